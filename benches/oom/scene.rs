@@ -77,7 +77,7 @@ impl Scene {
             };
             Arc::new(LivePod {
                 id: PodId {
-                    uid: pod.uid.to_owned(),
+                    uid: pod.uid.into(),
                     namespace: "test".to_owned(),
                     name: pod.name.to_owned(),
                 },

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 
+use crate::model::objects::PodUid;
 use crate::model::{Bytes, NamedRequirements, Resource};
 
 /// The least memory limits of one pod's containers, by name.
@@ -21,42 +22,42 @@ pub struct LeastLimits(Mutex<Parts>);
 #[derive(Debug, Default)]
 struct Parts {
     /// The temporary limits in the state of each pod, by UID.
-    temporary: BTreeMap<String, OfPod>,
+    temporary: BTreeMap<PodUid, OfPod>,
     /// The limits that the guard gave and whose report the controller does not have yet, by UID and container.
-    given: BTreeMap<(String, String), Bytes>,
+    given: BTreeMap<(PodUid, String), Bytes>,
 }
 
 impl LeastLimits {
     /// From now on no writer sets this container's limit below `to`, nor below an earlier least limit.
-    pub fn raise(&self, uid: &str, container: &str, to: Bytes) {
+    pub fn raise(&self, uid: &PodUid, container: &str, to: Bytes) {
         let mut parts = self.0.lock();
-        let given = parts.given.entry((uid.to_owned(), container.to_owned())).or_default();
+        let given = parts.given.entry((uid.clone(), container.to_owned())).or_default();
         *given = to.max(*given);
     }
 
     /// Ends a raise: the pod's state has the limit now, or no state will have it. Keeps a limit other than `to`: the guard has
     /// raised it meanwhile.
-    pub fn end_raise(&self, uid: &str, container: &str, to: Bytes) {
+    pub fn end_raise(&self, uid: &PodUid, container: &str, to: Bytes) {
         let mut parts = self.0.lock();
         let all = &mut parts.given;
         all.retain(|(of, name), given| (&**of, &**name, *given) != (uid, container, to));
     }
 
     /// Replaces the temporary limits of these pods.
-    pub fn set(&self, temporary: BTreeMap<String, BTreeMap<String, Bytes>>) {
+    pub fn set(&self, temporary: BTreeMap<PodUid, BTreeMap<String, Bytes>>) {
         let mut parts = self.0.lock();
         parts.temporary.extend(temporary);
         parts.temporary.retain(|_, limits| !limits.is_empty());
     }
 
     /// The least limit of one container.
-    pub fn get(&self, uid: &str, container: &str) -> Option<Bytes> {
+    pub fn get(&self, uid: &PodUid, container: &str) -> Option<Bytes> {
         self.of(uid).remove(container)
     }
 
     /// Lifts the targets of a pod's containers to their least limits, and returns those. A request that equals its limit rises
     /// with it: the pod's QoS class may depend on that.
-    pub fn lift(&self, uid: &str, targets: &mut [NamedRequirements]) -> OfPod {
+    pub fn lift(&self, uid: &PodUid, targets: &mut [NamedRequirements]) -> OfPod {
         let least_limits = self.of(uid);
         for target in targets {
             if let Some(least) = least_limits.get(&target.name) {
@@ -67,7 +68,7 @@ impl LeastLimits {
     }
 
     /// The least limits of one pod.
-    pub(super) fn of(&self, uid: &str) -> OfPod {
+    pub(super) fn of(&self, uid: &PodUid) -> OfPod {
         let parts = self.0.lock();
         let mut limits = parts.temporary.get(uid).cloned().unwrap_or_default();
         for ((_, container), given) in parts.given.iter().filter(|((of, _), _)| of == uid) {
@@ -91,38 +92,38 @@ mod tests {
         let least_limits = LeastLimits::default();
         let set = |to: Option<u64>| {
             let limits = to.map(|to| ("app".to_owned(), mib(to)));
-            least_limits.set([("u".to_owned(), limits.into_iter().collect())].into());
+            least_limits.set([("u".into(), limits.into_iter().collect())].into());
         };
-        least_limits.raise("u", "app", mib(200));
-        least_limits.raise("u", "app", mib(100));
-        assert_eq!(least_limits.of("u")["app"], mib(200));
+        least_limits.raise(&"u".into(), "app", mib(200));
+        least_limits.raise(&"u".into(), "app", mib(100));
+        assert_eq!(least_limits.of(&"u".into())["app"], mib(200));
         set(Some(100));
-        least_limits.end_raise("u", "app", mib(100));
-        assert_eq!(least_limits.of("u")["app"], mib(200), "grown meanwhile");
+        least_limits.end_raise(&"u".into(), "app", mib(100));
+        assert_eq!(least_limits.of(&"u".into())["app"], mib(200), "grown meanwhile");
         set(Some(200));
-        least_limits.end_raise("u", "app", mib(200));
-        assert_eq!(least_limits.of("u")["app"], mib(200), "the state has it");
+        least_limits.end_raise(&"u".into(), "app", mib(200));
+        assert_eq!(least_limits.of(&"u".into())["app"], mib(200), "the state has it");
         set(Some(150));
-        assert_eq!(least_limits.of("u")["app"], mib(150));
+        assert_eq!(least_limits.of(&"u".into())["app"], mib(150));
         set(None);
-        assert!(least_limits.of("u").is_empty());
+        assert!(least_limits.of(&"u".into()).is_empty());
     }
 
     #[test]
     fn an_unsaved_limit_ends_in_any_state() {
         let least_limits = LeastLimits::default();
         // The guard raises the limit after its pod has left the view.
-        least_limits.set([("u".to_owned(), BTreeMap::new())].into());
-        least_limits.raise("u", "app", mib(200));
-        least_limits.end_raise("u", "app", mib(200));
-        assert!(least_limits.of("u").is_empty());
+        least_limits.set([("u".into(), BTreeMap::new())].into());
+        least_limits.raise(&"u".into(), "app", mib(200));
+        least_limits.end_raise(&"u".into(), "app", mib(200));
+        assert!(least_limits.of(&"u".into()).is_empty());
         // The guard cannot write a limit, while the controller ends the one before.
         let before = [("app".to_owned(), mib(100))].into();
-        least_limits.set([("u".to_owned(), before)].into());
-        least_limits.raise("u", "app", mib(200));
-        least_limits.set([("u".to_owned(), BTreeMap::new())].into());
-        least_limits.end_raise("u", "app", mib(200));
-        assert!(least_limits.of("u").is_empty());
+        least_limits.set([("u".into(), before)].into());
+        least_limits.raise(&"u".into(), "app", mib(200));
+        least_limits.set([("u".into(), BTreeMap::new())].into());
+        least_limits.end_raise(&"u".into(), "app", mib(200));
+        assert!(least_limits.of(&"u".into()).is_empty());
     }
 
     #[test]
@@ -144,9 +145,9 @@ mod tests {
         ];
         let least_limits = LeastLimits::default();
         for target in &targets {
-            least_limits.raise("u", &target.name, mib(200));
+            least_limits.raise(&"u".into(), &target.name, mib(200));
         }
-        least_limits.lift("u", &mut targets);
+        least_limits.lift(&"u".into(), &mut targets);
         let lifted = [
             named("app", Some(64), Some(200)),
             named("same", Some(200), Some(200)),

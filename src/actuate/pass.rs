@@ -19,7 +19,7 @@ use super::runtime_stage;
 use super::shrink::{Lowering, Next, ShrinkChecks, ShrinkReport, reclaim_below_limits};
 use crate::cgroup::CgroupError;
 use crate::failpoint::failpoint;
-use crate::model::objects::Pod;
+use crate::model::objects::{Pod, PodUid};
 use crate::model::{
     Bytes, ChangeRecord, MemoryLimit, NamedRequirements, NodeTraits, Outcome, PodTree, PodValues, Setting, Settings,
     Step, Target, Withheld,
@@ -302,7 +302,7 @@ impl Pass {
         !is_temporary && wanted > Some(MemoryLimit::Bytes(watched.to.get()))
     }
 
-    fn uid(&self) -> &str {
+    pub(super) fn uid(&self) -> &PodUid {
         &self.job.targets.bound.live().id.uid
     }
 
@@ -375,7 +375,9 @@ impl Pass {
         lowered.extend(self.before_lowering(handles, |_, _| true)?);
         let changes_memory = |step: &&Step| step.change.files().iter().any(|(_, to)| to.memory().is_some());
         let steps = self.plan.steps.iter().filter(changes_memory);
-        let limits = lowered.iter().chain(self.job.watched.iter().filter(|watched| self.was_raised(watched)));
+        let limits = lowered
+            .iter()
+            .chain(self.job.watched.iter().filter(|watched| self.was_raised(watched)));
         let touched = steps
             .map(|step| &step.target)
             .chain(limits.map(|lowering| &lowering.target));

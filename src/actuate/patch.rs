@@ -106,7 +106,7 @@ impl Pass {
     pub(super) async fn undo_patch(&mut self, mut patched: Pod, patch: &Patch) {
         let mut held = patch.held.clone();
         // Keeps the limits that the guard has raised meanwhile.
-        self.node.least_limits.lift(&patched.metadata.uid, &mut held);
+        self.node.least_limits.lift(self.uid(), &mut held);
         let mut undone = Err(ResizeError::Stale);
         for _ in 0..MOST_CONFLICTS {
             let changes = match patch.undo(&patched, &held) {

@@ -42,7 +42,7 @@ fn killed(given: &Given, kills: &[Arc<OomReport>], name: &str) -> Option<String>
     let is_later = |kill: &&Arc<OomReport>| {
         let (pod, container) = (&kill.facts.pod, &kill.facts.container);
         kill.time > grown
-            && pod.as_ref().is_some_and(|pod| pod.uid == *uid)
+            && pod.as_ref().is_some_and(|pod| **uid == *pod.uid)
             && container.as_ref().is_some_and(|container| container.name == name)
     };
     let last = kills.iter().rfind(is_later)?;
@@ -140,7 +140,7 @@ mod tests {
                 change,
             };
             let pod = PodId {
-                uid: "u".to_owned(),
+                uid: "u".into(),
                 namespace: "shop".to_owned(),
                 name: "web".to_owned(),
             };

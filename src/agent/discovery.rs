@@ -28,7 +28,7 @@ use crate::cgroup::systemd::Systemd;
 use crate::cgroup::{Cgroup, Hierarchy, Kubepods, PodEntry, page_size};
 use crate::config::{Config, PathSetting};
 use crate::guard::LatestLimits;
-use crate::model::objects::PodId;
+use crate::model::objects::{PodId, PodUid};
 use crate::model::{CgroupVersion, Driver, KubeletVersion, NodeTraits, RuntimeKind, WeightFormula};
 use crate::oom::watch::NodePods;
 use crate::reconcile::controller::{Discovered, Event};
@@ -61,7 +61,7 @@ pub(super) struct DiscoveryLinks {
     /// The formula that a pass observed when the runtime wrote a weight.
     pub(super) seen: watch::Receiver<Option<WeightFormula>>,
     /// The memory limits that an earlier agent may have grown and not saved, by pod UID.
-    pub(super) unsaved: BTreeMap<String, LatestLimits>,
+    pub(super) unsaved: BTreeMap<PodUid, LatestLimits>,
 }
 
 /// The state of the task: a part that it found once stays.
@@ -80,7 +80,7 @@ pub(super) struct Discovery {
     pods: Vec<PodId>,
     starts: Starts,
     /// The result of the latest comparison of each pod's limits, by UID.
-    pod_levels: BTreeMap<String, PodLevel>,
+    pod_levels: BTreeMap<PodUid, PodLevel>,
 }
 
 /// The mounts, the root of all pods, and the pods that have cgroups.

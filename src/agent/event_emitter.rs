@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tokio::sync::{broadcast, watch};
 
 use crate::kubernetes::events::{EventMessage, EventRecorder, PodReference, Severity};
-use crate::model::objects::Pod;
+use crate::model::objects::{Pod, PodUid};
 use crate::model::{
     Cause, Change, ChangeRecord, Outcome, Requirements, Resource, Setting, StepRecord, Target, Withheld,
 };
@@ -48,14 +48,14 @@ pub(super) async fn emit_events(
 /// A container's temporary limit.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct TemporaryLimit {
-    uid: String,
+    uid: PodUid,
     container: String,
     resource: Resource,
 }
 
 impl TemporaryLimit {
     /// The limit that a change of this cause grows or lowers.
-    fn of(uid: &str, cause: &Cause) -> Option<Self> {
+    fn of(uid: &PodUid, cause: &Cause) -> Option<Self> {
         let (Cause::Guard {
             container, resource, ..
         }
@@ -64,7 +64,7 @@ impl TemporaryLimit {
             return None;
         };
         Some(Self {
-            uid: uid.to_owned(),
+            uid: uid.clone(),
             container: container.clone(),
             resource: *resource,
         })
@@ -75,10 +75,10 @@ impl TemporaryLimit {
 #[derive(Debug, Default)]
 struct Composer {
     /// The causes of the changes that are not done yet, by the UIDs of the pods.
-    unfinished: BTreeMap<String, Cause>,
+    unfinished: BTreeMap<PodUid, Cause>,
     /// The amounts before and after resizes through the API server whose Event is still to come, by the UIDs of the pods. Several
     /// patches may lead to one resize.
-    resizes: BTreeMap<String, BTreeMap<Target, (Requirements, Requirements)>>,
+    resizes: BTreeMap<PodUid, BTreeMap<Target, (Requirements, Requirements)>>,
     /// The temporary limits, each with the number of the record that began it, and with the limit before.
     temporary_limits: BTreeMap<TemporaryLimit, (u64, String)>,
 }
@@ -87,10 +87,9 @@ impl Composer {
     /// Forgets what concerns other pods than these of the node.
     fn retain(&mut self, pods: &[Arc<Pod>]) {
         let pods: HashSet<&str> = pods.iter().map(|pod| pod.cgroup_uid()).collect();
-        self.unfinished.retain(|uid, _| pods.contains(uid.as_str()));
-        self.resizes.retain(|uid, _| pods.contains(uid.as_str()));
-        self.temporary_limits
-            .retain(|limit, _| pods.contains(limit.uid.as_str()));
+        self.unfinished.retain(|uid, _| pods.contains(&**uid));
+        self.resizes.retain(|uid, _| pods.contains(&**uid));
+        self.temporary_limits.retain(|limit, _| pods.contains(&*limit.uid));
     }
 
     /// The Event about a record. A pass without steps, or with a retry at once, has none.
@@ -325,7 +324,7 @@ mod tests {
             sequence: 1,
             at: jiff::Timestamp::UNIX_EPOCH,
             pod: PodId {
-                uid: "u".to_owned(),
+                uid: "u".into(),
                 namespace: "a".to_owned(),
                 name: "web".to_owned(),
             },
@@ -448,7 +447,7 @@ mod tests {
         let mut composer = Composer::default();
         let mut compose = |number: u32, cause: Cause, outcome: Outcome| {
             let mut record = record(cause, outcome);
-            record.pod.uid = number.to_string();
+            record.pod.uid = number.to_string().into();
             composer.retain(&[pod(&number.to_string())]);
             let said = composer.compose(&record);
             (said, composer.unfinished.len())

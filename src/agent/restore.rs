@@ -27,7 +27,7 @@ use crate::config::Config;
 use crate::control::proto;
 use crate::kubernetes::metrics::ApiMetrics;
 use crate::kubernetes::{ApiClient, ApiResizer};
-use crate::model::objects::PodKey;
+use crate::model::objects::{PodKey, PodUid};
 use crate::model::{BoundPod, Cause, ChangeRecord, CpuBurst, LivePod, Outcome};
 use crate::observe::audit::Audit;
 use crate::observe::metrics::registry;
@@ -123,9 +123,9 @@ struct Restorer {
     node: Arc<Node>,
     audit: Audit,
     /// The saved state of each pod, by UID.
-    saved: BTreeMap<String, SavedPod>,
+    saved: BTreeMap<PodUid, SavedPod>,
     /// The UIDs of the restored pods.
-    restored: BTreeSet<String>,
+    restored: BTreeSet<PodUid>,
     results: Vec<proto::PodResult>,
 }
 
@@ -196,7 +196,7 @@ impl Restorer {
     }
 
     /// The saved state of the pods that are not restored.
-    fn unrestored(&self) -> BTreeMap<String, SavedPod> {
+    fn unrestored(&self) -> BTreeMap<PodUid, SavedPod> {
         let mut saved = self.saved.clone();
         saved.retain(|uid, _| !self.restored.contains(uid));
         saved

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use crate::actuate::shrink::Freezer;
 use crate::guard::{LatestLimits, LimitFiles};
+use crate::model::objects::PodUid;
 use crate::reconcile::store::{Restored, StateFile};
 
 const FILE_NAME: &str = "vscaled.lock";
@@ -31,7 +32,7 @@ pub(super) struct StateDirectory {
     pub(super) restored: Restored,
     /// The files of temporary limits, and the limits of an earlier agent.
     pub(super) limit_files: Arc<LimitFiles>,
-    pub(super) earlier_limits: BTreeMap<String, LatestLimits>,
+    pub(super) earlier_limits: BTreeMap<PodUid, LatestLimits>,
     /// The drop releases the lock.
     pub(super) _lock: File,
 }

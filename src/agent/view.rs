@@ -47,7 +47,7 @@ pub(super) fn pod(state: &PodState, now: Timestamp, quiet: SignedDuration) -> pr
     proto::Pod {
         namespace: metadata.namespace.clone(),
         name: metadata.name.clone(),
-        uid: live.map_or(&metadata.uid, |live| &live.id.uid).to_owned(),
+        uid: live.map_or(&*metadata.uid, |live| &*live.id.uid).to_owned(),
         qos_class: state.pod.qos_class().to_string(),
         vpa: state.decision.vpa.clone(),
         action: state.decision.action().to_string(),
@@ -69,7 +69,10 @@ pub(super) fn pod(state: &PodState, now: Timestamp, quiet: SignedDuration) -> pr
 
 /// The names, the UID and the container ids of a pod, by which a caller may name it.
 pub(super) fn identifiers(state: &PodState) -> proto::Pod {
-    let uid = state.live.as_ref().map_or(&state.pod.metadata.uid, |live| &live.id.uid);
+    let uid = state
+        .live
+        .as_ref()
+        .map_or(&*state.pod.metadata.uid, |live| &*live.id.uid);
     let live = state.live.iter().flat_map(|live| live.containers.values());
     let container = |id: &String| proto::Container {
         id: Some(id.clone()),
@@ -78,7 +81,7 @@ pub(super) fn identifiers(state: &PodState) -> proto::Pod {
     proto::Pod {
         namespace: state.pod.metadata.namespace.clone(),
         name: state.pod.metadata.name.clone(),
-        uid: uid.clone(),
+        uid: uid.to_owned(),
         containers: live.map(|live| container(&live.id)).collect(),
         ..proto::Pod::default()
     }
@@ -124,7 +127,7 @@ pub(super) fn change(record: &ChangeRecord) -> proto::Change {
         at: record.at.to_string(),
         namespace: record.pod.namespace.clone(),
         name: record.pod.name.clone(),
-        uid: record.pod.uid.clone(),
+        uid: record.pod.uid.to_string(),
         cause: record.cause.to_string(),
         outcome: record.word().to_owned(),
         reason,
@@ -155,7 +158,7 @@ pub(super) async fn planned(node: Arc<Node>, job: Job) -> Result<proto::Change, 
         at: Timestamp::now().to_string(),
         namespace: pod.namespace,
         name: pod.name,
-        uid: pod.uid,
+        uid: pod.uid.to_string(),
         cause: cause.to_string(),
         outcome: "Planned".to_owned(),
         steps: steps.iter().map(step).collect(),
@@ -173,7 +176,7 @@ pub(super) fn result(
     proto::PodResult {
         namespace: pod.namespace.clone(),
         name: pod.name.clone(),
-        uid: pod.uid.clone(),
+        uid: pod.uid.to_string(),
         containers,
         error: ended.as_ref().err().map(ToString::to_string).unwrap_or_default(),
         change: ended.ok(),

@@ -6,6 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::model::objects::PodUid;
 use crate::model::{CgroupPath, QosClass};
 
 /// A level of the kubelet's tree.
@@ -88,7 +89,7 @@ fn pod_of(segment: &str) -> Option<(PodUid, Option<QosClass>, Option<&str>)> {
     };
     let stem = name.strip_suffix(".slice").unwrap_or(name);
     let (parent, uid) = stem.rsplit_once("pod")?;
-    let uid = PodUid::in_cgroup_name(uid)?;
+    let uid = uid_in_cgroup_name(uid)?;
     let class = match parent.strip_suffix('-') {
         Some(parent) => parent_of_slice(parent).and_then(|parent| parent.class_of_pods()),
         None if parent.is_empty() => None,
@@ -139,29 +140,17 @@ fn container_of(segment: &str) -> Option<ContainerId> {
     }
 }
 
-/// A pod's UID as the kubelet knows it, with dashes. A static pod's is the hash of its manifest, 32 hexadecimal digits,
-/// which the API shows as the annotation `kubernetes.io/config.hash` and not as the mirror pod's UID.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, derive_more::Display)]
-#[serde(transparent)]
-pub struct PodUid(String);
-
-impl PodUid {
-    /// Parses a UID in a cgroup name, where systemd's rules turn dashes into underscores.
-    pub fn in_cgroup_name(text: &str) -> Option<Self> {
-        let is_uid = match text.len() {
-            32 => is_hex(text),
-            36 => text.bytes().enumerate().all(|(at, byte)| match at {
-                8 | 13 | 18 | 23 => matches!(byte, b'-' | b'_'),
-                _ => is_hex_digit(byte),
-            }),
-            _ => false,
-        };
-        is_uid.then(|| Self(text.replace('_', "-")))
-    }
-
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
+/// The UID of a pod in a cgroup's name, where systemd's rules turn dashes into underscores.
+pub fn uid_in_cgroup_name(text: &str) -> Option<PodUid> {
+    let is_uid = match text.len() {
+        32 => is_hex(text),
+        36 => text.bytes().enumerate().all(|(at, byte)| match at {
+            8 | 13 | 18 | 23 => matches!(byte, b'-' | b'_'),
+            _ => is_hex_digit(byte),
+        }),
+        _ => false,
+    };
+    is_uid.then(|| text.replace('_', "-").into())
 }
 
 /// A container's (or sandbox's) id: 64 hexadecimal digits.

@@ -11,6 +11,7 @@ use super::budgets::{Refusal, RefusalKind};
 use super::watchlist::Claim;
 use crate::actuate::Node;
 use crate::cgroup::{Cgroup, CgroupDir, CgroupError, Hierarchy};
+use crate::model::objects::PodUid;
 use crate::model::{Bytes, MemoryLimit};
 
 /// How long a sweep over all pods is valid.
@@ -50,7 +51,7 @@ impl Account {
         &mut self,
         hierarchy: &Hierarchy,
         now: Duration,
-        uid: &str,
+        uid: &PodUid,
         reserve: Bytes,
     ) -> Result<Bytes, Refusal> {
         let meminfo = Meminfo::current().map_err(|error| format!("/proc/meminfo cannot be read: {error}"));
@@ -59,7 +60,7 @@ impl Account {
         let available = available.map_err(|why| Refusal::new(RefusalKind::Unreadable, why))?;
         let free = available.min(self.room_below_root()?).saturating_sub(reserve.get());
         self.sweep(hierarchy, now);
-        let others = self.claims.iter().filter(|(claim, _)| claim.uid != uid);
+        let others = self.claims.iter().filter(|(claim, _)| claim.uid != *uid);
         let claimed = others.map(|(_, unused)| *unused).fold(0, u64::saturating_add);
         Ok(Bytes::new(free.saturating_sub(claimed)))
     }
@@ -120,7 +121,7 @@ mod tests {
             CgroupPath::new("/pod").unwrap(),
         );
         let claim = Claim {
-            uid: "u".to_owned(),
+            uid: "u".into(),
             path,
             request: Bytes::new(1000),
         };

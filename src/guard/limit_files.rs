@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::model::Bytes;
+use crate::model::objects::PodUid;
 
 const DIRECTORY: &str = "lent";
 const UNMARKED: &str = "if the agent is killed now, its successor may not know that a pod was written to";
@@ -36,11 +37,11 @@ pub struct LimitFiles {
 
 /// The pods that have or get a mark, by UID, and whether the mark is on the disk: one that could not be written is tried again.
 /// A caller sends its line under the lock, so that the file agrees in the end.
-type Marks = Mutex<HashMap<String, bool>>;
+type Marks = Mutex<HashMap<PodUid, bool>>;
 
 /// The UID of a pod, and the line to write or `None` to remove the mark; an empty line only makes the file. The thread drops
 /// the sender after it has done so, or failed to.
-type Line = (String, Option<String>, oneshot::Sender<()>);
+type Line = (PodUid, Option<String>, oneshot::Sender<()>);
 
 /// The latest temporary memory limits of a pod's containers, by name.
 pub type LatestLimits = BTreeMap<String, Bytes>;
@@ -50,7 +51,7 @@ impl LimitFiles {
     /// directory of the marks if it is missing.
     ///
     /// Errors: the directory cannot be made or read, or the kernel refuses the thread.
-    pub fn below(state_directory: &Path) -> io::Result<(Arc<Self>, BTreeMap<String, LatestLimits>)> {
+    pub fn below(state_directory: &Path) -> io::Result<(Arc<Self>, BTreeMap<PodUid, LatestLimits>)> {
         let directory = state_directory.join(DIRECTORY);
         fs::create_dir_all(&directory)?;
         let mut left = BTreeMap::new();
@@ -64,7 +65,7 @@ impl LimitFiles {
                 Err(error) => Err(error),
             };
             match (entry.file_name().into_string(), text) {
-                (Ok(uid), Ok(text)) => drop(left.insert(uid, parse(&String::from_utf8_lossy(&text)))),
+                (Ok(uid), Ok(text)) => drop(left.insert(PodUid::from(uid), parse(&String::from_utf8_lossy(&text)))),
                 (Ok(_), Err(error)) => tracing::warn!(mark = %path.display(), %error, "skipped: no mark of an agent"),
                 (Err(_), _) => tracing::warn!(mark = %path.display(), "skipped: no mark of an agent"),
             }
@@ -88,16 +89,16 @@ impl LimitFiles {
     }
 
     /// Notes that the guard is about to grow a container's memory limit to this one.
-    pub(super) fn note_lent(&self, uid: &str, container: &str, to: Bytes) {
+    pub(super) fn note_lent(&self, uid: &PodUid, container: &str, to: Bytes) {
         let mut marks = self.marks.lock();
-        marks.entry(uid.to_owned()).or_insert(false);
+        marks.entry(uid.clone()).or_insert(false);
         drop(self.send(uid, Some(format!("{container} {}\n", to.get()))));
     }
 
     /// Marks a pod that a pass is about to write to. The future completes when the mark is on the disk, or after a short while
     /// where the disk is slow. Completes at once for a pod that has a mark.
-    pub fn note_written(&self, uid: &str) -> impl Future<Output = ()> + use<> {
-        let uid = uid.to_owned();
+    pub fn note_written(&self, uid: &PodUid) -> impl Future<Output = ()> + use<> {
+        let uid = uid.clone();
         let mut marks = self.marks.lock();
         let is_there = *marks.entry(uid.clone()).or_insert(false);
         let written = (!is_there).then(|| self.send(&uid, Some(String::new())));
@@ -106,16 +107,16 @@ impl LimitFiles {
             if let Some(written) = written
                 && tokio::time::timeout(PATIENCE, written).await.is_err()
             {
-                tracing::warn!(uid, waited = ?PATIENCE, "{UNMARKED}");
+                tracing::warn!(%uid, waited = ?PATIENCE, "{UNMARKED}");
             }
         }
     }
 
     /// Has the thread write a line, or remove the mark. The receiver completes when the thread has done so, or has ended.
-    fn send(&self, uid: &str, line: Option<String>) -> oneshot::Receiver<()> {
+    fn send(&self, uid: &PodUid, line: Option<String>) -> oneshot::Receiver<()> {
         let (done, written) = oneshot::channel();
-        if self.lines.send((uid.to_owned(), line, done)).is_err() {
-            tracing::warn!(uid, "{UNMARKED}");
+        if self.lines.send((uid.clone(), line, done)).is_err() {
+            tracing::warn!(%uid, "{UNMARKED}");
         }
         written
     }
@@ -130,8 +131,8 @@ impl LimitFiles {
 }
 
 /// Writes a line, or removes the mark. Returns whether the mark is on the disk then.
-fn write(directory: &Path, uid: &str, line: Option<String>) -> bool {
-    let mark = directory.join(uid);
+fn write(directory: &Path, uid: &PodUid, line: Option<String>) -> bool {
+    let mark = directory.join(&**uid);
     let Some(text) = line else {
         if let Err(error) = fs::remove_file(&mark)
             && error.kind() != io::ErrorKind::NotFound
@@ -186,9 +187,9 @@ mod tests {
     }
 
     /// What a later agent finds, once these marks are written.
-    fn found(state: &Path, files: Arc<LimitFiles>) -> (Arc<LimitFiles>, BTreeMap<String, LatestLimits>) {
+    fn found(state: &Path, files: Arc<LimitFiles>) -> (Arc<LimitFiles>, BTreeMap<PodUid, LatestLimits>) {
         let last = state.join(DIRECTORY).join("last");
-        files.note_lent("last", "app", mib(1));
+        files.note_lent(&"last".into(), "app", mib(1));
         drop(files);
         wait_for(|| last.exists());
         fs::remove_file(last).unwrap();
@@ -200,10 +201,10 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let (files, none) = LimitFiles::below(state.path()).unwrap();
         assert!(none.is_empty());
-        files.note_lent("uid-a", "app", mib(128));
-        files.note_lent("uid-b", "app", mib(64));
-        files.note_lent("uid-a", "side", mib(32));
-        files.note_lent("uid-a", "app", mib(256));
+        files.note_lent(&"uid-a".into(), "app", mib(128));
+        files.note_lent(&"uid-b".into(), "app", mib(64));
+        files.note_lent(&"uid-a".into(), "side", mib(32));
+        files.note_lent(&"uid-a".into(), "app", mib(256));
         let (files, mut left) = found(state.path(), files);
         let latest = [("app".to_owned(), mib(256)), ("side".to_owned(), mib(32))];
         assert_eq!(left.remove("uid-a"), Some(latest.into()));
@@ -216,12 +217,12 @@ mod tests {
     async fn what_a_pass_waits_for_is_there_then() {
         let state = tempfile::tempdir().unwrap();
         let (files, _) = LimitFiles::below(state.path()).unwrap();
-        files.note_written("uid-a").await;
+        files.note_written(&"uid-a".into()).await;
         assert!(state.path().join(DIRECTORY).join("uid-a").exists());
         // No second time, and not for a disk that takes none.
-        files.note_written("uid-a").await;
+        files.note_written(&"uid-a".into()).await;
         fs::remove_dir_all(state.path().join(DIRECTORY)).unwrap();
-        files.note_written("uid-b").await;
+        files.note_written(&"uid-b".into()).await;
     }
 
     #[tokio::test]
@@ -230,15 +231,15 @@ mod tests {
         let (files, _) = LimitFiles::below(state.path()).unwrap();
         let directory = state.path().join(DIRECTORY);
         fs::remove_dir(&directory).unwrap();
-        files.note_written("uid-a").await;
+        files.note_written(&"uid-a".into()).await;
         fs::create_dir(&directory).unwrap();
-        files.note_written("uid-a").await;
+        files.note_written(&"uid-a".into()).await;
         assert!(directory.join("uid-a").exists());
         fs::remove_dir_all(&directory).unwrap();
-        files.note_lent("uid-b", "app", mib(1));
-        files.note_written("uid-b").await;
+        files.note_lent(&"uid-b".into(), "app", mib(1));
+        files.note_written(&"uid-b".into()).await;
         fs::create_dir(&directory).unwrap();
-        files.note_written("uid-b").await;
+        files.note_written(&"uid-b".into()).await;
         assert!(directory.join("uid-b").exists());
     }
 
@@ -250,7 +251,7 @@ mod tests {
         mkfifo(&directory.join("a-pipe"), Mode::S_IRWXU).unwrap();
         fs::write(directory.join("uid-a"), "app 1024\n").unwrap();
         let (files, left) = LimitFiles::below(state.path()).unwrap();
-        assert_eq!(left.into_keys().collect::<Vec<_>>(), ["uid-a"]);
+        assert_eq!(left.into_keys().collect::<Vec<_>>(), [PodUid::from("uid-a")]);
         forget(&files, |_| false);
         assert!(directory.join("a-directory").exists() && directory.join("a-pipe").exists());
         assert!(!directory.join("uid-a").exists());
@@ -260,10 +261,10 @@ mod tests {
     fn a_mark_goes_with_its_pod_whoever_made_it() {
         let state = tempfile::tempdir().unwrap();
         let (files, _) = LimitFiles::below(state.path()).unwrap();
-        files.note_lent("earlier", "app", mib(128));
+        files.note_lent(&"earlier".into(), "app", mib(128));
         let (files, left) = found(state.path(), files);
         assert!(left.contains_key("earlier"));
-        files.note_lent("now", "app", mib(128));
+        files.note_lent(&"now".into(), "app", mib(128));
         let count = || fs::read_dir(state.path().join(DIRECTORY)).unwrap().count();
         wait_for(|| count() == 2);
         forget(&files, |uid| uid == "now");
@@ -271,7 +272,7 @@ mod tests {
         forget(&files, |_| false);
         assert_eq!(count(), 0);
         // It was there after all.
-        files.note_lent("now", "app", mib(128));
+        files.note_lent(&"now".into(), "app", mib(128));
         wait_for(|| count() == 1);
     }
 
@@ -282,12 +283,12 @@ mod tests {
         let mark = |uid: &str| state.path().join(DIRECTORY).join(uid);
         // The thread waits until this one has a reader, as it waits for a disk that hangs.
         mkfifo(&mark("slow"), Mode::S_IRWXU).unwrap();
-        files.note_lent("slow", "app", mib(1));
+        files.note_lent(&"slow".into(), "app", mib(1));
         fs::write(mark("ended"), "").unwrap();
-        files.note_lent("ended", "app", mib(1));
+        files.note_lent(&"ended".into(), "app", mib(1));
         let removed = files.forget_all_but(|uid| uid != "ended").unwrap();
         assert!(mark("ended").exists(), "the caller removed it");
-        files.note_lent("ended", "app", mib(2));
+        files.note_lent(&"ended".into(), "app", mib(2));
         let again = files.forget_all_but(|uid| uid != "ended").unwrap();
         let reader = fs::File::open(mark("slow")).unwrap();
         drop((removed.blocking_recv(), again.blocking_recv()));
@@ -309,7 +310,7 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let (files, _) = LimitFiles::below(state.path()).unwrap();
         for mebibytes in 1..=2000 {
-            files.note_lent("uid-a", "app", mib(mebibytes));
+            files.note_lent(&"uid-a".into(), "app", mib(mebibytes));
         }
         let (_, left) = found(state.path(), files);
         assert_eq!(left["uid-a"]["app"], mib(2000));
@@ -322,9 +323,9 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let (files, _) = LimitFiles::below(state.path()).unwrap();
         fs::remove_dir(state.path().join(DIRECTORY)).unwrap();
-        files.note_lent("uid-a", "app", mib(128));
+        files.note_lent(&"uid-a".into(), "app", mib(128));
         fs::create_dir(state.path().join(DIRECTORY)).unwrap();
-        files.note_lent("uid-b", "app", mib(128));
+        files.note_lent(&"uid-b".into(), "app", mib(128));
         let (_, left) = found(state.path(), files);
         assert!(left.contains_key("uid-b"));
     }

@@ -317,7 +317,7 @@ mod tests {
         let (id, path, inner) = ("c".to_owned(), path("/pod"), path("/pod/app"));
         let live = LivePod {
             id: PodId {
-                uid: "u".to_owned(),
+                uid: "u".into(),
                 namespace: "test".to_owned(),
                 name: "web".to_owned(),
             },

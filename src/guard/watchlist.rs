@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::budgets::{Budget, RefusalKind};
 use crate::actuate::{Growable, Grown, Node};
-use crate::model::objects::PodId;
+use crate::model::objects::{PodId, PodUid};
 use crate::model::{Bytes, CgroupPath, LivePod, MilliCpu};
 
 /// The pods that the guard watches. Each list replaces the one before.
@@ -62,7 +62,7 @@ pub struct CpuTerms {
 /// The memory request of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    pub uid: String,
+    pub uid: PodUid,
     pub path: CgroupPath,
     pub request: Bytes,
 }

@@ -130,7 +130,7 @@ mod tests {
         });
         let live = LivePod {
             id: PodId {
-                uid: "u".to_owned(),
+                uid: "u".into(),
                 namespace: "test".to_owned(),
                 name: "web".to_owned(),
             },

@@ -251,7 +251,7 @@ mod tests {
 
     fn pod(name: &str) -> PodId {
         PodId {
-            uid: name.to_owned(),
+            uid: name.into(),
             namespace: "shop".to_owned(),
             name: name.to_owned(),
         }

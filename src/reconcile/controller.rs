@@ -427,7 +427,7 @@ impl Controller {
         let target = container.map_or(Target::Pod, |container| Target::Container(container.name.clone()));
         let key = PodKey::new(&pod.namespace, &pod.name);
         let identity = self.pods.get(&key).and_then(|state| state.identity.as_ref());
-        if identity.is_some_and(|id| id.uid == pod.uid) {
+        if identity.is_some_and(|id| id.uid == *pod.uid) {
             self.apply(
                 &key,
                 PodInput::Killed {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use tokio::sync::broadcast;
 
-use crate::model::objects::PodId;
+use crate::model::objects::{PodId, PodUid};
 use crate::model::{Cause, ChangeRecord, ControlFile, Outcome, Withheld, micros};
 use crate::observe::audit::Audit;
 
@@ -51,8 +51,8 @@ impl History {
 
     /// Notes that the kubelet has carried out the latest request for this pod: publishes the records since then again, as done.
     /// A request that a later one overtook stays in flight.
-    pub(crate) fn mark_carried_out(&mut self, uid: &str) {
-        let of_pod = |record: &ChangeRecord| record.pod.uid == uid;
+    pub(crate) fn mark_carried_out(&mut self, uid: &PodUid) {
+        let of_pod = |record: &ChangeRecord| record.pod.uid == *uid;
         let request = self
             .records
             .iter()
@@ -101,7 +101,7 @@ mod tests {
     /// A record of a pod whose resize is in flight, with a request or without.
     fn in_flight(uid: &str, has_request: bool) -> ChangeRecord {
         let pod = PodId {
-            uid: uid.to_owned(),
+            uid: uid.into(),
             namespace: "shop".to_owned(),
             name: "web".to_owned(),
         };
@@ -137,14 +137,14 @@ mod tests {
             history.add(record, true);
         }
         let mut news = history.listeners.subscribe();
-        history.mark_carried_out("u1");
+        history.mark_carried_out(&"u1".into());
         let words: Vec<_> = history.iter(None).map(|record| record.word()).collect();
         assert_eq!(words, ["InFlight", "Applied", "InFlight", "Applied"]);
         let told: Vec<_> = std::iter::from_fn(|| news.try_recv().ok())
             .map(|record| record.sequence)
             .collect();
         assert_eq!(told, [2, 4]);
-        history.mark_carried_out("u1");
+        history.mark_carried_out(&"u1".into());
         assert!(news.try_recv().is_err(), "nothing is done twice");
     }
 }

@@ -13,14 +13,14 @@ use indexmap::IndexMap;
 use jiff::Timestamp;
 
 use crate::cgroup::PodEntry;
-use crate::model::objects::{Pod, PodId, pod_of_uid};
+use crate::model::objects::{Pod, PodId, PodUid, pod_of_uid};
 use crate::model::{LiveContainer, LivePod};
 use crate::runtime::ListedContainer;
 
 /// The running pods of the node, by the UID in their cgroup's name; `None` for a pod that no source names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Inventory {
-    pods: BTreeMap<String, Option<Arc<LivePod>>>,
+    pods: BTreeMap<PodUid, Option<Arc<LivePod>>>,
 }
 
 impl Inventory {
@@ -46,9 +46,9 @@ impl Inventory {
         }
         let mut inventory = Self::default();
         for entry in scanned {
-            let uid = entry.place.uid.as_str();
-            let Some((id, containers)) = known.get(uid).and_then(|known| known.names(uid)) else {
-                inventory.pods.insert(uid.to_owned(), None);
+            let uid = &entry.place.uid;
+            let Some((id, containers)) = known.get(&**uid).and_then(|known| known.names(uid)) else {
+                inventory.pods.insert(uid.clone(), None);
                 continue;
             };
             let mut live: Vec<_> = entry
@@ -66,7 +66,7 @@ impl Inventory {
             containers.sort_unstable_keys();
             let path = entry.path.clone();
             let pod = Arc::new(LivePod { id, path, containers });
-            inventory.pods.insert(uid.to_owned(), Some(pod));
+            inventory.pods.insert(uid.clone(), Some(pod));
         }
         inventory
     }
@@ -143,7 +143,7 @@ mod tests {
     use proptest::sample::select;
 
     use super::*;
-    use crate::cgroup::{ContainerEntry, ContainerId, PodPlace, PodUid};
+    use crate::cgroup::{ContainerEntry, ContainerId, PodPlace, uid_in_cgroup_name};
     use crate::model::CgroupPath;
     use crate::model::objects::{ContainerStatus, OwnerReference};
     use crate::sources::parse_manifests;
@@ -161,7 +161,7 @@ mod tests {
             path: CgroupPath::new(&format!("{path}/{id}")).unwrap(),
         };
         let place = PodPlace {
-            uid: PodUid::in_cgroup_name(UID).unwrap(),
+            uid: uid_in_cgroup_name(UID).unwrap(),
             qos: None,
         };
         vec![PodEntry {
@@ -176,7 +176,7 @@ mod tests {
             id: id.to_owned(),
             name: name.to_owned(),
             pod: PodId {
-                uid: uid.to_owned(),
+                uid: uid.into(),
                 name: "web".to_owned(),
                 namespace: "default".to_owned(),
             },
@@ -206,7 +206,7 @@ mod tests {
             &[],
         );
         let by_name = inventory.find(&manifest("", "")[0]).unwrap();
-        assert_eq!(by_name.id.uid, UID);
+        assert_eq!(by_name.id.uid.as_str(), UID);
         assert_eq!(by_name.containers.keys().collect::<Vec<_>>(), ["app"]);
         assert!(inventory.find(&manifest(UID, "")[0]).is_some());
     }
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn a_pod_without_running_containers_lives() {
         let pod = PodId {
-            uid: UID.to_owned(),
+            uid: UID.into(),
             name: "web".to_owned(),
             namespace: "default".to_owned(),
         };

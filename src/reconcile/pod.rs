@@ -127,7 +127,7 @@ impl PodState {
         }
         let is_news = !Arc::ptr_eq(&before.pod, &self.pod) && before.resize.is_in_flight(&before.pod);
         if is_news && before.resize.is_carried_out_in(&self.pod) {
-            effects.push(Effect::Settled(self.pod.cgroup_uid().to_owned()));
+            effects.push(Effect::Settled(self.pod.cgroup_uid().into()));
         }
         self.derive_least_limits(before, &mut effects);
         if before.live != self.live {

@@ -23,7 +23,7 @@ use super::growth::GrowthPause;
 use crate::decide::CanaryWait;
 use crate::files;
 use crate::guard::LimitFiles;
-use crate::model::objects::{Pod, PodId};
+use crate::model::objects::{Pod, PodId, PodUid};
 use crate::plan::shrink::FailedShrinks;
 use crate::resize::Resize;
 
@@ -34,7 +34,7 @@ const VERSION: u32 = 1;
 const LONGEST_SAVE_WAIT: Duration = Duration::from_secs(5);
 
 /// The saved pods by UID.
-type SavedPods = BTreeMap<String, SavedPod>;
+type SavedPods = BTreeMap<PodUid, SavedPod>;
 
 /// The part that every version of the file has.
 #[derive(Debug, Deserialize)]
@@ -83,7 +83,7 @@ pub(crate) struct SavedTargets {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Restored {
     /// The saved pods by UID. The controller removes the pods that discovery has found.
-    pub(crate) pods: BTreeMap<String, SavedPod>,
+    pub(crate) pods: BTreeMap<PodUid, SavedPod>,
     /// Why the content is not complete. Reported until the agent ends: nothing repairs it.
     pub(crate) problem: Option<String>,
 }
@@ -322,9 +322,9 @@ pub(crate) mod fuzz;
 mod tests {
     use super::*;
 
-    fn saved() -> BTreeMap<String, SavedPod> {
+    fn saved() -> BTreeMap<PodUid, SavedPod> {
         let pod = PodId {
-            uid: "u1".to_owned(),
+            uid: "u1".into(),
             namespace: "default".to_owned(),
             name: "web".to_owned(),
         };
@@ -344,7 +344,7 @@ mod tests {
             waits: None,
             evidence_at: BTreeMap::new(),
         };
-        BTreeMap::from([("u1".to_owned(), saved)])
+        BTreeMap::from([("u1".into(), saved)])
     }
 
     #[test]

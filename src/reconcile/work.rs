@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::desired::DesiredState;
 use super::overrides::Override;
 use super::pod::Now;
+use crate::model::objects::PodUid;
 use crate::model::{Cause, NamedRequirements};
 use crate::pace::Backoff;
 use crate::plan::shrink::FailedShrinks;
@@ -25,7 +26,7 @@ pub(crate) struct PassId {
     /// Counts up over all pods.
     pub(crate) number: u64,
     /// The pod's UID: another pod may have the name meanwhile.
-    pub(crate) uid: String,
+    pub(crate) uid: PodUid,
     /// The pod's generation when the pass began.
     pub(crate) generation: u64,
 }

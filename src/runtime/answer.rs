@@ -50,7 +50,7 @@ pub(super) fn pod(sandbox: proto::PodSandbox) -> Result<PodId, Problem> {
         return Err(Problem::nonsense(format!("sandbox {:?} has no metadata", sandbox.id)));
     };
     Ok(PodId {
-        uid: filled("a sandbox's metadata.uid", metadata.uid)?,
+        uid: filled("a sandbox's metadata.uid", metadata.uid)?.into(),
         name: metadata.name,
         namespace: metadata.namespace,
     })
@@ -66,7 +66,7 @@ pub(super) fn listed(mut entry: proto::Container) -> Result<ListedContainer, Pro
     Ok(ListedContainer {
         name: label(&mut entry.labels, CONTAINER_NAME)?,
         pod: PodId {
-            uid: label(&mut entry.labels, POD_UID)?,
+            uid: label(&mut entry.labels, POD_UID)?.into(),
             name: label(&mut entry.labels, POD_NAME)?,
             namespace: label(&mut entry.labels, POD_NAMESPACE)?,
         },

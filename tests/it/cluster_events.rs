@@ -23,7 +23,7 @@ fn app() -> PodReference {
         pod: PodId {
             namespace: "default".to_owned(),
             name: "web-0".to_owned(),
-            uid: "0a1b".to_owned(),
+            uid: "0a1b".into(),
         },
         container: Some("app".to_owned()),
         init: false,

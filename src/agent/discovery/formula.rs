@@ -144,7 +144,7 @@ mod tests {
             id: id.to_owned(),
             name: "app".to_owned(),
             pod: PodId {
-                uid: "uid".to_owned(),
+                uid: "uid".into(),
                 name: "web".to_owned(),
                 namespace: "default".to_owned(),
             },

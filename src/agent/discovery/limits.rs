@@ -8,7 +8,7 @@ use super::Discovery;
 use crate::actuate::{Node, PodHandles};
 use crate::cgroup::CgroupError;
 use crate::guard::LatestLimits;
-use crate::model::objects::Pod;
+use crate::model::objects::{Pod, PodUid};
 use crate::model::{Bytes, LivePod, MemoryLimit, Target};
 use crate::plan::LowPodLevel;
 use crate::reconcile::inventory::Inventory;
@@ -29,7 +29,7 @@ impl Discovery {
         node: &Node,
         inventory: &Inventory,
         pods: &[Arc<Pod>],
-    ) -> BTreeMap<String, LowPodLevel> {
+    ) -> BTreeMap<PodUid, LowPodLevel> {
         let mut earlier = std::mem::take(&mut self.pod_levels);
         for object in pods {
             let Some(live) = inventory.find(object) else { continue };
@@ -41,7 +41,7 @@ impl Discovery {
             });
             self.pod_levels.insert(live.id.uid.clone(), level);
         }
-        let low = |(uid, level): (&String, &PodLevel)| Some((uid.clone(), level.low?));
+        let low = |(uid, level): (&PodUid, &PodLevel)| Some((uid.clone(), level.low?));
         self.pod_levels.iter().filter_map(low).collect()
     }
 
@@ -50,7 +50,7 @@ impl Discovery {
         &mut self,
         node: &Node,
         inventory: &Inventory,
-    ) -> BTreeMap<String, BTreeMap<String, Bytes>> {
+    ) -> BTreeMap<PodUid, BTreeMap<String, Bytes>> {
         let found = inventory.pods().filter_map(|live| {
             let held = held(node, live, self.links.unsaved.remove(&live.id.uid)?);
             let held = held.inspect_err(

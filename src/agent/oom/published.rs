@@ -200,7 +200,7 @@ pub(super) mod tests {
     fn live(name: &str) -> Arc<LivePod> {
         Arc::new(LivePod {
             id: PodId {
-                uid: "u".to_owned(),
+                uid: "u".into(),
                 namespace: "test".to_owned(),
                 name: name.to_owned(),
             },

@@ -136,7 +136,7 @@ impl PodMetadata for AgentMetadata {
         };
         let is_named = |name: &String| pod.spec.init_containers.iter().any(|container| container.name == *name);
         reference.init = reference.container.as_ref().is_some_and(is_named);
-        reference.pod.uid.clone_from(&pod.metadata.uid);
+        reference.pod.uid = pod.metadata.uid.as_str().into();
     }
 
     fn container_facts(&self, report: &Report) -> ContainerFacts {
@@ -235,7 +235,7 @@ status: {recommendation: {containerRecommendations: [{containerName: app, target
         };
         let pod = LivePod {
             id: PodId {
-                uid: "uid-of-web".to_owned(),
+                uid: "uid-of-web".into(),
                 namespace: "shop".to_owned(),
                 name: "web".to_owned(),
             },
@@ -299,7 +299,7 @@ status: {recommendation: {containerRecommendations: [{containerName: app, target
     fn an_init_container_has_its_own_place() {
         let known = known(&running(), true);
         let web = PodId {
-            uid: "uid-of-web".to_owned(),
+            uid: "uid-of-web".into(),
             namespace: "shop".to_owned(),
             name: "web".to_owned(),
         };
@@ -317,7 +317,7 @@ status: {recommendation: {containerRecommendations: [{containerName: app, target
         assert_eq!(path("app"), "spec.containers{app}");
         for other in [
             PodId {
-                uid: "another".to_owned(),
+                uid: "another".into(),
                 ..web.clone()
             },
             PodId {

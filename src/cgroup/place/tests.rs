@@ -16,7 +16,7 @@ fn parse(path: &str) -> Option<Place> {
 }
 
 fn container(qos: Option<QosClass>) -> Option<Place> {
-    let uid = PodUid::in_cgroup_name(UID).unwrap();
+    let uid = uid_in_cgroup_name(UID).unwrap();
     let id = ContainerId::parse(&id()).unwrap();
     Some(Place::Container {
         pod: PodPlace { uid, qos },
@@ -71,7 +71,7 @@ fn every_driver_and_runtime_has_its_own_names() {
 fn the_levels_above_containers_are_recognised() {
     let pod = |qos, uid| {
         Some(Place::Pod(PodPlace {
-            uid: PodUid::in_cgroup_name(uid).unwrap(),
+            uid: uid_in_cgroup_name(uid).unwrap(),
             qos,
         }))
     };
@@ -158,7 +158,7 @@ proptest! {
         root in select(vec!["/", "/kubelet", "/outer/kubelet"]),
         inside in select(vec!["", "container", "container/exec", "init.scope"]),
     ) {
-        let pod = PodPlace { uid: PodUid::in_cgroup_name(&uid).unwrap(), qos: Some(qos) };
+        let pod = PodPlace { uid: uid_in_cgroup_name(&uid).unwrap(), qos: Some(qos) };
         let mut path = pod_cgroup_path(driver, root, qos, &uid);
         prop_assert_eq!(parse(&path), Some(Place::Pod(pod.clone())), "{}", path);
 
@@ -182,10 +182,10 @@ proptest! {
 #[test]
 fn uids_are_uuids_or_manifest_hashes() {
     let uuid = "6c4b2d1e-0000-4000-8000-00000000000a";
-    assert_eq!(PodUid::in_cgroup_name(uuid).unwrap().as_str(), uuid);
-    assert_eq!(PodUid::in_cgroup_name(&uuid.replace('-', "_")).unwrap().as_str(), uuid);
+    assert_eq!(uid_in_cgroup_name(uuid).unwrap().as_str(), uuid);
+    assert_eq!(uid_in_cgroup_name(&uuid.replace('-', "_")).unwrap().as_str(), uuid);
     let hash = "0123456789abcdef0123456789abcdef";
-    assert_eq!(PodUid::in_cgroup_name(hash).unwrap().as_str(), hash);
+    assert_eq!(uid_in_cgroup_name(hash).unwrap().as_str(), hash);
     for bad in [
         "",
         "6c4b2d1e",
@@ -193,7 +193,7 @@ fn uids_are_uuids_or_manifest_hashes() {
         &uuid[1..],
         "6c4b2d1e.0000-4000-8000-00000000000a",
     ] {
-        assert_eq!(PodUid::in_cgroup_name(bad), None, "{bad}");
+        assert_eq!(uid_in_cgroup_name(bad), None, "{bad}");
     }
 }
 

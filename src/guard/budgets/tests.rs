@@ -20,7 +20,7 @@ fn claimant(pod: &str) -> Guarded {
 fn claimant_in(namespace: &str, pod: &str) -> Guarded {
     Guarded {
         pod: PodId {
-            uid: format!("{namespace}-{pod}"),
+            uid: format!("{namespace}-{pod}").into(),
             namespace: namespace.to_owned(),
             name: pod.to_owned(),
         },

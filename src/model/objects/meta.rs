@@ -5,6 +5,7 @@
 //! describes a pod only if UID, namespace and name all agree. Only mirror pods, the API server's copies of static pods, have
 //! another UID than the one in the cgroup's name.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -66,12 +67,52 @@ pub struct OwnerReference {
     pub controller: Option<bool>,
 }
 
+/// The UID of a pod as the kubelet knows it, with dashes: in cgroups' names and runtime labels. A static pod's is the hash of its
+/// manifest, 32 hexadecimal digits, which the API shows as the annotation `kubernetes.io/config.hash` and not as the mirror pod's
+/// UID.
+#[derive(
+    Debug,
+    Clone,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Default,
+    Serialize,
+    Deserialize,
+    derive_more::Deref,
+    derive_more::Display,
+    derive_more::From,
+)]
+#[serde(transparent)]
+#[deref(forward)]
+#[from(String, &str)]
+pub struct PodUid(String);
+
+impl PodUid {
+    pub fn as_str(&self) -> &str {
+        self
+    }
+}
+
+impl Borrow<str> for PodUid {
+    fn borrow(&self) -> &str {
+        self
+    }
+}
+
+impl PartialEq<str> for PodUid {
+    fn eq(&self, other: &str) -> bool {
+        self.0 == other
+    }
+}
+
 /// The identity of a pod that runs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, derive_more::Display)]
 #[display("{namespace}/{name}")]
 pub struct PodId {
-    /// The UID in cgroup paths and runtime labels.
-    pub uid: String,
+    pub uid: PodUid,
     pub namespace: String,
     pub name: String,
 }
@@ -124,7 +165,7 @@ impl Pod {
     /// The identity that this object describes, with this UID.
     pub fn id_with(&self, uid: &str) -> PodId {
         PodId {
-            uid: uid.to_owned(),
+            uid: uid.into(),
             namespace: self.metadata.namespace.clone(),
             name: self.metadata.name.clone(),
         }

@@ -150,7 +150,7 @@ mod tests {
 
     fn change(namespace: &str) -> AuditEvent {
         let pod = PodId {
-            uid: "u".to_owned(),
+            uid: "u".into(),
             namespace: namespace.to_owned(),
             name: "web".to_owned(),
         };

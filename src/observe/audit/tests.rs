@@ -10,7 +10,7 @@ fn record(cause: Cause, outcome: Outcome, steps: Vec<StepRecord>) -> Arc<ChangeR
         sequence: 7,
         at: Timestamp::UNIX_EPOCH,
         pod: PodId {
-            uid: "u1".to_owned(),
+            uid: "u1".into(),
             namespace: "shop".to_owned(),
             name: "web".to_owned(),
         },

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 
+use crate::model::objects::PodUid;
 use crate::model::{
     Cause, Change, ChangeRecord, CriResources, Evidence as HookEvidence, MemoryLimit, Outcome, StepRecord, Target,
 };
@@ -21,7 +22,7 @@ const EVIDENCE_WINDOW: SignedDuration = SignedDuration::from_hours(1);
 /// A write that lowered a limit.
 #[derive(Debug)]
 struct Lowered {
-    pod_uid: String,
+    pod_uid: PodUid,
     target: Target,
     /// The earliest time at which the lower limit may have applied.
     from: Timestamp,
@@ -33,7 +34,7 @@ struct Lowered {
 pub(super) struct OwnWrites {
     lowered: Vec<Lowered>,
     /// The latest hooks that were to leave evidence, by the UID of the pod and the name of the container.
-    evidence: BTreeMap<(String, String), RequestedEvidence>,
+    evidence: BTreeMap<(PodUid, String), RequestedEvidence>,
 }
 
 /// The time at which the agent requested evidence from a hook; the time at which the hook ended, and the evidence.
@@ -80,7 +81,7 @@ impl OwnWrites {
             _ => false,
         };
         let blamed = |lowered: &&Lowered| {
-            lowered.pod_uid == pod.uid
+            lowered.pod_uid == *pod.uid
                 && hit(&lowered.target)
                 && lowered.from <= report.time
                 && report.time.duration_since(lowered.write.time) <= BLAME_WINDOW
@@ -95,7 +96,7 @@ impl OwnWrites {
     /// The evidence of a hook in the container of a kill, or that the hook had not ended.
     pub(super) fn evidence(&self, report: &OomReport) -> Option<Evidence> {
         let (pod, container) = (report.facts.pod.as_ref()?, report.facts.container.as_ref()?);
-        let (asked, ended) = self.evidence.get(&(pod.uid.clone(), container.name.clone()))?;
+        let (asked, ended) = self.evidence.get(&(pod.uid.as_str().into(), container.name.clone()))?;
         let ended = ended.as_ref().filter(|(at, _)| *at <= report.time);
         let at = ended.map_or(*asked, |(at, _)| *at);
         let is_recent = report.time >= at && report.time.duration_since(at) <= EVIDENCE_WINDOW;
@@ -176,7 +177,7 @@ mod tests {
 
     fn pod() -> PodId {
         PodId {
-            uid: "u".to_owned(),
+            uid: "u".into(),
             namespace: "n".to_owned(),
             name: "p".to_owned(),
         }

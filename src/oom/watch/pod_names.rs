@@ -55,7 +55,11 @@ impl KnownCgroup {
         let (PodId { uid, namespace, name }, container) = (self.pod.id.clone(), self.container.as_ref());
         let container = container.and_then(|container| self.pod.containers.get_key_value(container));
         Owner {
-            pod: Some(ReportedPod { namespace, name, uid }),
+            pod: Some(ReportedPod {
+                namespace,
+                name,
+                uid: uid.to_string(),
+            }),
             container: container.map(|(name, live)| ReportedContainer {
                 name: name.clone(),
                 id: live.id.clone(),
@@ -100,7 +104,7 @@ impl PodNames {
             unnamed: known.pod.is_none() || container.is_some(),
             pod: known.pod.or_else(|| {
                 Some(ReportedPod {
-                    uid: place.uid.as_str().to_owned(),
+                    uid: place.uid.to_string(),
                     ..ReportedPod::default()
                 })
             }),
@@ -189,7 +193,7 @@ mod tests {
         };
         Arc::new(LivePod {
             id: PodId {
-                uid: UID.to_owned(),
+                uid: UID.into(),
                 namespace: "default".to_owned(),
                 name: "web".to_owned(),
             },

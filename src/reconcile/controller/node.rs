@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, watch};
 use super::{Controller, Event};
 use crate::actuate::{Node, raise_pod_level};
 use crate::decide::{NodePolicies, Refusals};
-use crate::model::objects::PodKey;
+use crate::model::objects::{PodKey, PodUid};
 use crate::model::{BoundPod, Bytes, KubeletVersion, PageSize, ResourceList, WeightFormula};
 use crate::observe::health::Latch;
 use crate::plan::LowPodLevel;
@@ -24,9 +24,9 @@ pub(crate) struct Discovered {
     pub(crate) node: Option<Arc<Node>>,
     pub(crate) inventory: Inventory,
     /// Memory limits that the guard of an earlier agent grew and that may not be saved, by pod UID.
-    pub(crate) unsaved_limits: BTreeMap<String, BTreeMap<String, Bytes>>,
+    pub(crate) unsaved_limits: BTreeMap<PodUid, BTreeMap<String, Bytes>>,
     /// The pods whose cgroup is below its containers, by UID.
-    pub(crate) low_pod_levels: BTreeMap<String, LowPodLevel>,
+    pub(crate) low_pod_levels: BTreeMap<PodUid, LowPodLevel>,
     /// Whether the container runtime answered.
     pub(crate) runtime_answers: bool,
     /// The problems found, one sentence each.

@@ -16,7 +16,7 @@ use tracing::Instrument;
 use super::{Controller, Event};
 use crate::actuate::shrink::{Lowering, watch};
 use crate::actuate::{HookRun, Job, JobDone, Node, PodHandles, PodResizer, Verdict, reconcile, run_hook};
-use crate::model::objects::PodKey;
+use crate::model::objects::{PodKey, PodUid};
 use crate::model::{Cause, HookEnd, NamedRequirements, Reason};
 use crate::plan::shrink::{Progress, next_turns};
 use crate::reconcile::capacity::NodeCapacity;
@@ -33,7 +33,7 @@ pub(crate) struct Passes {
     /// How many passes were begun.
     begun: u64,
     /// The UIDs of the pods that passes run for. The state of a pod may be new while a pass from before still runs.
-    pub(super) busy: BTreeSet<String>,
+    pub(super) busy: BTreeSet<PodUid>,
     /// The ids of the containers that hooks run in.
     pub(super) hooked: BTreeSet<String>,
     /// The watches of lower limits by pod; dropping a handle ends its watch.

@@ -63,7 +63,7 @@ fn controller(directory: &Path) -> Controller {
 
 fn pod() -> PodId {
     PodId {
-        uid: UID.to_owned(),
+        uid: UID.into(),
         namespace: "shop".to_owned(),
         name: "web".to_owned(),
     }
@@ -89,7 +89,7 @@ async fn writes_to_a_gone_pod_are_on_record() {
     for steps in [Vec::new(), vec![step()]] {
         let pass = PassId {
             number: 1,
-            uid: UID.to_owned(),
+            uid: UID.into(),
             generation: 1,
         };
         let mut record = ChangeRecord::new(pod(), Cause::Sweep, Outcome::Interrupted("it ended".to_owned()));
@@ -106,7 +106,7 @@ async fn a_grown_limit_leaves_with_its_pod() {
     let directory = tempfile::tempdir().unwrap();
     let mut controller = controller(directory.path());
     let to = Bytes::new(2 << 20);
-    controller.guard.least_limits.raise(UID, "app", to);
+    controller.guard.least_limits.raise(&UID.into(), "app", to);
     let of = Guarded {
         pod: pod(),
         container: "app".to_owned(),
@@ -123,7 +123,7 @@ async fn a_grown_limit_leaves_with_its_pod() {
         }),
     };
     controller.take_guard_report(Report { of, event });
-    assert_eq!(controller.guard.least_limits.get(UID, "app"), None);
+    assert_eq!(controller.guard.least_limits.get(&UID.into(), "app"), None);
     assert_eq!(controller.publisher.history.records.len(), 1);
 }
 
@@ -133,9 +133,9 @@ async fn no_mark_is_removed_before_the_node_is_known() {
     let mut controller = controller(directory.path());
     controller.sources.seen = true;
     let marks = Arc::clone(&controller.store.limit_files);
-    marks.note_written(UID).await;
+    marks.note_written(&UID.into()).await;
     controller.forget_saved();
     // The thread removes a mark before it writes the next one.
-    marks.note_written("last").await;
+    marks.note_written(&"last".into()).await;
     assert!(directory.path().join("lent").join(UID).exists());
 }

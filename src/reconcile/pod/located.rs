@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Effect, Effects, Now, PodState, not_running};
 use crate::actuate::Grown;
-use crate::model::objects::PodId;
+use crate::model::objects::{PodId, PodUid};
 use crate::model::{BoundPod, Bytes, Cause, LivePod, Outcome, Reason, Resource};
 use crate::plan::LowPodLevel;
 use crate::reconcile::desired::{DesiredState, InForce, Recommended, TemporaryLimit, limit_in};
@@ -165,8 +165,8 @@ impl PodState {
     }
 
     /// Records the attempt to raise the pod's memory limit.
-    pub(super) fn take_raised_pod_level(&mut self, uid: &str, raised: Grown, effects: &mut Effects) {
-        let Some(live) = self.live.clone().filter(|live| live.id.uid == uid) else {
+    pub(super) fn take_raised_pod_level(&mut self, uid: &PodUid, raised: Grown, effects: &mut Effects) {
+        let Some(live) = self.live.clone().filter(|live| live.id.uid == *uid) else {
             return;
         };
         if raised.outcome == Outcome::Applied {

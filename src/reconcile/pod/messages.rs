@@ -11,7 +11,7 @@ use crate::actuate::shrink::{Lowering, Verdict};
 use crate::actuate::{Grown, HookRun, Job, JobDone, PodHandles};
 use crate::decide::PodDecision;
 use crate::guard::Report;
-use crate::model::objects::Pod;
+use crate::model::objects::{Pod, PodUid};
 use crate::model::{BoundPod, Bytes, Cause, ChangeRecord, ControlError, HookEnd, Target};
 use crate::plan::LowPodLevel;
 use crate::reconcile::capacity::NodeCapacity;
@@ -51,7 +51,7 @@ pub(crate) enum PodInput {
     },
     /// The agent tried to raise the memory limit of the cgroup of the pod with this UID.
     PodLevelRaised {
-        uid: String,
+        uid: PodUid,
         raised: Box<Grown>,
     },
     /// A process wrote the pod's files, or may have done so before the agent began to watch them.
@@ -118,7 +118,7 @@ pub(crate) enum Effect {
     /// The limits that the guard watches, or may grow, have changed.
     WatchGuard,
     /// Replace the least memory limits of the pods with these UIDs, by container name.
-    SetLeastLimits(BTreeMap<String, BTreeMap<String, Bytes>>),
+    SetLeastLimits(BTreeMap<PodUid, BTreeMap<String, Bytes>>),
     RunPass {
         pass: PassId,
         job: Box<Job>,
@@ -140,7 +140,7 @@ pub(crate) enum Effect {
         answers: Option<RequestId>,
     },
     /// Spec, status and kernel of the pod with this UID agree on its latest resize.
-    Settled(String),
+    Settled(PodUid),
     Refuse {
         request: RequestId,
         error: ControlError,

@@ -227,7 +227,7 @@ impl World {
         });
         let live = LivePod {
             id: PodId {
-                uid: "u1".to_owned(),
+                uid: "u1".into(),
                 namespace: "default".to_owned(),
                 name: "web".to_owned(),
             },

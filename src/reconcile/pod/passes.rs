@@ -129,7 +129,10 @@ impl PodState {
             // Every pass retries an update of the runtime that failed.
             check_runtime: pending.check_runtime || self.drift.owes_runtime(),
             seen: self.shrink.seen.clone(),
-            watched: self.shrink.watch().map_or_else(Vec::new, |(_, lowered)| lowered.to_vec()),
+            watched: self
+                .shrink
+                .watch()
+                .map_or_else(Vec::new, |(_, lowered)| lowered.to_vec()),
             ..Job::new(targets, pending.cause)
         }
     }

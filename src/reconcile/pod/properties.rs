@@ -158,7 +158,7 @@ fn a_stuck_limit_is_announced_again() {
 #[test]
 fn evidence_borrows_memory_once_an_hour() {
     let mut world = settled(128);
-    let lent = |world: &World| world.least_limits.get("u1", "app").map(|lent| lent.get() / MIB);
+    let lent = |world: &World| world.least_limits.get(&"u1".into(), "app").map(|lent| lent.get() / MIB);
     world.happen(&Happening::Pressed { mib: 32 });
     assert_eq!(world.told(), Some(("on-memory-pressure", 128, 160)));
     assert_eq!(lent(&world), Some(160));

@@ -9,7 +9,7 @@ const NONE: Duration = Duration::ZERO;
 
 fn id(uid: &str) -> PodId {
     PodId {
-        uid: uid.to_owned(),
+        uid: uid.into(),
         namespace: "shop".to_owned(),
         name: "db-0".to_owned(),
     }
@@ -88,7 +88,7 @@ spec:
     let mut state = PodState::new(pod, decision);
     state.live = Some(Arc::new(LivePod {
         id: PodId {
-            uid: "u".to_owned(),
+            uid: "u".into(),
             namespace: "default".to_owned(),
             name: "web".to_owned(),
         },
@@ -120,7 +120,7 @@ fn what_a_stale_pass_wrote_is_on_record() {
         });
         let pass = PassId {
             number: 1,
-            uid: "u1".to_owned(),
+            uid: "u1".into(),
             generation: 0,
         };
         let mut record = ChangeRecord::new(id("u1"), Cause::Sweep, Outcome::Interrupted("it ended".to_owned()));
@@ -155,7 +155,7 @@ fn a_burst_alone_writes_no_amounts() {
     let pod = Arc::clone(&parse_manifests("test", manifest).unwrap().view.pods[0]);
     let mut state = PodState::new(Arc::clone(&pod), PodDecision::undecided(&pod));
     let id = PodId {
-        uid: "u".to_owned(),
+        uid: "u".into(),
         namespace: "default".to_owned(),
         name: "web".to_owned(),
     };

@@ -162,7 +162,11 @@ fn a_put_off_limit_waits_for_its_turn() {
     // Another recommendation: what is left alone stays so for as long as before.
     tried.put_off(&[(container("app"), BEFORE)], at(6));
     assert_eq!(tried.retry_at, Some(at(124)));
-    assert_eq!(tried.progress(at(125)), Some(Progress::Waits), "then it needs a turn again");
+    assert_eq!(
+        tried.progress(at(125)),
+        Some(Progress::Waits),
+        "then it needs a turn again"
+    );
     tried.put_off(&[(container("app"), BEFORE)], at(126));
     tried.begin_turn(at(127));
     assert_eq!(tried.backoffs.next(at(127)), None);

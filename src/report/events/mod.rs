@@ -82,7 +82,7 @@ pub(crate) fn pod_id(pod: &ReportedPod) -> PodId {
     PodId {
         namespace: pod.namespace.clone(),
         name: pod.name.clone(),
-        uid: pod.uid.clone(),
+        uid: pod.uid.as_str().into(),
     }
 }
 

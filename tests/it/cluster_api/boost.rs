@@ -86,7 +86,7 @@ async fn the_rights_that_are_deployed_let_an_annotation_of_the_webhook_be_remove
     let metrics = ApiMetrics::register(&mut Registry::default());
     let client = ApiClient::connect(Some(&kubeconfig), metrics).await.unwrap();
     let pod = PodId {
-        uid: scene.pod.uid.to_owned(),
+        uid: scene.pod.uid.into(),
         namespace: "test".to_owned(),
         name: name.to_owned(),
     };

@@ -105,7 +105,7 @@ async fn a_limit_that_the_kubelet_raised_is_watched_no_longer() {
     assert_eq!(passes(150).await, (Outcome::Unchanged, over));
     let raise = |container: &str| {
         let to = Bytes::new(150 << 20);
-        node.least_limits.raise(super::UID, container, to);
+        node.least_limits.raise(&super::UID.into(), container, to);
     };
     // The limit of the pod has a part that is temporary.
     raise("sidecar");

@@ -26,7 +26,7 @@ fn message_of(pod: u32, reason: &'static str, message: &str) -> EventMessage {
             pod: PodId {
                 namespace: "a".to_owned(),
                 name: format!("pod-{pod}"),
-                uid: format!("uid-{pod}"),
+                uid: format!("uid-{pod}").into(),
             },
             container: None,
             init: false,

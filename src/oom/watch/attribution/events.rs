@@ -345,7 +345,7 @@ mod tests {
         }
         let live = LivePod {
             id: PodId {
-                uid: "u".to_owned(),
+                uid: "u".into(),
                 namespace: "n".to_owned(),
                 name: "p".to_owned(),
             },

@@ -223,7 +223,7 @@ fn node_with(path: &CgroupPath) -> NodePods {
     use crate::model::{LiveContainer, LivePod};
     let pod = LivePod {
         id: PodId {
-            uid: "u".to_owned(),
+            uid: "u".into(),
             namespace: "default".to_owned(),
             name: "web".to_owned(),
         },

@@ -62,7 +62,7 @@ pub(super) fn live(uid: &str) -> Arc<LivePod> {
     });
     Arc::new(LivePod {
         id: PodId {
-            uid: uid.to_owned(),
+            uid: uid.into(),
             namespace: "default".to_owned(),
             name: "web".to_owned(),
         },

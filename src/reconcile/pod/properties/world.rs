@@ -9,6 +9,7 @@ use super::happening::{CONTAINERS, Happening, MIB, limits, live, lowering, outco
 use crate::actuate::{Grown, LeastLimits};
 use crate::decide::CanaryWait;
 use crate::guard::{GuardEvent, Guarded};
+use crate::model::objects::PodUid;
 use crate::model::{KubeletVersion, MilliCpu, Outcome, Reason, ResourceList};
 use crate::plan::shrink::Trouble;
 use crate::reconcile::overrides::Override;
@@ -37,7 +38,7 @@ pub(super) struct World {
     watched: Option<u64>,
     /// The pod whose files are watched.
     files: Option<Arc<LivePod>>,
-    raising: Option<String>,
+    raising: Option<PodUid>,
     is_decision_due: bool,
     /// The containers that would have started again for a first recommendation.
     restarts: u64,
@@ -315,9 +316,9 @@ impl World {
     /// The guard writes first and reports afterwards.
     fn grow(&mut self, mib: u64) {
         let to = Bytes::new((128 + mib) * MIB);
-        let earlier = self.least_limits.get(self.uid, self.container);
+        let earlier = self.least_limits.get(&self.uid.into(), self.container);
         if earlier.is_none_or(|earlier| earlier < to) {
-            self.least_limits.raise(self.uid, self.container, to);
+            self.least_limits.raise(&self.uid.into(), self.container, to);
             self.report(GuardEvent::Grew {
                 used: to,
                 to,
@@ -329,7 +330,7 @@ impl World {
                     took: Duration::ZERO,
                 }),
             });
-            self.least_limits.end_raise(self.uid, self.container, to);
+            self.least_limits.end_raise(&self.uid.into(), self.container, to);
         }
     }
 
@@ -414,7 +415,7 @@ impl World {
     fn end_stale_pass(&mut self) {
         let pass = PassId {
             number: 0,
-            uid: self.uid.to_owned(),
+            uid: self.uid.into(),
             generation: self.state.work.generation,
         };
         let before = format!("{:?}", self.state);
@@ -487,7 +488,11 @@ impl World {
         for name in CONTAINERS {
             for uid in ["u1", "u2"] {
                 let least = temporary.get(name).copied().filter(|_| uid == self.uid);
-                assert_eq!(self.least_limits.get(uid, name), least, "writers heed another limit");
+                assert_eq!(
+                    self.least_limits.get(&uid.into(), name),
+                    least,
+                    "writers heed another limit"
+                );
             }
         }
         assert_eq!(self.watched, self.state.shrink.watch().map(|(number, _)| number));

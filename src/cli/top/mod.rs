@@ -30,7 +30,7 @@ pub(super) struct Arguments {
     /// Only pods whose namespace/name contains this
     #[arg(default_value = "")]
     filter: String,
-    /// The time between two readings: rates are those of this time
+    /// The time between two readings, 100ms to 1h: rates are those of this time
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = interval)]
     interval: Duration,
     #[command(flatten)]

@@ -291,15 +291,19 @@ impl Pass {
         self.node.least_limits.of(self.uid()) == self.least_limits
     }
 
-    /// Whether the wanted limit is above a watched one. Below a temporary limit, which says nothing about the wanted one, the
-    /// watch goes on.
-    fn was_raised(&self, watched: &Lowering) -> bool {
-        let is_temporary = match &watched.target {
+    /// Whether the guard has raised the limit, or a part of it. Such a limit ends no watch of a lowered one: it says nothing about
+    /// the limit that is decided.
+    fn is_temporary(&self, target: &Target) -> bool {
+        match target {
             Target::Container(name) => self.least_limits.contains_key(name),
             Target::Pod => !self.least_limits.is_empty(),
-        };
+        }
+    }
+
+    /// Whether the decided limit is above a watched one.
+    fn was_raised(&self, watched: &Lowering) -> bool {
         let wanted = self.wanted.tree.get(&watched.target).and_then(Settings::memory_limit);
-        !is_temporary && wanted > Some(MemoryLimit::Bytes(watched.to.get()))
+        !self.is_temporary(&watched.target) && wanted > Some(MemoryLimit::Bytes(watched.to.get()))
     }
 
     pub(super) fn uid(&self) -> &PodUid {
@@ -375,6 +379,7 @@ impl Pass {
         lowered.extend(self.before_lowering(handles, |_, _| true)?);
         let changes_memory = |step: &&Step| step.change.files().iter().any(|(_, to)| to.memory().is_some());
         let steps = self.plan.steps.iter().filter(changes_memory);
+        let steps = steps.filter(|step| !self.is_temporary(&step.target));
         let limits = lowered
             .iter()
             .chain(self.job.watched.iter().filter(|watched| self.was_raised(watched)));

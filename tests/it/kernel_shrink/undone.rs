@@ -113,6 +113,10 @@ async fn a_limit_that_the_kubelet_raised_is_watched_no_longer() {
     assert_eq!(passes(150).await, (Outcome::Unchanged, over));
     raise("app");
     assert_eq!(passes(100).await, (Outcome::Unchanged, Vec::new()), "it is temporary");
+    // The guard has not written its limit yet, so the pass does.
+    bare.cgroups()
+        .limit_memory(&pod.containers["app"].cgroup, MemoryLimit::Bytes(100 << 20));
+    assert_eq!(passes(100).await, (Outcome::Applied, Vec::new()), "it is temporary");
 }
 
 /// A runtime that forgets every container after the first call about it.

@@ -73,7 +73,8 @@ impl ShrinkState {
             Verdict::Gone => None,
             Verdict::Kept => {
                 for lowering in mem::take(&mut self.recent) {
-                    self.backoffs.forgive(&lowering.target);
+                    self.backoffs
+                        .forgive(&lowering.target, MemoryLimit::Bytes(lowering.to.get()));
                 }
                 Some(Ok(()))
             }
@@ -124,7 +125,7 @@ impl ShrinkState {
     /// The progress of shrinks; `None` where no limit is being lowered.
     pub(crate) fn progress(&self, now: Timestamp) -> Option<Progress> {
         let has_turn = self.turn.is_some_and(|since| now.duration_since(since) < LONGEST_TURN);
-        if self.backoffs.next(now).is_some() {
+        if self.backoffs.next(now).is_some() || (has_turn && self.backoffs.has_failed()) {
             Some(Progress::Undone)
         } else if self.backoffs.waits(now) {
             Some(Progress::Waits)
@@ -155,11 +156,12 @@ impl ShrinkState {
         })
     }
 
-    /// Whether it is time to try an undone shrink again; true once.
+    /// Whether it is time to try an undone shrink again; true once. The pod's turn begins, unless it waits for one.
     pub(crate) fn take_due(&mut self, now: Timestamp) -> bool {
         let due = self.retry_at.take_if(|at| *at <= now).is_some();
         if due {
             self.retry_at = self.backoffs.next(now).map(|backoff| backoff.until);
+            self.turn = Some(now).filter(|_| !self.backoffs.waits(now)).or(self.turn);
         }
         due
     }

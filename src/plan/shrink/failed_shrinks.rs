@@ -39,9 +39,13 @@ pub struct FailedShrink {
 pub struct FailedShrinks(Vec<FailedShrink>);
 
 impl FailedShrink {
-    /// Whether the agent still keeps the limit. A wait longer than [`LONGEST_WAIT`] means that the clock was set back.
+    /// Whether the agent still keeps the limit: until it is the pod's turn, or for a time after a failure. A wait longer than [`LONGEST_WAIT`] means that the clock was set back.
     fn is_in_force(&self, now: Timestamp) -> bool {
-        now < self.until && self.until <= later(now, LONGEST_WAIT)
+        self.waits || (now < self.until && self.until <= later(now, LONGEST_WAIT))
+    }
+
+    fn kept(&self) -> MemoryLimit {
+        self.limit.map_or(MemoryLimit::Max, MemoryLimit::Bytes)
     }
 }
 
@@ -51,7 +55,7 @@ impl FailedShrinks {
         let earlier = self.0.iter().find(|failed| !failed.waits && failed.target == *target);
         let times = earlier.map_or(0, |failed| failed.times);
         let wait = FIRST_WAIT.saturating_mul(1 << times.min(16)).min(LONGEST_WAIT);
-        self.forgive(target);
+        self.0.retain(|failed| failed.waits || failed.target != *target);
         let until = later(now, wait);
         self.0.push(FailedShrink {
             target: target.clone(),
@@ -87,9 +91,16 @@ impl FailedShrinks {
         self.0.retain(|failed| !failed.waits);
     }
 
-    /// Forgets the failures of a shrink that went well. A lower limit that waits for the pod's turn since then still waits.
-    pub fn forgive(&mut self, target: &Target) {
-        self.0.retain(|failed| failed.waits || failed.target != *target);
+    /// Whether a shrink failed, and none went well since.
+    pub fn has_failed(&self) -> bool {
+        self.0.iter().any(|failed| !failed.waits)
+    }
+
+    /// Forgets the failures of a shrink that went well: the limit came down to `to`, below the one that the agent kept. A lower limit
+    /// that waits for the pod's turn since then still waits.
+    pub fn forgive(&mut self, target: &Target, to: MemoryLimit) {
+        self.0
+            .retain(|failed| failed.waits || failed.target != *target || failed.kept() <= to);
         self.0.shrink_to_fit();
     }
 
@@ -103,9 +114,8 @@ impl FailedShrinks {
     pub fn holds(&self, now: Timestamp) -> Holds {
         let mut holds = Holds::new();
         for failed in self.0.iter().filter(|failed| failed.is_in_force(now)) {
-            let limit = failed.limit.map_or(MemoryLimit::Max, MemoryLimit::Bytes);
-            let highest = holds.entry(failed.target.clone()).or_insert(limit);
-            *highest = limit.max(*highest);
+            let highest = holds.entry(failed.target.clone()).or_insert(failed.kept());
+            *highest = failed.kept().max(*highest);
         }
         holds
     }

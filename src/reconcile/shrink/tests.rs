@@ -35,6 +35,15 @@ fn lowered(number: u64, targets: &[Target]) -> ShrinkState {
     }
 }
 
+/// The report of the pass that lowered these limits.
+fn report_of(lowered: &ShrinkState) -> ShrinkReport {
+    ShrinkReport {
+        touched: lowered.recent.iter().map(|lowering| lowering.target.clone()).collect(),
+        lowered: lowered.recent.clone(),
+        ..ShrinkReport::default()
+    }
+}
+
 #[test]
 fn what_came_down_goes_up_together() {
     let mut shrink_state = lowered(7, &[container("app"), container("side"), Target::Pod]);
@@ -50,6 +59,23 @@ fn what_came_down_goes_up_together() {
     assert!(!shrink_state.take_due(at(119)));
     assert!(shrink_state.take_due(at(120)) && !shrink_state.take_due(at(121)));
     assert!(shrink_state.backoffs.holds(at(120)).is_empty());
+}
+
+#[test]
+fn an_undone_shrink_is_tried_again_in_a_turn() {
+    let mut shrink_state = lowered(7, &[container("app")]);
+    let trouble = || Verdict::Trouble(container("app"), Trouble::Killed(1));
+    assert!(shrink_state.watch_ended(7, trouble(), at(0)).is_some());
+    assert!(shrink_state.take_due(at(120)));
+    assert_eq!(
+        shrink_state.progress(at(121)),
+        Some(Progress::Undone),
+        "other pods of the workload wait for the result"
+    );
+    shrink_state.pass_ended(report_of(&lowered(8, &[container("app")])), 8);
+    assert_eq!(shrink_state.progress(at(150)), Some(Progress::Undone));
+    assert_eq!(shrink_state.watch_ended(8, Verdict::Kept, at(181)), Some(Ok(())));
+    assert_eq!(shrink_state.progress(at(182)), None);
 }
 
 #[test]

@@ -32,7 +32,12 @@ fn undone_shrinks_wait_ever_longer() {
         now = until;
     }
     assert_eq!(waits, [120, 240, 480, 960, 1920, 3840, 7680, 14_400, 14_400]);
-    regrets.forgive(&app());
+    regrets.forgive(&app(), limit(200));
+    assert!(
+        regrets.has_failed(),
+        "it came down to the kept limit, and was not tried again"
+    );
+    regrets.forgive(&app(), limit(100));
     assert!(regrets.is_empty());
     assert_eq!(regrets.note(&app(), limit(200), "again", at(0)), at(120));
 }
@@ -43,7 +48,10 @@ fn a_limit_above_an_undone_one_waits_for_its_turn() {
     regrets.note(&app(), limit(200), "it hurt", at(0));
     // A recommendation raised the limit to 400 meanwhile, and the next one lowers it.
     regrets.put_off(&app(), limit(400), at(10));
-    assert!(regrets.waits(at(11)));
+    assert!(
+        regrets.waits(at(11)) && regrets.waits(at(30_000)),
+        "no time ends a wait"
+    );
     assert_eq!(regrets.holds(at(11)), Holds::from([(app(), limit(400))]));
     regrets.end_waiting();
     assert_eq!(

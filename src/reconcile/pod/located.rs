@@ -7,7 +7,7 @@ use super::{Effect, Effects, Now, PodState, not_running};
 use crate::actuate::Grown;
 use crate::model::objects::{PodId, PodUid};
 use crate::model::{BoundPod, Bytes, Cause, LivePod, Outcome, Reason, Resource};
-use crate::plan::LowPodLevel;
+use crate::plan::{LowPodLevel, lift_kept};
 use crate::reconcile::desired::{DesiredState, InForce, Recommended, TemporaryLimit, limit_in};
 use crate::reconcile::store::{SavedPod, SavedTargets};
 
@@ -135,7 +135,9 @@ impl PodState {
     /// the pod goes back to its spec.
     fn recover(&mut self, limits: BTreeMap<String, Bytes>, now: Now) {
         for (container, to) in limits {
-            let desired = limit_in(&self.desired.targets_or_spec(&self.pod), &container, Resource::Memory);
+            let mut targets = self.desired.targets_or_spec(&self.pod);
+            lift_kept(&self.holds(now.wall), &mut targets);
+            let desired = limit_in(&targets, &container, Resource::Memory);
             let overridden = self.desired.is_overridden(&container, Resource::Memory);
             if let Some(from) = desired.filter(|desired| *desired < to.get() && !overridden) {
                 let limits = (from, to.get());

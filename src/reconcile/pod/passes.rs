@@ -83,6 +83,10 @@ impl PodState {
     pub(super) fn begin_pass(&mut self, number: u64, resize: Act, effects: &mut Effects) {
         let now = effects.now;
         let through_api = resize != Act::Direct;
+        if self.desired.is_empty() {
+            // What made the pass due is not wanted any more.
+            self.work.pending = None;
+        }
         let targets = self.pod_targets(now.wall, through_api);
         let Some(targets) = targets.filter(|_| self.work.is_due(now.instant)) else {
             return;
@@ -272,9 +276,10 @@ impl PodState {
         match outcome {
             Outcome::Applied | Outcome::Unchanged => {
                 self.work.reset_retries();
-                // The way back to the spec continues while a limit is kept for now, and until the
-                // pod shows its spec again.
+                // The way back to the spec continues while a limit is kept for now, until the pod shows its spec again, and for a pass
+                // that is due: the pod's object may have changed since this one began.
                 if self.resize.is_known_in(&self.pod)
+                    && self.work.pending.is_none()
                     && self.shrink.retry_at.is_none()
                     && self.holds(now.wall).is_empty()
                 {

@@ -33,6 +33,18 @@ fn only_what_holds_is_enforced() {
 }
 
 #[test]
+fn a_pass_that_nothing_wants_any_more_is_not_due() {
+    let (mut state, now) = (any_pod(), Now::read());
+    state.work.request_pass(Cause::Sweep, false, now.instant);
+    let mut effects = Effects { now, list: Vec::new() };
+    state.begin_pass(1, Act::Direct, &mut effects);
+    assert!(
+        !state.work.is_due(now.instant) && effects.list.is_empty(),
+        "{effects:?}"
+    );
+}
+
+#[test]
 fn waiting_callers_are_told_of_new_pods() {
     let (mut state, now) = (any_pod(), Now::read());
     let mut effects = Effects { now, list: Vec::new() };

@@ -105,10 +105,7 @@ impl ShrinkState {
 
     /// Keeps these limits until it is the pod's turn to lower them.
     pub(crate) fn put_off(&mut self, lowered: &[(Target, MemoryLimit)], now: Timestamp) {
-        self.backoffs.end_waiting();
-        for (target, before) in lowered {
-            self.backoffs.put_off(target, *before, now);
-        }
+        self.backoffs.put_off(lowered, now);
     }
 
     /// It is the pod's turn.
@@ -127,7 +124,7 @@ impl ShrinkState {
         let has_turn = self.turn.is_some_and(|since| now.duration_since(since) < LONGEST_TURN);
         if self.backoffs.next(now).is_some() || (has_turn && self.backoffs.has_failed()) {
             Some(Progress::Undone)
-        } else if self.backoffs.waits(now) {
+        } else if self.backoffs.waits() {
             Some(Progress::Waits)
         } else {
             (has_turn || self.watched.is_some()).then_some(Progress::Tried)
@@ -149,7 +146,7 @@ impl ShrinkState {
             let (target, until) = (&failed.target, failed.until);
             return Some(format!("The lower limit of {target} is tried again at {until:.0}."));
         }
-        self.backoffs.waits(now).then(|| {
+        self.backoffs.waits().then(|| {
             "The lower memory limit is tried once it is this pod's turn: of one workload a few pods at a time, and none while \
              one of them has its own limit back."
                 .to_owned()
@@ -161,7 +158,9 @@ impl ShrinkState {
         let due = self.retry_at.take_if(|at| *at <= now).is_some();
         if due {
             self.retry_at = self.backoffs.next(now).map(|backoff| backoff.until);
-            self.turn = Some(now).filter(|_| !self.backoffs.waits(now)).or(self.turn);
+            if !self.backoffs.waits() {
+                self.begin_turn(now);
+            }
         }
         due
     }

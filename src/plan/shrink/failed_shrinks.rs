@@ -68,22 +68,23 @@ impl FailedShrinks {
         until
     }
 
-    /// Keeps the limit `before` until it is the pod's turn, beside a limit that the agent keeps after a failure.
-    pub fn put_off(&mut self, target: &Target, before: MemoryLimit, now: Timestamp) {
-        self.0.retain(|failed| !failed.waits || failed.target != *target);
-        self.0.push(FailedShrink {
+    /// Keeps these limits, and no others, until it is the pod's turn, beside those that the agent keeps after a failure.
+    pub fn put_off(&mut self, lowered: &[(Target, MemoryLimit)], now: Timestamp) {
+        self.end_waiting();
+        self.0.extend(lowered.iter().map(|(target, before)| FailedShrink {
             target: target.clone(),
             limit: before.bounded().map(Bytes::get),
             times: 0,
+            // The end of the wait for an agent of the version before.
             until: later(now, LONGEST_WAIT),
             why: "other pods of the workload go first".to_owned(),
             waits: true,
-        });
+        }));
     }
 
     /// Whether the pod keeps limits until it is its turn.
-    pub fn waits(&self, now: Timestamp) -> bool {
-        self.0.iter().any(|failed| failed.waits && failed.is_in_force(now))
+    pub fn waits(&self) -> bool {
+        self.0.iter().any(|failed| failed.waits)
     }
 
     /// Ends the wait: it is the pod's turn, or no lower limit is wanted any more.

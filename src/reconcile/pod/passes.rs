@@ -86,6 +86,7 @@ impl PodState {
         if self.desired.is_empty() {
             // What made the pass due is not wanted any more.
             self.work.pending = None;
+            return;
         }
         let targets = self.pod_targets(now.wall, through_api);
         let Some(targets) = targets.filter(|_| self.work.is_due(now.instant)) else {

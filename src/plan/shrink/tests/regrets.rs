@@ -47,12 +47,12 @@ fn a_limit_above_an_undone_one_waits_for_its_turn() {
     let mut regrets = FailedShrinks::default();
     regrets.note(&app(), limit(200), "it hurt", at(0));
     // A recommendation raised the limit to 400 meanwhile, and the next one lowers it.
-    regrets.put_off(&app(), limit(400), at(10));
-    assert!(
-        regrets.waits(at(11)) && regrets.waits(at(30_000)),
-        "no time ends a wait"
-    );
-    assert_eq!(regrets.holds(at(11)), Holds::from([(app(), limit(400))]));
+    regrets.put_off(&[(app(), limit(400))], at(10));
+    assert!(regrets.waits());
+    for seconds in [11, 30_000] {
+        let holds = Holds::from([(app(), limit(400))]);
+        assert_eq!(regrets.holds(at(seconds)), holds, "no time ends a wait");
+    }
     regrets.end_waiting();
     assert_eq!(
         regrets.holds(at(12)),

@@ -99,7 +99,7 @@ fn acts(world: &World) -> Vec<Move> {
         false => Happens(Happening::IsQuiet { container }),
     });
     acts.push(if world.away { Move::Returns } else { Move::GoesAway });
-    if state.shrink.backoffs.waits(world.now.wall) {
+    if state.shrink.backoffs.waits() {
         acts.push(Happens(Happening::MayLower));
     }
     if state.work.retry_at.is_some() {
@@ -252,7 +252,7 @@ impl World {
         if quiet && !state.desired.temporary.is_empty() {
             return Some(Happens(Happening::IsQuiet { container: 0 }));
         }
-        if state.shrink.backoffs.waits(self.now.wall) {
+        if state.shrink.backoffs.waits() {
             return Some(Happens(Happening::MayLower));
         }
         state.work.retry_at.map(|_| Move::TimePasses)

@@ -40,7 +40,7 @@ impl LeastLimits {
     pub fn end_raise(&self, uid: &PodUid, container: &str, to: Bytes) {
         let mut parts = self.0.lock();
         let all = &mut parts.given;
-        all.retain(|(of, name), given| (&**of, &**name, *given) != (uid, container, to));
+        all.retain(|(of, name), given| (of, name.as_str(), *given) != (uid, container, to));
     }
 
     /// Replaces the temporary limits of these pods.

@@ -47,7 +47,7 @@ pub(super) fn pod(state: &PodState, now: Timestamp, quiet: SignedDuration) -> pr
     proto::Pod {
         namespace: metadata.namespace.clone(),
         name: metadata.name.clone(),
-        uid: live.map_or(&*metadata.uid, |live| &*live.id.uid).to_owned(),
+        uid: uid_of(state),
         qos_class: state.pod.qos_class().to_string(),
         vpa: state.decision.vpa.clone(),
         action: state.decision.action().to_string(),
@@ -67,12 +67,14 @@ pub(super) fn pod(state: &PodState, now: Timestamp, quiet: SignedDuration) -> pr
     }
 }
 
+/// The UID of the pod that runs here, or else of its object.
+fn uid_of(state: &PodState) -> String {
+    let live = state.live.as_ref();
+    live.map_or(&*state.pod.metadata.uid, |live| &*live.id.uid).to_owned()
+}
+
 /// The names, the UID and the container ids of a pod, by which a caller may name it.
 pub(super) fn identifiers(state: &PodState) -> proto::Pod {
-    let uid = state
-        .live
-        .as_ref()
-        .map_or(&*state.pod.metadata.uid, |live| &*live.id.uid);
     let live = state.live.iter().flat_map(|live| live.containers.values());
     let container = |id: &String| proto::Container {
         id: Some(id.clone()),
@@ -81,7 +83,7 @@ pub(super) fn identifiers(state: &PodState) -> proto::Pod {
     proto::Pod {
         namespace: state.pod.metadata.namespace.clone(),
         name: state.pod.metadata.name.clone(),
-        uid: uid.to_owned(),
+        uid: uid_of(state),
         containers: live.map(|live| container(&live.id)).collect(),
         ..proto::Pod::default()
     }

@@ -353,23 +353,55 @@ impl Scene {
 
     /// Sets a memory limit through the agent, as an operator does.
     async fn limit_by_hand(&self, pod: &str, container: &str, memory: &str) -> Result<proto::Change, ClientError> {
+        let request = self.limits_by_hand(pod, container, None, Some(memory));
+        self.agent.resize(request).await
+    }
+
+    /// An operator's request for these limits.
+    fn limits_by_hand(
+        &self,
+        pod: &str,
+        container: &str,
+        cpu: Option<&str>,
+        memory: Option<&str>,
+    ) -> proto::ResizeRequest {
         let limits = proto::Amounts {
-            cpu: None,
-            memory: Some(memory.to_owned()),
+            cpu: cpu.map(str::to_owned),
+            memory: memory.map(str::to_owned),
         };
         let values = proto::Requirements {
             requests: None,
             limits: Some(limits),
         };
-        let request = proto::ResizeRequest {
+        proto::ResizeRequest {
             pod: format!("{}/{pod}", self.namespace),
             containers: vec![proto::ContainerValues {
                 name: container.to_owned(),
                 values: Some(values),
             }],
             ..proto::ResizeRequest::default()
-        };
-        self.agent.resize(request).await
+        }
+    }
+
+    /// Ends what an operator has set.
+    async fn release(&self, pod: &str) -> proto::Change {
+        let name = format!("{}/{pod}", self.namespace);
+        self.agent.release(&name).await.unwrap()
+    }
+
+    async fn explain(&self, pod: &str) -> Option<proto::ExplainReply> {
+        let name = format!("{}/{pod}", self.namespace);
+        self.agent.client().await.explain(name).await.ok()
+    }
+
+    /// The series of the agent's calls to the API server. The agent needs an address for its metrics.
+    async fn api_calls(&self) -> Vec<String> {
+        let address = self.agent.http_address().await;
+        let (_, metrics) = crate::support::http::get(address, "/metrics").unwrap();
+        let calls = metrics
+            .lines()
+            .filter(|line| line.starts_with("vscaled_api_calls_total{"));
+        calls.map(str::to_owned).collect()
     }
 
     /// Waits until the kubelet has answered a pod's resize with this reason; returns its words.

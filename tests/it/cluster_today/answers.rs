@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use vscaled::control::proto;
+use vscaled::model::Resource;
 
 use super::{APP, CPU_ALONE, LARGER, Scene, WEB, nothing_restarted};
 use crate::support::amounts::Amounts;
@@ -33,15 +34,17 @@ async fn a_resize_that_the_node_has_no_room_for_is_done_when_there_is_room() {
     scene.recommend(&[("app", target)]);
     let says = async || {
         let pod = scene.agent.pod(WEB).await?;
-        pod.detail.contains("the node has no room").then_some(())
+        (pod.state == "Refused" && pod.detail.contains("the node has no room")).then_some(pod.detail)
     };
-    scene.agent.until("the lack of room to be named", says).await;
+    let detail = scene.agent.until("the lack of room to be named", says).await;
+    let number = format!("is to request {} of cpu", Resource::Cpu.quantity(large));
+    assert!(detail.contains(&number), "{detail}");
     let object = scene.object(WEB);
     assert_eq!(
-        scene.levels(&object),
-        scene.levels(&before),
-        "nothing is written until there is room"
+        object["metadata"]["generation"], before["metadata"]["generation"],
+        "nothing is asked for until there is room"
     );
+    assert_eq!(scene.levels(&object), scene.levels(&before));
 
     scene.delete(&scene.pods(), "in-the-way");
     let after = scene.is_resized(WEB, "app", &objects::resources(target)).await;
@@ -68,7 +71,22 @@ async fn a_resize_by_a_user_is_taken_back_to_the_recommendation() {
         "the foreign resize was never there"
     );
     assert_eq!(scene.levels(&after), levels);
-    nothing_restarted(&before, &after);
+
+    // Within the VPA's bounds nobody has a reason to take it back.
+    let mut wide = objects::recommendation(&[("app", LARGER)]);
+    wide["recommendation"]["containerRecommendations"][0]["upperBound"] = json!({"cpu": "1", "memory": "1Gi"});
+    scene.today.api.put_status(&scene.vpas(), "web", &wide);
+    let known = async || {
+        let reply = scene.explain(WEB).await?;
+        let mut bounds = reply.amounts.iter().filter_map(|amount| amount.upper_bound.as_deref());
+        bounds.any(|bound| bound == "1Gi").then_some(())
+    };
+    scene.agent.until("the bounds to be known", known).await;
+    let foreign = Amounts::doubled(210, 100);
+    let resources = objects::resources(foreign);
+    scene.resize(WEB, &json!({"containers": [{"name": "app", "resources": resources}]}));
+    scene.settles(&before, foreign).await;
+    assert_eq!(scene.object(WEB)["spec"]["containers"][0]["resources"], resources);
 }
 
 #[tokio::test]
@@ -81,22 +99,30 @@ async fn a_quota_that_refuses_leaves_every_level_as_it_was_and_is_named() {
         &json!({"containers": [{"name": "app", "resources": objects::resources(APP)}]}),
     );
     let before = scene.runs(WEB).await;
-    scene.make_quota(
-        "small",
-        &json!({"requests.memory": "80Mi"}),
-        &json!({"requests.memory": "64Mi"}),
-    );
+    let used = json!({"limits.memory": "128Mi"});
+    scene.make_quota("small", &json!({"limits.memory": "150Mi"}), &used);
+    scene.agent.set("--http-address", "127.0.0.1:0");
     scene.agent.start().await;
     scene.make_vpa("InPlaceOrRecreate");
     scene.recommend(&[("app", LARGER)]);
+    let numbers = "used: limits.memory=128Mi, limited: limits.memory=150Mi";
     let says = async || {
         let pod = scene.agent.pod(WEB).await?;
-        pod.detail.contains("exceeded quota").then_some(pod)
+        (pod.state == "Refused" && pod.detail.contains(numbers)).then_some(())
     };
     scene.agent.until("the quota to be named", says).await;
+    let refused = scene.limit_by_hand(WEB, "app", "256Mi").await.unwrap_err();
+    assert!(refused.to_string().contains("exceeded quota: small"), "{refused}");
     let after = scene.object(WEB);
     assert_eq!(after["spec"], before["spec"]);
     assert_eq!(scene.levels(&after), scene.levels(&before));
+    let calls = scene.api_calls().await;
+    let asks = |call: &&String| call.contains("resource=\"pods/resize\"");
+    assert_eq!(calls.iter().find(asks), None, "a quota is known before a patch");
+
+    scene.make_quota("small", &json!({"limits.memory": "1Gi"}), &used);
+    let after = scene.app_reaches(LARGER).await;
+    nothing_restarted(&before, &after);
 }
 
 #[tokio::test]
@@ -131,10 +157,28 @@ async fn a_resize_that_is_asked_for_on_a_full_node_is_deferred_until_there_is_ro
     let history = scene.agent.history().await;
     let told = |change: &proto::Change| change.outcome == "Deferred" && change.reason.contains(words);
     assert!(history.iter().any(told), "{history:#?}");
+    let change = format!("requests.cpu 100m → {}", Resource::Cpu.quantity(target.cpu));
+    let named = |note: &String| note.contains("has not carried out") && note.contains(&change);
+    let notes = scene.explain(WEB).await.unwrap().notes;
+    assert!(notes.iter().any(named), "{notes:#?}");
 
+    // The next agent knows the request, which it does not repeat.
+    scene.agent.kill();
+    scene.agent.start().await;
+    scene.agent.reaches(WEB, "Deferred").await;
+    assert_eq!(scene.levels(&deferred), levels);
     scene.delete(&scene.pods(), "in-the-way");
     let after = scene.app_reaches(target).await;
     nothing_restarted(&before, &after);
+    assert_eq!(after["metadata"]["generation"], deferred["metadata"]["generation"]);
+
+    // What was carried out stays without its VPA.
+    let levels = scene.levels(&after);
+    scene.delete(&scene.vpas(), "web");
+    scene.agent.reaches(WEB, "NotManaged").await;
+    let left = scene.object(WEB);
+    assert_eq!(left["metadata"]["generation"], after["metadata"]["generation"]);
+    assert_eq!(scene.levels(&left), levels);
 }
 
 #[tokio::test]
@@ -206,15 +250,45 @@ async fn a_container_that_memory_would_restart_gets_its_cpu_alone() {
     );
     let before = scene.runs(WEB).await;
     scene.agent.start().await;
+    scene.agent.reaches(WEB, "NotManaged").await;
+    for (dry_run, cpu, words) in [
+        (true, None, "RestartContainer"),
+        (false, None, "RestartContainer"),
+        (false, Some("500m"), "its cpu is not changed either: ask for cpu alone"),
+    ] {
+        let request = proto::ResizeRequest {
+            dry_run,
+            ..scene.limits_by_hand(WEB, "app", cpu, Some("256Mi"))
+        };
+        let refused = match scene.agent.resize(request).await {
+            Ok(change) => change.reason,
+            Err(error) => error.to_string(),
+        };
+        for words in ["container app: its limits.memory stays 128Mi instead of 256Mi", words] {
+            assert!(refused.contains(words), "{refused}");
+        }
+    }
+    let refused = scene.object(WEB);
+    assert_eq!(refused["metadata"]["generation"], before["metadata"]["generation"]);
+    assert_eq!(scene.levels(&refused), scene.levels(&before));
+    let cpu = scene.limits_by_hand(WEB, "app", Some("500m"), None);
+    scene.agent.resize(cpu).await.unwrap();
+    let by_hand = scene.object(WEB);
+    assert_eq!(by_hand["spec"]["containers"][0]["resources"]["limits"]["cpu"], "500m");
+    scene.release(WEB).await;
+
     scene.make_vpa("InPlaceOrRecreate");
     scene.recommend(&[("app", LARGER)]);
     let after = scene.is_resized(WEB, "app", &objects::resources(CPU_ALONE)).await;
     nothing_restarted(&before, &after);
     let says = async || {
         let pod = scene.agent.pod(WEB).await?;
-        (pod.reason == "RestartRequired").then_some(())
+        (pod.action == "skip" && pod.reason == "RestartRequired").then_some(())
     };
     scene.agent.until("the restart to be named", says).await;
+    let named = |note: &String| note.contains("app: memory is left as it is: its resizePolicy restarts the container");
+    let notes = scene.explain(WEB).await.unwrap().notes;
+    assert!(notes.iter().any(named), "{notes:#?}");
 }
 
 /// The condition with which the kubelet says that a resize waits.

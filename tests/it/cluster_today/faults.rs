@@ -3,7 +3,8 @@
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
-use vscaled::model::MemoryLimit;
+use vscaled::control::proto;
+use vscaled::model::{MemoryLimit, Setting};
 
 use super::{APP, LARGER, Levels, Scene, WEB, nothing_restarted};
 use crate::support::amounts::Amounts;
@@ -106,23 +107,36 @@ async fn an_api_server_that_is_away_takes_nothing_back_and_is_followed_again() {
     scene.parts().server.stop();
     scene.agent.reports(&["cannot be reached"]).await;
     assert_eq!(scene.levels(&before), levels);
-    // Two changes by hand, of which one is released meanwhile.
+    // Three changes by hand, of which one is released and one ends meanwhile.
     let by_hand = |memory: u64| {
         let limit = MemoryLimit::Bytes(memory << 20);
         move |levels: &Levels| levels["app"].memory_limit() == Some(limit)
     };
     let change = scene.limit_by_hand(WEB, "app", "224Mi").await.unwrap();
     assert_eq!(change.outcome, "SpecLater", "{change:#?}");
+    assert!(change.reason.contains("the spec follows later"), "{change:#?}");
     assert!(by_hand(224)(&scene.levels(&before)));
-    scene
-        .agent
-        .release(&format!("{}/{WEB}", scene.namespace))
-        .await
-        .unwrap();
+    scene.release(WEB).await;
     let released = || scene.levels(&before) == levels;
+    scene.agent.wait_for("the values from before", released).await;
+    scene.agent.reaches(WEB, "InSync").await;
+    let for_a_second = proto::ResizeRequest {
+        ttl_us: Some(1_000_000),
+        ..scene.limits_by_hand(WEB, "app", None, Some("240Mi"))
+    };
+    let change = scene.agent.resize(for_a_second).await.unwrap();
+    assert_eq!(change.outcome, "SpecLater", "{change:#?}");
     scene.agent.wait_for("the values from before", released).await;
     scene.limit_by_hand(WEB, "app", "256Mi").await.unwrap();
     assert!(by_hand(256)(&scene.levels(&before)));
+    let pod = scene.agent.reaches(WEB, "Owed").await;
+    assert!(pod.r#override.is_some(), "{pod:#?}");
+    // Another program writes the earlier limit, which is no change from the API server.
+    let cgroup = scene.cgroup(&before, "app").under("/sys/fs/cgroup".as_ref());
+    let earlier = Setting::MemoryMax(levels["app"].memory_limit().unwrap());
+    std::fs::write(cgroup.join("memory.max"), earlier.to_write()).unwrap();
+    let held = || by_hand(256)(&scene.levels(&before));
+    scene.agent.wait_for("the limit set by hand to be back", held).await;
     scene.parts().server.launch();
     let held = Amounts {
         memory_limit: Some(256),
@@ -130,11 +144,13 @@ async fn an_api_server_that_is_away_takes_nothing_back_and_is_followed_again() {
     };
     let pod = scene.is_resized(WEB, "app", &objects::resources(held)).await;
     nothing_restarted(&before, &pod);
-    scene
-        .agent
-        .release(&format!("{}/{WEB}", scene.namespace))
-        .await
-        .unwrap();
+    let generation = |pod: &Value| pod["metadata"]["generation"].as_u64().unwrap();
+    assert_eq!(
+        generation(&pod),
+        generation(&before) + 1,
+        "what ended was never in the spec"
+    );
+    scene.release(WEB).await;
     scene.settles(&before, LARGER).await;
     scene.recommend(&[("app", OTHER)]);
     scene.settles(&before, OTHER).await;

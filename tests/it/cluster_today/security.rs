@@ -142,7 +142,7 @@ async fn an_admission_policy_that_refuses_is_named_and_followed_when_it_is_gone(
     scene.recommend(&[("app", LARGER)]);
     let says = async || {
         let pod = scene.agent.pod(WEB).await?;
-        pod.detail.contains("the bank sleeps").then_some(())
+        (pod.state == "Refused" && pod.detail.contains("the bank sleeps")).then_some(())
     };
     scene.agent.until("the policy to be named", says).await;
     let refused = scene.object(WEB);

@@ -2,8 +2,8 @@
 //! recommendations there and writes them to the kernel at once if the node has capacity. If the kubelet refuses,
 //! every level has its earlier values, and the agent reports the reason.
 //!
-//! The agent and the cgroups are real. The API server and the kubelet are models (`apimodel`), which answer at once and
-//! as a test says; `cluster_today` has real ones.
+//! The agent and the cgroups are real. The API server and the kubelet are models (`apimodel`), for faults and orders that real
+//! ones cannot be made to show: each module says which. `cluster_today` tests everything else with real ones.
 
 mod host_answers;
 mod host_boost;

@@ -390,7 +390,7 @@ impl World {
     fn kubelet_is_well(&self) {
         self.api.kubelet(|kubelet| {
             kubelet.asleep = false;
-            kubelet.result = ResizeResult::ByRoom;
+            kubelet.result = ResizeResult::Done;
         });
     }
 

@@ -1,4 +1,5 @@
-//! Startup boosts: pods that VPA's webhook gave more cpu for their start.
+//! Startup boosts: pods that VPA's webhook gave more cpu for their start. A test says when a pod becomes ready, how long a boost
+//! lasts, and what the agent misses or may not write; `cluster_today::pairing` has the real webhook.
 
 use jiff::Timestamp;
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! Tenants' objects do not fill the agent's memory.
+//! Tenants' objects do not fill the agent's memory: thousands of them, and large ones, at once.
 
 use procfs::process::Process;
 use serde_json::{Value, json};

@@ -1,4 +1,5 @@
-//! A changed recommendation goes to a share of the pods first, and to the rest after a time without trouble.
+//! A changed recommendation goes to a share of the pods first, and to the rest after a time without trouble: twenty pods, of
+//! which one restarts when the test says. `cluster_today::inside` has two real ones.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! An API server that refuses, does not answer, or answers late.
+//! An API server that refuses with any code, does not answer, or answers late, in a chosen call; a watch that shows nothing.
 
 use std::time::Duration;
 
@@ -48,20 +48,8 @@ async fn an_unreadable_workload_delays_nobody() {
 }
 
 #[tokio::test]
-async fn a_denying_webhook_is_quoted() {
-    let scene = Scene::managed().await;
-    let message = "admission webhook \"quota.example.com\" denied the request: ask finance";
-    scene
-        .api
-        .fault(patches(None, Effect::Says(400, "BadRequest", message, None)));
-    scene.recommend(&LARGER);
-    scene.reaches_with_detail("Refused", "ask finance").await;
-    assert!(scene.holds(&SMALLER));
-}
-
-#[tokio::test]
 async fn a_webhook_decides_with_any_code() {
-    for (code, reason) in [(404, "NotFound"), (405, "MethodNotAllowed")] {
+    for (code, reason) in [(400, "BadRequest"), (404, "NotFound"), (405, "MethodNotAllowed")] {
         let scene = Scene::managed().await;
         let message = "admission webhook \"quota.example.com\" denied the request: ask finance";
         scene
@@ -110,20 +98,6 @@ async fn a_slow_api_server_keeps_nobody_else_waiting() {
     scene.agent.reaches(NAME, "Working").await;
     assert!(scene.holds(&SMALLER));
     scene.settles(&LARGER).await;
-}
-
-#[tokio::test]
-async fn without_the_subresource_the_agent_writes() {
-    let scene = Scene::started().await;
-    scene.api.fault(patches(None, Effect::Unknown));
-    scene.recommend(&LARGER);
-    scene.settles(&LARGER).await;
-    assert_eq!(scene.spec(), resources(AT_FIRST[0].1));
-    assert_eq!(
-        scene.api.calls("patch pods/resize"),
-        1,
-        "the only request is the refused one"
-    );
 }
 
 #[tokio::test]

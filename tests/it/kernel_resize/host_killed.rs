@@ -1,4 +1,5 @@
-//! An agent that is killed between two steps of a resize: the next one knows which requests were its own.
+//! An agent that is killed between two steps of a resize, while an answer is held back or lost: the next one knows which
+//! requests were its own.
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
-//! Pods come from the kubelet's socket: the agent does not request them from the API server, and knows a new pod
-//! during an outage.
+//! Pods come from the kubelet's socket. It has what the API server does not tell: pods that are new in an outage of the agent's
+//! link alone, one that ends beside its namesake, and static ones. `cluster_today::kubelet_pods` has a real kubelet's.
 
 use serde_json::json;
 
-use super::{AT_FIRST, Amounts, LARGER, SMALLER, Scene, object, resources};
+use super::{AT_FIRST, Amounts, SMALLER, Scene, object, resources};
 use crate::support::apimodel::PodsSocket;
 use crate::support::bare::BarePod;
 
@@ -18,8 +18,7 @@ impl Scene {
     /// An agent that reads its pods from the kubelet.
     async fn by_the_kubelet() -> (Self, PodsSocket) {
         let mut scene = Self::new().await;
-        let mut socket = scene.api.pods_socket();
-        socket.start();
+        let socket = scene.api.pods_socket();
         scene.agent.set("--source", "kubelet");
         scene.agent.set("--kubelet-socket", socket.path());
         scene.start().await;
@@ -30,26 +29,6 @@ impl Scene {
     fn runs_another(&mut self, name: &'static str, uid: &'static str) -> BarePod {
         self.node.run(name, uid, &AT_FIRST)
     }
-}
-
-#[tokio::test]
-async fn a_recommendation_is_followed_without_patches() {
-    let (scene, _socket) = Scene::by_the_kubelet().await;
-    scene.recommend(&SMALLER);
-    scene.settles(&SMALLER).await;
-    scene.confirmed(&SMALLER).await;
-    scene.recommend(&LARGER);
-    scene.settles(&LARGER).await;
-    assert_eq!(scene.spec(), resources(LARGER[0].1));
-    let calls = scene.api.all_calls();
-    assert_eq!(calls.get("patch pods/resize"), Some(&2), "{calls:?}");
-    for call in ["list pods", "watch pods"] {
-        assert_eq!(scene.api.calls(call), 0, "{calls:?}");
-    }
-    assert!(
-        scene.api.calls("watch verticalpodautoscalers") > 0,
-        "the names of calls are others"
-    );
 }
 
 #[tokio::test]
@@ -73,29 +52,6 @@ async fn a_pod_new_in_an_outage_is_resized() {
         .agent
         .wait_for("the spec to follow", || spec() == resources(by_hand))
         .await;
-}
-
-#[tokio::test]
-async fn a_restarted_kubelet_takes_no_pod_away() {
-    let (mut scene, mut socket) = Scene::by_the_kubelet().await;
-    let other = scene.runs_another(OTHER, UIDS[0]);
-    scene.api.put("pods", object(&other, "web-5c4f"));
-    scene.agent.reaches(OTHER, "NotManaged").await;
-
-    socket.stop();
-    scene
-        .agent
-        .reports(&["the kubelet lists no pods at", "No such file"])
-        .await;
-    scene.recommend(&SMALLER);
-    scene.settles(&SMALLER).await;
-    scene.api.remove("pods", &other.full_name());
-
-    socket.start();
-    let gone = async || scene.agent.pod(OTHER).await.is_none().then_some(());
-    scene.agent.until("the pod to be gone", gone).await;
-    scene.recommend(&LARGER);
-    scene.settles(&LARGER).await;
 }
 
 #[tokio::test]

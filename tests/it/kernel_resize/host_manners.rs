@@ -1,4 +1,5 @@
-//! The cost at the API server of a recommendation that concerns many pods.
+//! The cost at the API server of recommendations for many pods or for an hour. The model counts calls, and holds answers back
+//! until all calls that come at once are there.
 
 use serde_json::json;
 use vscaled::control::proto;
@@ -64,43 +65,6 @@ async fn many_pods_are_patched_a_few_at_a_time() {
     assert_eq!(scene.api.under_way().1, AT_ONCE);
 }
 
-#[tokio::test]
-async fn the_report_compares_requests_before_and_now() {
-    let mut scene = Scene::managed().await;
-    scene.recommend(&LARGER);
-    scene.settles(&LARGER).await;
-    let report = async |scene: &Scene| {
-        let reply = scene.agent.client().await.report(None).await.unwrap();
-        assert_eq!(reply.workloads.len(), 1);
-        let web = reply.workloads[0].clone();
-        assert_eq!(web.workload.as_ref().unwrap().name, "web");
-        let amounts = |amounts: Option<proto::Amounts>| {
-            let amounts = amounts.unwrap();
-            (amounts.cpu.unwrap(), amounts.memory.unwrap())
-        };
-        let requested = (amounts(web.requested_before), amounts(web.requested));
-        let avoided = (web.avoided_evictions, web.avoided_restarts, web.avoided_kills);
-        (web.pods, requested, avoided)
-    };
-    let text = |cpu: &str, memory: &str| (cpu.to_owned(), memory.to_owned());
-    let requested = (text("100m", "64Mi"), text("300m", "128Mi"));
-    assert_eq!(report(&scene).await, (1, requested.clone(), (2, 1, 0)));
-    let mut vscalectl = std::process::Command::new(env!("CARGO_BIN_EXE_vscalectl"));
-    vscalectl
-        .args(["report", "--socket"])
-        .arg(scene.agent.path().join("vscaled.sock"));
-    let said = String::from_utf8(vscalectl.output().unwrap().stdout).unwrap();
-    assert!(
-        said.contains("100m → 300m  ") && said.contains("64Mi → 128Mi  "),
-        "{said}"
-    );
-    // Avoided actions count from the agent's start; earlier requests are kept.
-    scene.agent.stop();
-    scene.agent.start().await;
-    scene.agent.reaches(NAME, "InSync").await;
-    assert_eq!(report(&scene).await, (1, requested, (0, 0, 0)));
-}
-
 /// Two workloads with one and with two containers each follow two recommendations. An updater that evicts would have
 /// restarted all three containers at least once.
 #[tokio::test]
@@ -146,11 +110,18 @@ async fn avoided_restarts_count_containers_once() {
         let line = format!("\nvscaled_workload_avoided_restarts_total{labels} 0\n");
         assert!(metrics.contains(&line), "{metrics}");
     }
-    // The next agent does not count them again either.
+    // The next agent does not count them again either, and knows the requests from before.
     scene.agent.stop();
     scene.agent.start().await;
     scene.agent.reaches(NAME, "InSync").await;
     scene.agent.reaches(pair.name, "InSync").await;
+    let reply = scene.agent.client().await.report(None).await.unwrap();
+    let total = reply.total.unwrap();
+    let memory = |amounts: Option<proto::Amounts>| amounts.unwrap().memory.unwrap();
+    assert_eq!(
+        [total.requested_before, total.requested].map(memory),
+        ["192Mi", "384Mi"]
+    );
     recommend(&scene, SMALLER[0].1);
     let none = truth.0.iter().map(|(name, _)| (name.clone(), 0)).collect();
     assert_eq!(avoided(&scene, 2).await, (none, 0));

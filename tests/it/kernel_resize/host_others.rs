@@ -1,36 +1,9 @@
-//! Restarts, deletions, and other writers that resize the same pod.
+//! Restarts, deletions and other pods amid a resize: while the kubelet sleeps, the watch shows nothing, or an answer is held back.
 
 use serde_json::json;
 use vscaled::control::proto;
 
-use super::{
-    AT_FIRST, Amounts, BarePod, FULL, LARGER, NAME, NODE, ResizeResult, SMALLER, Scene, UID, object, resources,
-};
-
-#[tokio::test]
-async fn a_restarted_agent_continues_a_pending_resize() {
-    let mut scene = Scene::deferred().await;
-    scene.holds_soon(&SMALLER).await;
-    let patches = scene.api.calls("patch pods/resize");
-    // The agent saves its request after it has sent it.
-    let saved = || {
-        let text = std::fs::read_to_string(scene.agent.state_file()).unwrap_or_default();
-        let state: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
-        state["pods"][UID]["standing"]["asked"]["generation"] == 3
-    };
-    scene.agent.wait_for("what was asked for to be saved", saved).await;
-    scene.agent.kill();
-    scene.agent.start().await;
-    scene.reaches_with_detail("Deferred", FULL).await;
-    assert!(scene.holds(&SMALLER), "what is deferred is not held");
-    scene.set_resize_result(ResizeResult::ByRoom);
-    scene.settles(&LARGER).await;
-    assert_eq!(
-        scene.api.calls("patch pods/resize"),
-        patches,
-        "asked again for what was asked for"
-    );
-}
+use super::{AT_FIRST, Amounts, BarePod, FULL, LARGER, NAME, NODE, ResizeResult, SMALLER, Scene, object, resources};
 
 #[tokio::test]
 async fn a_refusal_during_absence_is_taken_back() {
@@ -79,73 +52,12 @@ async fn a_namesake_is_not_resized_instead() {
     assert!(scene.holds(&SMALLER));
 }
 
-#[tokio::test]
-async fn a_foreign_spec_stands() {
-    let scene = Scene::managed().await;
-    // Within the VPA's bounds, so no one has a reason to revert it.
-    let theirs = Amounts::doubled(210, 100);
-    scene.recommend_widely(&SMALLER).await;
-    scene
-        .api
-        .resize(NAME, &json!([{"name": "app", "resources": resources(theirs)}]))
-        .unwrap();
-    scene.confirmed(&[("app", theirs)]).await;
-    scene.settles(&[("app", theirs)]).await;
-    assert_eq!(scene.spec(), resources(theirs));
-}
-
 /// A request for these limits.
 pub(super) fn limits(pod: &BarePod, cpu: Option<&str>, memory: Option<&str>) -> proto::ResizeRequest {
     pod.limits_by_hand(proto::Amounts {
         cpu: cpu.map(str::to_owned),
         memory: memory.map(str::to_owned),
     })
-}
-
-#[tokio::test]
-async fn an_override_that_restarts_is_refused() {
-    let mut scene = Scene::new().await;
-    let mut restarts = scene.object();
-    restarts["spec"]["containers"][0]["resizePolicy"] =
-        json!([{"resourceName": "memory", "restartPolicy": "RestartContainer"}]);
-    scene.api.put("pods", restarts);
-    scene.start().await;
-    for dry_run in [true, false] {
-        let request = proto::ResizeRequest {
-            dry_run,
-            ..limits(&scene.pod, None, Some("256Mi"))
-        };
-        let refused = match scene.agent.resize(request).await {
-            Ok(change) => change.reason,
-            Err(error) => error.to_string(),
-        };
-        for words in ["limits.memory stays 128Mi instead of 256Mi", "RestartContainer"] {
-            assert!(refused.contains(words), "dry run {dry_run}: {refused}");
-        }
-    }
-    assert!(scene.holds(&AT_FIRST));
-    assert_eq!(scene.spec(), resources(AT_FIRST[0].1));
-    let calls = ["dry-run pods/resize", "patch pods/resize"].map(|call| scene.api.calls(call));
-    assert_eq!(calls, [0, 0]);
-    // The agent still applies changes without a restart.
-    scene
-        .agent
-        .resize(limits(&scene.pod, Some("500m"), None))
-        .await
-        .unwrap();
-    assert_eq!(scene.spec()["limits"]["cpu"], "500m");
-}
-
-#[tokio::test]
-async fn an_override_goes_through_the_api_server() {
-    let scene = Scene::managed().await;
-    let request = limits(&scene.pod, Some("500m"), None);
-    scene.agent.resize(request).await.unwrap();
-    scene.agent.reaches(NAME, "InSync").await;
-    assert_eq!(scene.spec()["limits"]["cpu"], "500m");
-    scene.agent.release(&scene.pod.full_name()).await.unwrap();
-    scene.settles(&SMALLER).await;
-    assert_eq!(scene.spec(), resources(SMALLER[0].1));
 }
 
 #[tokio::test]
@@ -184,7 +96,8 @@ async fn an_ungranted_target_takes_no_room() {
     scene.agent.reaches("beside", "NotManaged").await;
     scene.api.allocatable(NODE, &json!({"cpu": "2", "memory": "8Gi"}));
     scene.knows_capacity("there is 2 (allocatable)").await;
-    scene.recommend(&[("app", Amounts::doubled(3900, 128))]);
+    let huge = [("app", Amounts::doubled(3900, 128))];
+    scene.recommend(&huge);
     scene.reaches_with_detail("Refused", "no room").await;
 
     let rehearse = async |cpu: &str| {
@@ -201,4 +114,7 @@ async fn an_ungranted_target_takes_no_room() {
     let refused = rehearse("1801m").await.unwrap_err().to_string();
     let words = "cpu requests would be 2001m of 2 (allocatable): this pod 1801m instead of 100m, the 1 other pods 200m";
     assert!(refused.contains(words), "{refused}");
+    // A larger node has room.
+    scene.api.allocatable(NODE, &json!({"cpu": "4", "memory": "8Gi"}));
+    scene.settles(&huge).await;
 }

@@ -1,4 +1,5 @@
-//! Quotas and LimitRanges are known before a patch, and held where the kubelet does not resize.
+//! Quotas and LimitRanges are held where the kubelet does not resize, here one of 1.30. `cluster_today::answers` and
+//! `cluster_today::security` have kubelets that resize.
 
 use serde_json::json;
 use vscaled::model::MemoryLimit;
@@ -60,21 +61,6 @@ async fn a_quota_bounds_direct_writes() {
         (scene.spec(), scene.api.calls("patch pods/resize")),
         (resources(APP), 0)
     );
-}
-
-#[tokio::test]
-async fn a_quota_is_known_before_a_patch() {
-    let mut scene = Scene::new().await;
-    scene.quota("150Mi");
-    scene.start().await;
-    scene.refuses_beyond_the_quota().await;
-    assert_eq!(
-        (scene.spec(), scene.api.calls("patch pods/resize")),
-        (resources(APP), 0)
-    );
-    scene.quota("1Gi");
-    scene.settles(&LARGER).await;
-    assert_eq!(scene.api.calls("patch pods/resize"), 1);
 }
 
 #[tokio::test]

@@ -1,4 +1,5 @@
-//! Removing vscaled from a node whose kubelet resizes in place restores the granted amounts, also in the spec.
+//! Removing vscaled from a node whose kubelet resizes in place restores the granted amounts, also in the spec: after requests
+//! that the kubelet never carries out.
 
 use serde_json::json;
 

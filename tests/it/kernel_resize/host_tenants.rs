@@ -1,4 +1,5 @@
-//! A tenant's pod that claims to be another's: no PATCH and no write reaches a pod of others.
+//! A tenant's pod that claims to be another's: no PATCH and no write reaches a pod of others. The forged objects have UIDs and
+//! statuses that a real API server lets no tenant choose.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! The resources of the pod as a whole, which newer kubelets resize in place.
+//! The resources of the pod as a whole, which newer kubelets resize in place, with a status that has lost keys.
 
 use serde_json::{Value, json};
 use vscaled::model::MemoryLimit;

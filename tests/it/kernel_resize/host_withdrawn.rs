@@ -1,4 +1,5 @@
-//! A wish that ends takes its request along, if the kubelet has not carried the request out.
+//! A wish that ends takes its request along, if the kubelet has not carried the request out: what a test makes it answer, or
+//! nothing yet. `cluster_today::answers` has the deferred request of a VPA that goes.
 
 use serde_json::{Value, json};
 
@@ -81,22 +82,4 @@ async fn another_clients_pending_amount_stays() {
         .agent
         .wait_for("the request to be taken back", || scene.spec() == wanted)
         .await;
-}
-
-#[tokio::test]
-async fn explain_names_a_request_that_waits() {
-    let scene = Scene::deferred().await;
-    let reply = scene.agent.client().await.explain(scene.pod.full_name()).await.unwrap();
-    let named = |note: &String| note.contains("has not carried out") && note.contains("requests.cpu 200m → 300m");
-    assert!(reply.notes.iter().any(named), "{:#?}", reply.notes);
-}
-
-#[tokio::test]
-async fn a_carried_out_resize_outlasts_its_vpa() {
-    let scene = Scene::managed().await;
-    let generation = scene.object()["metadata"]["generation"].clone();
-    scene.api.remove("verticalpodautoscalers", "web");
-    scene.agent.reaches(NAME, "NotManaged").await;
-    assert_eq!(scene.object()["metadata"]["generation"], generation);
-    assert!(scene.holds(&SMALLER));
 }

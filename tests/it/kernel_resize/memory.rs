@@ -1,4 +1,5 @@
-//! Shrinks, and limits that grow in an emergency, beside a kubelet that writes them too.
+//! Shrinks, and limits that grow in an emergency, beside a kubelet that writes them too: before the agent, between two of its
+//! steps, or not at all, and with both cgroup versions.
 
 mod kills;
 
@@ -180,7 +181,7 @@ async fn room_is_kept_for_the_kubelets_next_try() {
         let roomy = || scene.node.cgroups().memory_usage(&scene.app()) <= 76 << 20;
         scene.agent.wait_for("room for the kubelet", roomy).await;
     }
-    scene.set_resize_result(ResizeResult::ByRoom);
+    scene.set_resize_result(ResizeResult::Done);
     scene.confirmed(&[("app", TIGHT)]).await;
     scene.settles(&[("app", TIGHT)]).await;
     assert_eq!(scene.kills(), 0);

@@ -5,18 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use vscaled::model::Resource;
 use vscaled::model::objects::Pod;
 
 use super::Shared;
-use super::admission::list;
 use super::serve::full_name;
 
 /// The result of every resize.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ResizeResult {
-    /// The free capacity of the node decides.
-    ByRoom,
+    /// The resize is carried out.
+    Done,
     /// The resize is deferred, for this reason.
     Deferred(&'static str),
     /// The resize is infeasible, for this reason.
@@ -54,7 +52,7 @@ impl Kubelet {
         Self {
             asleep: false,
             delay: Duration::from_millis(20),
-            result: ResizeResult::ByRoom,
+            result: ResizeResult::Done,
             writes: None,
         }
     }
@@ -74,7 +72,7 @@ pub(super) async fn run(shared: Arc<Shared>, node: String) {
             // The test may have put the kubelet to sleep while a resize was delayed.
             for name in unsettled(&shared, &node) {
                 if !shared.kubelet.lock().unwrap().asleep {
-                    sync(&shared, &node, &name, delay).await;
+                    sync(&shared, &name, delay).await;
                 }
             }
         }
@@ -108,23 +106,19 @@ fn is_about_resize(condition: &Value) -> bool {
 }
 
 /// Syncs one pod once.
-async fn sync(shared: &Shared, node: &str, name: &str, delay: Duration) {
+async fn sync(shared: &Shared, name: &str, delay: Duration) {
     let result = shared.kubelet.lock().unwrap().result.clone();
     let refusal = match &result {
         _ if is_in_force(shared, name) => None,
-        ResizeResult::Deferred(why) => Some(("Deferred", (*why).to_owned())),
-        ResizeResult::Infeasible(why) => Some(("Infeasible", (*why).to_owned())),
-        ResizeResult::Refuses(resource, why) if changes(shared, name, resource) => {
-            Some(("Infeasible", (*why).to_owned()))
-        }
-        ResizeResult::ByRoom | ResizeResult::Refuses(..) | ResizeResult::Error(_) => {
-            lack_of_room(shared, node, name).map(|why| ("Deferred", why))
-        }
+        ResizeResult::Deferred(why) => Some(("Deferred", *why)),
+        ResizeResult::Infeasible(why) => Some(("Infeasible", *why)),
+        ResizeResult::Refuses(resource, why) if changes(shared, name, resource) => Some(("Infeasible", *why)),
+        ResizeResult::Done | ResizeResult::Refuses(..) | ResizeResult::Error(_) => None,
     };
     let read = || shared.store().find("pods", name).cloned();
     let Some(pod) = read() else { return };
     if let Some((reason, message)) = refusal {
-        return write_status(shared, &pod, Some(("PodResizePending", reason, &message)), |_| {});
+        return write_status(shared, &pod, Some(("PodResizePending", reason, message)), |_| {});
     }
     write_status(shared, &pod, Some(("PodResizeInProgress", "", "")), |pod| {
         report(pod, "allocatedResources");
@@ -168,28 +162,19 @@ fn changes(shared: &Shared, name: &str, resource: &str) -> bool {
 
 /// Copies the amounts of the spec into the containers' statuses.
 fn report(pod: &mut Value, field: &str) {
-    for (list, statuses) in [
-        ("containers", "containerStatuses"),
-        ("initContainers", "initContainerStatuses"),
-    ] {
-        let containers = pod["spec"][list].as_array().cloned().unwrap_or_default();
-        let statuses = pod["status"].get_mut(statuses).and_then(Value::as_array_mut);
-        for status in statuses.into_iter().flatten() {
-            let mut containers = containers.iter();
-            let container = containers.find(|container| container["name"] == status["name"]);
-            let resources = &container.unwrap()["resources"];
-            status[field] = if field == "resources" {
-                resources.clone()
-            } else {
-                resources["requests"].clone()
-            };
-        }
+    let reported = |resources: &Value| match field {
+        "resources" => resources.clone(),
+        _ => resources["requests"].clone(),
+    };
+    let containers = pod["spec"]["containers"].as_array().cloned().unwrap_or_default();
+    let statuses = pod["status"]["containerStatuses"].as_array_mut();
+    for status in statuses.into_iter().flatten() {
+        let mut containers = containers.iter();
+        let container = containers.find(|container| container["name"] == status["name"]);
+        status[field] = reported(&container.unwrap()["resources"]);
     }
-    if let Some(resources) = pod["spec"].get("resources").cloned() {
-        match field {
-            "resources" => pod["status"]["resources"] = resources,
-            _ => pod["status"]["allocatedResources"] = resources["requests"].clone(),
-        }
+    if let Some(resources) = pod["spec"].get("resources") {
+        pod["status"][field] = reported(resources);
     }
 }
 
@@ -218,40 +203,4 @@ fn write_status(shared: &Shared, read: &Value, condition: Option<(&str, &str, &s
             }
         });
     }
-}
-
-/// The reason why a pod's requests do not fit beside the allocations of the other pods; `None` if they fit.
-fn lack_of_room(shared: &Shared, node: &str, name: &str) -> Option<String> {
-    let store = shared.store();
-    let allocatable = store.find("nodes", node)?["status"]["allocatable"].clone();
-    let has = list(&allocatable);
-    let requests = |container: &Value| {
-        list(
-            container
-                .get("allocatedResources")
-                .unwrap_or(&container["resources"]["requests"]),
-        )
-    };
-    let sum = |containers: &Value, resource: Resource| -> u64 {
-        let containers = containers.as_array().into_iter().flatten();
-        containers.map(|container| requests(container).amount(resource)).sum()
-    };
-    let others = |resource| -> u64 {
-        let others = store
-            .all("pods")
-            .filter(|pod| pod["spec"]["nodeName"] == node && full_name(pod) != name);
-        others
-            .map(|pod| sum(&pod["status"]["containerStatuses"], resource))
-            .sum()
-    };
-    let pod = store.find("pods", name)?;
-    Resource::ALL.into_iter().find_map(|resource| {
-        let (wanted, used) = (sum(&pod["spec"]["containers"], resource), others(resource));
-        let capacity = has.get(resource)?;
-        (wanted + used > capacity).then(|| {
-            format!(
-                "Node didn't have enough resource: {resource}, requested: {wanted}, used: {used}, capacity: {capacity}"
-            )
-        })
-    })
 }

@@ -1,11 +1,15 @@
-//! A model of an API server that tests run in their own process. It serves lists, watches and patches over HTTP, the
-//! `resize` subresource with the rules of 1.36, and a kubelet that writes the pods' status.
+//! A model of an API server and of a kubelet, in the test's own process: lists, watches and patches over HTTP, the `resize`
+//! subresource, and a kubelet that carries resizes out and writes the pods' status.
 //!
-//! A real API server and kubelet cannot be made to show most of these answers and faults. The model follows upstream:
-//! `ValidatePodResize` and `dropNonResizeUpdates` decide which resizes are valid, and the kubelet's allocation manager
-//! decides the result. A test chooses the node's capacity, the delays and the faults.
+//! It is for what real parts cannot be made to show: an answer that is late, lost, torn or of any code, a conflict or another
+//! client's write at a chosen moment, a watch that stalls or whose past is forgotten, a link that is silent, a kubelet that
+//! sleeps, refuses or fails, an agent that is killed between two steps, thousands of objects, the number of calls, and the same
+//! load in every round of a benchmark. Everything else is tested with real parts (`cluster_today`). Its rules follow upstream's
+//! `ValidatePodResize` and `dropNonResizeUpdates`, and `resize_recordings` holds its answers to those of real ones.
+//!
+//! It has no admission but the shipped policies, which it checks for each of the agent's writes: no quotas, LimitRanges and
+//! webhooks. Its node always has room, and its kubelet knows no sidecars and does not start containers.
 
-mod admission;
 mod entrance;
 mod faults;
 mod kubelet;
@@ -70,7 +74,7 @@ impl Shared {
 }
 
 impl ApiModel {
-    /// Starts an API server with one node of this name and capacity.
+    /// Starts an API server with one node of this name and capacity, which only the agent heeds.
     pub(crate) async fn start(node: &str, allocatable: &Value) -> Self {
         // Compiling the policies takes a moment. Compile them before a call waits for an answer.
         thread::spawn(|| ["pods", "events"].map(Policy::of));

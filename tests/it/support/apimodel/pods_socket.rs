@@ -1,6 +1,5 @@
-//! The socket at which a kubelet serves its pods (KEP-4188), as a model, because no kubelet that the tests can run
-//! has it. The protocol is upstream's. The pods are those of the API server, and static pods that only the kubelet
-//! has.
+//! The socket at which a kubelet serves its pods (KEP-4188). The pods are those of the API server, also while the agent
+//! cannot reach it, and those of a test that only the kubelet has.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,7 +9,7 @@ use prost::Message as _;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::UnixListener;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::Server;
@@ -20,61 +19,47 @@ use vscaled::kubernetes::kubelet_proto::{EventType, WatchPodsEvent, WatchPodsReq
 
 use super::{ApiModel, Shared};
 
-/// A kubelet's socket. A test starts and stops it.
+const SOCKET: &str = "kubelet.sock";
+
+/// A kubelet's socket. Dropping the value closes it.
 #[derive(Debug)]
 pub(crate) struct PodsSocket {
     directory: TempDir,
     kubelet: KubeletPods,
-    server: Option<AbortOnDropHandle<()>>,
+    _server: AbortOnDropHandle<()>,
 }
 
 #[derive(Debug, Clone)]
 struct KubeletPods {
     shared: Arc<Shared>,
     own: Arc<Mutex<Vec<Value>>>,
-    /// Changes when a new server starts; watches of the previous one end.
-    serving: watch::Sender<()>,
 }
 
 impl ApiModel {
-    /// The socket of the node's kubelet. No server listens on it yet.
+    /// Opens the socket of the node's kubelet.
     pub(crate) fn pods_socket(&self) -> PodsSocket {
+        let directory = tempfile::tempdir().unwrap();
+        let kubelet = KubeletPods {
+            shared: Arc::clone(&self.shared),
+            own: Arc::default(),
+        };
+        let listener = UnixListener::bind(directory.path().join(SOCKET)).unwrap();
+        let server = Server::builder().add_service(PodsServer::new(kubelet.clone()));
+        let serving = async move {
+            let connections = UnixListenerStream::new(listener);
+            server.serve_with_incoming(connections).await.unwrap();
+        };
         PodsSocket {
-            directory: tempfile::tempdir().unwrap(),
-            kubelet: KubeletPods {
-                shared: Arc::clone(&self.shared),
-                own: Arc::default(),
-                serving: watch::Sender::new(()),
-            },
-            server: None,
+            directory,
+            kubelet,
+            _server: AbortOnDropHandle::new(tokio::spawn(serving)),
         }
     }
 }
 
 impl PodsSocket {
     pub(crate) fn path(&self) -> PathBuf {
-        self.directory.path().join("kubelet.sock")
-    }
-
-    /// Starts to listen.
-    pub(crate) fn start(&mut self) {
-        let listener = UnixListener::bind(self.path()).unwrap();
-        let service = PodsServer::new(self.kubelet.clone());
-        let server = Server::builder().add_service(service);
-        let serving = async move {
-            server
-                .serve_with_incoming(UnixListenerStream::new(listener))
-                .await
-                .unwrap();
-        };
-        self.server = Some(AbortOnDropHandle::new(tokio::spawn(serving)));
-    }
-
-    /// Stops, as when a kubelet restarts.
-    pub(crate) fn stop(&mut self) {
-        self.server = None;
-        self.kubelet.serving.send_replace(());
-        std::fs::remove_file(self.path()).unwrap();
+        self.directory.path().join(SOCKET)
     }
 
     /// Adds a pod that the API server does not have.
@@ -101,10 +86,9 @@ impl KubeletPods {
         pods.into_iter().map(|pod| (uid(&pod), pod)).collect()
     }
 
-    /// Sends changes until the client disconnects or the kubelet stops.
+    /// Sends changes until the client disconnects.
     async fn send_changes(self, events: mpsc::Sender<Result<WatchPodsEvent, Status>>) -> Option<()> {
         let mut changed = self.shared.changed.subscribe();
-        let mut serving = self.serving.subscribe();
         let mut told: BTreeMap<String, Value> = BTreeMap::new();
         let send = async |kind: EventType, pod: Vec<u8>| {
             let r#type = kind.into();
@@ -129,10 +113,7 @@ impl KubeletPods {
             if first {
                 send(EventType::InitialSyncComplete, Vec::new()).await?;
             }
-            tokio::select! {
-                _ = serving.changed() => return None,
-                changed = changed.changed() => changed.ok()?,
-            }
+            changed.changed().await.ok()?;
         }
         None
     }

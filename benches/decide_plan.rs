@@ -49,7 +49,7 @@ fn measure(view: &NodeView, pod: &Pod, traits: &NodeTraits, runs: usize) -> anyh
         let start = Instant::now();
         let decision = decide_pod(black_box(pod), &index, now, &options, EarlierDecisions::default());
         let decided = start.elapsed();
-        let wanted = hierarchy(pod, &decision.containers, traits).wanted();
+        let wanted = hierarchy(pod, &decision.amounts, traits).wanted();
         let levels = start.elapsed();
         let plan = Plan::between(black_box(&observed), &wanted, traits)?;
         let planned = start.elapsed();

@@ -106,7 +106,7 @@ pub async fn preview(node: Arc<Node>, mut job: Job) -> Result<Vec<StepRecord>, S
         let live = job.targets.bound.live();
         let opened = PodHandles::open_and_read(&node.hierarchy, live);
         let (handles, tree) = opened.map_err(|error| error.to_string())?;
-        node.least_limits.lift(&live.id.uid, &mut job.targets.containers);
+        node.least_limits.lift(&live.id.uid, &mut job.targets.amounts);
         let wanted = job.targets.values(&tree, &node.traits);
         let plan =
             Plan::between(&PodValues { tree, specs }, &wanted, &node.traits).map_err(|error| error.to_string())?;

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use parking_lot::Mutex;
 
 use crate::model::objects::PodUid;
-use crate::model::{Bytes, NamedRequirements, Resource};
+use crate::model::{Bytes, PodAmounts, Resource};
 
 /// The least memory limits of one pod's containers, by name.
 pub(super) type OfPod = BTreeMap<String, Bytes>;
@@ -57,11 +57,11 @@ impl LeastLimits {
 
     /// Lifts the targets of a pod's containers to their least limits, and returns those. A request that equals its limit rises
     /// with it: the pod's QoS class may depend on that.
-    pub fn lift(&self, uid: &PodUid, targets: &mut [NamedRequirements]) -> OfPod {
+    pub fn lift(&self, uid: &PodUid, targets: &mut PodAmounts) -> OfPod {
         let least_limits = self.of(uid);
-        for target in targets {
-            if let Some(least) = least_limits.get(&target.name) {
-                target.resources.lift(Resource::Memory, least.get());
+        for (name, least) in &least_limits {
+            if let Some(target) = targets.get_mut(Some(name)) {
+                target.lift(Resource::Memory, least.get());
             }
         }
         least_limits
@@ -82,6 +82,7 @@ impl LeastLimits {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{NamedRequirements, Requirements};
 
     const fn mib(mebibytes: u64) -> Bytes {
         Bytes::new(mebibytes << 20)
@@ -129,22 +130,19 @@ mod tests {
     #[test]
     fn only_limits_that_are_there_and_lower_are_lifted() {
         let named = |name: &str, request: Option<u64>, limit: Option<u64>| {
-            let mut named = NamedRequirements {
-                name: name.to_owned(),
-                resources: crate::model::Requirements::default(),
-            };
+            let mut named = NamedRequirements::new(name, Requirements::default());
             named.resources.requests.memory = request.map(mib);
             named.resources.limits.memory = limit.map(mib);
             named
         };
-        let mut targets = [
+        let mut targets = PodAmounts::from_iter([
             named("app", Some(64), Some(128)),
             named("same", Some(128), Some(128)),
             named("higher", None, Some(512)),
             named("unlimited", Some(64), None),
-        ];
+        ]);
         let least_limits = LeastLimits::default();
-        for target in &targets {
+        for target in &targets.containers {
             least_limits.raise(&"u".into(), &target.name, mib(200));
         }
         least_limits.lift(&"u".into(), &mut targets);
@@ -154,6 +152,6 @@ mod tests {
             named("higher", None, Some(512)),
             named("unlimited", Some(64), None),
         ];
-        assert_eq!(targets, lifted);
+        assert_eq!(targets.containers, lifted);
     }
 }

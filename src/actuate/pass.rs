@@ -21,8 +21,8 @@ use crate::cgroup::CgroupError;
 use crate::failpoint::failpoint;
 use crate::model::objects::{Pod, PodUid};
 use crate::model::{
-    Bytes, ChangeRecord, MemoryLimit, NamedRequirements, NodeTraits, Outcome, PodTree, PodValues, Setting, Settings,
-    Step, Target, Withheld,
+    Bytes, ChangeRecord, MemoryLimit, NodeTraits, Outcome, PodAmounts, PodTree, PodValues, Setting, Settings, Step,
+    Target, Withheld,
 };
 use crate::plan::Plan;
 use crate::resize::{Act, Answer, Grant, Patch};
@@ -30,7 +30,7 @@ use crate::resize::{Act, Answer, Grant, Patch};
 /// What a pass writes towards.
 #[derive(Debug, Clone, PartialEq)]
 struct Aim {
-    containers: Vec<NamedRequirements>,
+    amounts: PodAmounts,
     /// As in [`PodTargets`](crate::plan::PodTargets).
     lift_undeclared: bool,
     /// As in [`PodTargets`](crate::plan::PodTargets).
@@ -144,7 +144,7 @@ impl Pass {
             ..JobDone::new(record)
         };
         let decided = Aim {
-            containers: job.targets.containers.clone(),
+            amounts: job.targets.amounts.clone(),
             lift_undeclared: job.targets.lift_undeclared,
             kubelet_unasked: job.targets.kubelet_unasked,
             held_before: job.held_before,
@@ -174,7 +174,7 @@ impl Pass {
     fn aim_at(&mut self, aim: Aim) {
         if aim != self.aim {
             let targets = &mut self.job.targets;
-            targets.containers.clone_from(&aim.containers);
+            targets.amounts.clone_from(&aim.amounts);
             targets.lift_undeclared = aim.lift_undeclared;
             targets.kubelet_unasked = aim.kubelet_unasked;
             self.making_room = None;
@@ -191,7 +191,7 @@ impl Pass {
             // The kubelet restarts containers with the values of the spec.
             kubelet_unasked: decided.kubelet_unasked || grant.is_written_ahead(),
             held_before: decided.held_before && grant.settled,
-            containers: grant.targets,
+            amounts: grant.targets,
         });
         self.done.api.retry_after = grant.retry_after;
         (self.withheld, self.reclaims) = (grant.withheld, grant.reclaim);
@@ -203,7 +203,7 @@ impl Pass {
             self.done.api.answer = Answer::NotCarriedOut;
         }
         self.aim_at(Aim {
-            containers: patch.targets.clone(),
+            amounts: patch.targets.clone(),
             lift_undeclared: false,
             // The targets are new: a file that differs from them is no drift.
             held_before: false,
@@ -213,7 +213,7 @@ impl Pass {
         self = self.run_kernel_stages().await?;
         self.patches = false;
         failpoint("pass.room_made");
-        if self.job.targets.containers != patch.targets {
+        if self.job.targets.amounts != patch.targets {
             return Err(self.stop(overtaken()));
         }
         let answer = self.patch(&patch).await;
@@ -327,10 +327,10 @@ impl Pass {
         stages.observe = start.elapsed();
         let start = Instant::now();
         self.incomplete = tree.containers.len() < live.containers.len();
-        let containers = &mut self.job.targets.containers;
-        let decided = containers.clone();
-        self.least_limits = self.node.least_limits.lift(&live.id.uid, containers);
-        let pairs = containers.iter().zip(decided);
+        let amounts = &mut self.job.targets.amounts;
+        let decided = amounts.containers.clone();
+        self.least_limits = self.node.least_limits.lift(&live.id.uid, amounts);
+        let pairs = amounts.containers.iter().zip(decided);
         let grown: Vec<_> = pairs
             .filter_map(|(now, decided)| (*now != decided).then(|| now.name.clone()))
             .collect();

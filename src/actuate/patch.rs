@@ -19,7 +19,7 @@ use futures::future::{BoxFuture, Shared};
 use super::pass::Pass;
 use crate::failpoint::failpoint;
 use crate::model::objects::Pod;
-use crate::model::{NamedRequirements, Step, StepRecord};
+use crate::model::{Step, StepRecord};
 use crate::resize::{Answer, Patch, ResizeError};
 
 /// Calls the `resize` subresource.
@@ -65,7 +65,7 @@ impl Pass {
             tracing::debug!("the resize is saved");
             failpoint("patch.saved");
         }
-        let has_same = |pod: &Pod| NamedRequirements::same(&pod.requirements(), &patch.from);
+        let has_same = |pod: &Pod| pod.requirements().same(&patch.from);
         let resizer = self.resizer()?;
         // A read that is not answered changes nothing, so it comes first where the API server may be away.
         let is_patched_first = !patch.changes.is_empty() && !patch.reads_first && resizer.away().is_none();

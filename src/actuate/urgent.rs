@@ -19,7 +19,7 @@ use crate::failpoint::failpoint;
 use crate::model::objects::{Pod, PodId};
 use crate::model::{
     Bytes, Cause, CgroupVersion, ChangeRecord, Driver, LivePod, MemoryLimit, NamedRequirements, NodeTraits, Outcome,
-    PodTree, PodValues, Setting, Settings, StepRecord, Target,
+    PodAmounts, PodTree, PodValues, Setting, Settings, StepRecord, Target,
 };
 use crate::plan::hierarchy;
 
@@ -50,7 +50,7 @@ impl Grown {
 pub struct Growable {
     pub pod: Arc<Pod>,
     /// The targets of every regular container.
-    pub targets: Vec<NamedRequirements>,
+    pub targets: PodAmounts,
 }
 
 /// A pod's memory limit that does not rise with the limit of a container.
@@ -65,7 +65,7 @@ impl Growable {
     /// The pod's declared memory limit, if `container` has the limit `limit` and the others keep the limits that they hold.
     fn pod_limit(&self, node: &Node, held: &PodTree, container: &str, limit: Bytes) -> Option<Bytes> {
         let mut targets = self.targets.clone();
-        for NamedRequirements { name, resources } in &mut targets {
+        for NamedRequirements { name, resources } in &mut targets.containers {
             let own = (name == container).then_some(limit);
             let standing = own.or_else(|| held.containers.get(name)?.memory_bytes());
             resources.limits.memory = resources.limits.memory.and(standing).or(resources.limits.memory);

@@ -124,12 +124,9 @@ impl AgentBackend {
                 away: None,
                 ..facts
             };
-            let mut containers = targets.containers.clone();
-            node.least_limits.lift(&targets.bound.live().id.uid, &mut containers);
-            state
-                .resize
-                .all_answered()
-                .next(&state.pod, &containers, &cause, &facts)
+            let mut amounts = targets.amounts.clone();
+            node.least_limits.lift(&targets.bound.live().id.uid, &mut amounts);
+            state.resize.all_answered().next(&state.pod, &amounts, &cause, &facts)
         });
         let mut job = Job::new(targets, cause);
         job.resize = resize.unwrap_or_default();
@@ -174,7 +171,8 @@ impl AgentBackend {
             until: ttl.map(|ttl| since.checked_add(ttl).unwrap_or(Timestamp::MAX)),
             values,
         };
-        let containers: Vec<String> = wanted.values.iter().map(|container| container.name.clone()).collect();
+        let containers = wanted.values.containers.iter();
+        let containers: Vec<String> = containers.map(|container| container.name.clone()).collect();
         let pods = (request.pod, request.selector, request.namespace);
         if request.dry_run {
             let preview = |pod| self.preview(pod, wanted.clone());

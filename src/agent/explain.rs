@@ -15,7 +15,7 @@ use crate::control::{ControlError, proto};
 use crate::decide::Note;
 use crate::model::objects::{Container, Pod};
 use crate::model::{
-    CgroupPath, ControlFile, CpuQuota, CpuShares, CriResources, KubeletVersion, LivePod, NamedRequirements, NodeTraits,
+    CgroupPath, ControlFile, CpuQuota, CpuShares, CriResources, KubeletVersion, LivePod, NodeTraits, PodAmounts,
     PodTree, PodValues, Requirements, Resource, Setting, Settings, Target,
 };
 use crate::oom::OomReport;
@@ -94,7 +94,7 @@ async fn after_resize(snapshot: &PodSnapshot, kills: &[Arc<OomReport>]) -> Resul
 fn assumed_kubelet(node: &Node, pod: &Pod) -> Option<String> {
     let by = |kubelet| {
         let traits = NodeTraits { kubelet, ..node.traits };
-        hierarchy(pod, &[], &traits).created()
+        hierarchy(pod, PodAmounts::NONE, &traits).created()
     };
     let matters = by(KubeletVersion::OLDEST) != by(node.traits.kubelet);
     (node.kubelet_from == KnownFrom::Inferred && matters).then(|| {
@@ -110,16 +110,13 @@ fn assumed_kubelet(node: &Node, pod: &Pod) -> Option<String> {
 fn amounts(snapshot: &PodSnapshot) -> Vec<proto::Amount> {
     let (pod, desired) = (&snapshot.state.pod, &snapshot.state.desired);
     let wanted = desired.targets(pod);
-    let decided = desired.recommended.as_ref().map(|recommended| &*recommended.targets);
+    let decided = desired.recommended.as_ref().map(|recommended| &recommended.targets);
     let row = |name: &str, own: &Requirements, resource: Resource| {
         let pair = |values: &Requirements| proto::RequestAndLimit {
             request: values.requests.text(resource),
             limit: values.limits.text(resource),
         };
-        let of = |list: &[NamedRequirements]| {
-            let named = list.iter().find(|named| named.name == name)?;
-            Some(pair(&named.resources))
-        };
+        let of = |amounts: &PodAmounts| amounts.container(name).map(pair);
         // The notes of the decision about this amount.
         let is_about = |note: &&Note| {
             let (container, of) = (note.container.as_deref(), note.resource);
@@ -136,7 +133,7 @@ fn amounts(snapshot: &PodSnapshot) -> Vec<proto::Amount> {
             upper_bound: bounds.and_then(|bounds| bounds.upper_bound.text(resource)),
             spec: Some(pair(own)),
             decided: decided.and_then(of),
-            wanted: wanted.as_deref().and_then(of),
+            wanted: wanted.as_ref().and_then(of),
             allocated: status.and_then(|status| status.allocated_resources?.text(resource)),
             in_force: status.and_then(|status| Some(pair(&status.resources?))),
             rules: rules.map(ToString::to_string).collect(),
@@ -204,16 +201,16 @@ fn values(
 /// and with the limits that the agent leaves higher for now.
 fn expected(node: &Node, snapshot: &PodSnapshot, held: &PodTree) -> [Option<PodValues>; 4] {
     let (state, traits) = (&snapshot.state, &node.traits);
-    let created = |targets: &[NamedRequirements]| hierarchy(&state.pod, targets, traits).created();
+    let created = |targets: &PodAmounts| hierarchy(&state.pod, targets, traits).created();
     let in_force = in_force(&state.pod);
     let mut targets = state.pod_targets(Timestamp::now(), snapshot.resize.is_some());
     let kept = targets.as_mut().map(|targets| targets.values(held, traits));
     let wanted = targets.map(|mut targets| {
-        (targets.containers, targets.holds) = (state.desired.targets_or_spec(&state.pod), Holds::default());
+        (targets.amounts, targets.holds) = (state.desired.targets_or_spec(&state.pod), Holds::default());
         targets.values(held, traits)
     });
     let allocated = (!in_force.is_empty()).then(|| created(&in_force));
-    [Some(created(&[])), allocated, wanted, kept]
+    [Some(created(PodAmounts::NONE)), allocated, wanted, kept]
 }
 
 /// The settings that systemd would write into a cgroup's files.

@@ -215,7 +215,7 @@ impl Restorer {
             };
             job.resize = resize.next(object, &own, &job.cause, &facts);
             job.resizer = Some(Arc::new(ApiResizer::new(api.clone(), None)));
-            (job.targets.containers, job.targets.kubelet_unasked) = (own, false);
+            (job.targets.amounts, job.targets.kubelet_unasked) = (own, false);
         }
         job
     }
@@ -301,7 +301,7 @@ fn job_for(pod: &BoundPod, saved: Option<&SavedPod>) -> Job {
     let resize = saved.map(|saved| saved.state.resize.clone()).unwrap_or_default();
     let targets = PodTargets {
         bound: pod.clone(),
-        containers: resize.granted(object),
+        amounts: resize.granted(object),
         lift_undeclared: true,
         kubelet_unasked: true,
         // Without a saved state, a burst may be the agent's.

@@ -30,9 +30,7 @@ pub(super) fn agent(node: Option<&Node>, problems: Vec<String>) -> proto::Agent 
 
 pub(super) fn pod(state: &PodState, now: Timestamp, quiet: SignedDuration) -> proto::Pod {
     let metadata = &state.pod.metadata;
-    let wanted = state.desired.targets(&state.pod);
-    let wanted = wanted.unwrap_or_else(|| state.pod.requirements());
-    let (wanted, _) = NamedRequirements::split(&wanted);
+    let wanted = state.desired.targets_or_spec(&state.pod);
     let (live, inits) = (state.live.as_ref(), &state.pod.spec.init_containers);
     let (temporary, refused) = (state.desired.temporary.iter(), state.growth.refusals());
     let not_grown = |(container, why): (&String, &String)| format!("container {container}: {why}");
@@ -58,7 +56,7 @@ pub(super) fn pod(state: &PodState, now: Timestamp, quiet: SignedDuration) -> pr
             kind: state.decision.workload.kind.clone(),
             name: state.decision.workload.name.clone(),
         }),
-        containers: wanted.iter().map(container).collect(),
+        containers: wanted.containers.iter().map(container).collect(),
         r#override: state.desired.overridden.as_ref().map(overridden),
         labels: metadata.labels.clone(),
         leases: temporary.map(|limit| lease(limit, quiet)).collect(),

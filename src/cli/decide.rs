@@ -12,7 +12,7 @@ use super::page::Page;
 use super::{Failure, amount, io, table};
 use crate::decide::{Index, Options, PodDecision, decide};
 use crate::model::objects::Pod;
-use crate::model::{Action, KubeletVersion, NamedRequirements, Reason, Requirements};
+use crate::model::{Action, KubeletVersion, NamedRequirements, PodAmounts, Reason, Requirements};
 use crate::plan::QuotaAccount;
 use crate::sources::{NodeView, parse_manifests};
 
@@ -22,7 +22,6 @@ pub(super) fn run(manifests: &ManifestArguments) -> Result<(), Failure> {
     warn_of_idle_vpas(&view, &index);
     let decisions = manifests.decide(&view, &index);
     let shown = view.pods.iter().zip(&decisions).map(|(pod, decision)| {
-        let (containers, resources) = NamedRequirements::split(&decision.containers);
         let without_restart = decision.without_restart.as_ref();
         ShownPod {
             namespace: &pod.metadata.namespace,
@@ -30,9 +29,9 @@ pub(super) fn run(manifests: &ManifestArguments) -> Result<(), Failure> {
             vpa: decision.vpa.as_deref(),
             action: decision.action(),
             reason: decision.reason,
-            containers,
-            resources,
-            without_restart: without_restart.map(|(_, part)| NamedRequirements::split(part).0),
+            containers: &decision.amounts.containers,
+            resources: decision.amounts.pod.as_deref(),
+            without_restart: without_restart.map(|(_, part)| &*part.containers),
             notes: decision.notes.iter().map(ToString::to_string).collect(),
         }
     });
@@ -82,7 +81,7 @@ fn render(pods: &[Arc<Pod>], decisions: &[PodDecision]) -> Page {
             decision.action().to_string(),
             decision.reason.to_string(),
         ];
-        for [container, resource, request, limit] in changes(pod, &decision.containers) {
+        for [container, resource, request, limit] in changes(pod, &decision.amounts) {
             let [name, vpa, action, reason] = head.each_mut().map(std::mem::take);
             rows.push([name, vpa, action, reason, container, resource, request, limit]);
         }
@@ -107,8 +106,8 @@ fn render(pods: &[Arc<Pod>], decisions: &[PodDecision]) -> Page {
 }
 
 /// For each container and resource, the change to these amounts.
-fn changes(pod: &Pod, after: &[NamedRequirements]) -> impl Iterator<Item = [String; 4]> {
-    let pairs = pod.running_containers().zip(after);
+fn changes(pod: &Pod, after: &PodAmounts) -> impl Iterator<Item = [String; 4]> {
+    let pairs = pod.running_containers().zip(&after.containers);
     pairs.flat_map(|(was, becomes)| amount::rows(&was.name, &was.resources, &becomes.resources))
 }
 
@@ -153,7 +152,7 @@ impl ManifestArguments {
             let Some((_, targets)) = decision.change() else {
                 continue;
             };
-            match quotas.check(pod, &[], targets, true) {
+            match quotas.check(pod, PodAmounts::NONE, targets, true) {
                 Ok(()) => drop(quotas.count(pod, targets)),
                 Err(why) => decision.refuse(pod, Reason::QuotaExceeded, why),
             }

@@ -18,8 +18,8 @@ use super::{Failure, table};
 use crate::decide::Index;
 use crate::model::objects::{ContainerStatus, Pod};
 use crate::model::{
-    CgroupVersion, Change, ControlFile, CpuBurst, Driver, KubeletVersion, NamedRequirements, NodeTraits, PageSize,
-    PodTree, QosClass, RuntimeKind, Setting, Settings, Step, Target, Via, WeightFormula,
+    CgroupVersion, Change, ControlFile, CpuBurst, Driver, KubeletVersion, NodeTraits, PageSize, PodAmounts, PodTree,
+    QosClass, RuntimeKind, Setting, Settings, Step, Target, Via, WeightFormula,
 };
 use crate::plan::{Hierarchy, Plan, bursts, container_cgroup_name, hierarchy, in_force, pod_cgroup_path};
 
@@ -70,7 +70,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let index = Index::new(&view.owners, &view.vpas, &view.limit_ranges, &view.hpas);
     let decisions = arguments.manifests.decide(&view, &index);
     let plans = view.pods.iter().zip(&decisions).map(|(pod, decision)| {
-        let targets = decision.change().map_or(&[][..], |(_, containers)| containers);
+        let targets = decision.change().map_or(PodAmounts::NONE, |(_, amounts)| amounts);
         ShownPod::new(pod, (targets, decision.burst), &traits)
     });
     let pods = plans.collect::<Result<Vec<_>, _>>()?;
@@ -112,7 +112,7 @@ struct ShownStep {
 impl<'a> ShownPod<'a> {
     fn new(
         pod: &'a Pod,
-        (targets, burst): (&[NamedRequirements], Option<CpuBurst>),
+        (targets, burst): (&PodAmounts, Option<CpuBurst>),
         traits: &NodeTraits,
     ) -> Result<Self, Failure> {
         let mut observed = hierarchy(pod, &in_force(pod), traits).created();

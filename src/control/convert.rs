@@ -8,7 +8,7 @@ use super::ControlError;
 use super::proto;
 use super::select;
 use crate::model::quantity::Quantity;
-use crate::model::{NamedRequirements, Requirements, Resource, ResourceList};
+use crate::model::{NamedRequirements, PodAmounts, Requirements, Resource, ResourceList};
 
 /// The longest reason in bytes: the agent keeps reasons and shows them again.
 const LONGEST_REASON: usize = 1024;
@@ -49,7 +49,7 @@ impl From<ControlError> for Status {
 /// Checks a request to resize, and parses its values. An absent value stays as it is.
 ///
 /// Errors: [`ControlError::Invalid`] naming the first field that cannot be used.
-pub fn resize_values(request: &proto::ResizeRequest) -> Result<Vec<NamedRequirements>, ControlError> {
+pub fn resize_values(request: &proto::ResizeRequest) -> Result<PodAmounts, ControlError> {
     check_change(&request.pod, &request.selector, &request.namespace, &request.reason)?;
     let ttl_fits = request.ttl_us.is_none_or(|ttl| (1..=LONGEST_TTL_US).contains(&ttl));
     let allowed = "allowed are 1 µs to 366 days; leave it out to hold the values until they are released";
@@ -160,10 +160,10 @@ mod tests {
     fn amounts_are_read_and_absent_ones_stay_absent() {
         let values = resize_values(&request(Some("250m"), None)).unwrap();
         assert_eq!(
-            values[0].resources.requests.text(Resource::Cpu).as_deref(),
+            values.containers[0].resources.requests.text(Resource::Cpu).as_deref(),
             Some("250m")
         );
-        assert!(values[0].resources.limits.is_empty());
+        assert!(values.containers[0].resources.limits.is_empty());
     }
 
     #[test]
@@ -206,7 +206,7 @@ mod tests {
             let list = ResourceList { cpu: Some(crate::model::MilliCpu::new(milli)), memory: None };
             let sent = proto::Amounts::from(&list);
             let values = resize_values(&request(sent.cpu.as_deref(), sent.cpu.as_deref())).unwrap();
-            prop_assert_eq!(values[0].resources, Requirements { requests: list, limits: list });
+            prop_assert_eq!(values.containers[0].resources, Requirements { requests: list, limits: list });
         }
     }
 }

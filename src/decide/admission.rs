@@ -4,16 +4,16 @@
 //! that breaks one of their rules is skipped. A note names a rule that is broken already, or that the VPA's policy breaks:
 //! upstream asks for such changes too, and the API server refuses them, because it checks all containers at each resize.
 
-use super::candidate::{Candidate, differ};
+use super::candidate::{Candidate, amounts, differ};
 use super::case::Case;
 use super::index::Limits;
 use super::note::Note;
 use crate::model::objects::{LimitRangeItem, Pod};
-use crate::model::{NamedRequirements, PageSize, QosClass, Reason, Requirements, Resource};
+use crate::model::{PageSize, PodAmounts, QosClass, Reason, Requirements, Resource};
 
 impl Case<'_> {
     /// Why the pod may not be given these amounts. None if it may. `outcome` has the candidates' outcomes, and the pod's own.
-    pub(super) fn forbids(&mut self, outcome: &[NamedRequirements], limits: &Limits<'_>) -> Option<Reason> {
+    pub(super) fn forbids(&mut self, outcome: &PodAmounts, limits: &Limits<'_>) -> Option<Reason> {
         let notes = &mut self.decision.notes;
         if let Some((from, to)) = class_change(self.pod, outcome) {
             let text = format!("the pod is {from} and would become {to}, which the API refuses");
@@ -58,20 +58,12 @@ struct Breach {
 }
 
 /// The first rule of a LimitRange that these amounts break, a new breach before an old one.
-fn breach_of(
-    pod: &Pod,
-    candidates: &[Candidate<'_>],
-    outcome: &[NamedRequirements],
-    limits: &Limits<'_>,
-) -> Option<Breach> {
+fn breach_of(pod: &Pod, candidates: &[Candidate<'_>], outcome: &PodAmounts, limits: &Limits<'_>) -> Option<Breach> {
     if limits.items.is_empty() {
         return None;
     }
     let find = |name: &str| candidates.iter().find(|one| one.spec.name == name);
-    let standing: Vec<_> = candidates
-        .iter()
-        .map(|one| NamedRequirements::new(&one.spec.name, one.standing))
-        .collect();
+    let standing = amounts(candidates, |one| one.standing);
     let breaches = limits.items.iter().flat_map(|(range, item)| {
         let breach = |of: &str, before: &Requirements, after: &Requirements, by_policy: &dyn Fn(Resource) -> bool| {
             let (resource, what) = broken(item, after)?;
@@ -92,7 +84,7 @@ fn breach_of(
             })
         };
         let of_pod = (item.kind == "Pod").then(|| {
-            let [before, after] = [&standing[..], outcome].map(|amounts| sums(pod, amounts));
+            let [before, after] = [&standing, outcome].map(|amounts| sums(pod, amounts));
             breach("the pod", &before, &after, &|resource| {
                 candidates.iter().any(|one| one.is_pinned(resource))
             })
@@ -100,7 +92,7 @@ fn breach_of(
         let of_container = |name: &str, spec: &Requirements| {
             let candidate = find(name);
             let before = candidate.map_or(*spec, |one| one.standing);
-            let after = NamedRequirements::find(outcome, name).unwrap_or(spec);
+            let after = outcome.container(name).unwrap_or(spec);
             let pinned = |resource| candidate.is_some_and(|one| one.is_pinned(resource));
             breach(&format!("container {name}"), &before, after, &pinned)
         };
@@ -113,11 +105,11 @@ fn breach_of(
 
 /// The default limit of a LimitRange that is below the request of a container without a limit: the API server fills it in at each
 /// resize of the pod (`mergePodResourceRequirements`, kubernetes `plugin/pkg/admission/limitranger`), and then refuses it.
-fn low_default(pod: &Pod, outcome: &[NamedRequirements], limits: &Limits<'_>) -> Option<String> {
+fn low_default(pod: &Pod, outcome: &PodAmounts, limits: &Limits<'_>) -> Option<String> {
     let mut of_containers = limits.items.iter().filter(|(_, item)| item.kind == "Container");
     of_containers.find_map(|(range, item)| {
         pod.all_containers().find_map(|container| {
-            let after = NamedRequirements::find(outcome, &container.name).unwrap_or(&container.resources);
+            let after = outcome.container(&container.name).unwrap_or(&container.resources);
             Resource::ALL.into_iter().find_map(|resource| {
                 let default = item.default.get(resource).filter(|_| after.limits.amount(resource) == 0)?;
                 let request = after.requests.get(resource).filter(|request| *request > default)?;
@@ -133,7 +125,7 @@ fn low_default(pod: &Pod, outcome: &[NamedRequirements], limits: &Limits<'_>) ->
 }
 
 /// The amounts of a whole pod (`podRequests` and `podLimits` there).
-fn sums(pod: &Pod, amounts: &[NamedRequirements]) -> Requirements {
+fn sums(pod: &Pod, amounts: &PodAmounts) -> Requirements {
     let own = pod.pod_level_in(amounts).unwrap_or_default();
     Requirements {
         requests: own.requests.or(pod.total(amounts, |has| has.requests.or(has.limits))),
@@ -210,7 +202,7 @@ fn contradict(one: &LimitRangeItem, other: &LimitRangeItem, resource: Resource, 
 }
 
 /// The pod's class and the one that it would get, if they differ. A resize must not change the class (KEP-1287).
-fn class_change(pod: &Pod, outcome: &[NamedRequirements]) -> Option<(QosClass, QosClass)> {
+fn class_change(pod: &Pod, outcome: &PodAmounts) -> Option<(QosClass, QosClass)> {
     // The class follows from the pod's own resources where it has any.
     let own = pod.spec.resources.is_some();
     if own && pod.resizable_pod_level().is_none() {
@@ -221,7 +213,7 @@ fn class_change(pod: &Pod, outcome: &[NamedRequirements]) -> Option<(QosClass, Q
     // A lone limit implies an equal request only until the API server fills in the request. It has done so for every
     // object that has a class.
     let init = pod.spec.init_containers.iter().map(|container| &container.resources);
-    let mut after = outcome.iter().map(|named| &named.resources).chain(init);
+    let mut after = outcome.iter().map(|(_, resources)| resources).chain(init);
     if !own && to == QosClass::Guaranteed && pod.status.qos_class.is_some() && after.any(has_lone_limit) {
         to = QosClass::Burstable;
     }

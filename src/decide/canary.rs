@@ -12,7 +12,7 @@ use super::Note;
 use super::case::Case;
 use crate::model::objects::annotation::{CANARY, CANARY_BAKE};
 use crate::model::objects::{Pod, VerticalPodAutoscaler};
-use crate::model::{CpuBurst, NamedRequirements, Reason, Resource, percent};
+use crate::model::{CpuBurst, PodAmounts, Reason, Resource, percent};
 
 /// How long pods wait if the VPA has no annotation for it.
 const BAKE: SignedDuration = SignedDuration::from_mins(30);
@@ -36,7 +36,7 @@ pub struct CanaryWait {
     /// Since when no pod has been in trouble with the change.
     pub since: Timestamp,
     /// The targets of the pod when the wait began.
-    pub targets: Vec<NamedRequirements>,
+    pub targets: PodAmounts,
 }
 
 /// The facts that the agent keeps of earlier decisions about a pod.
@@ -44,7 +44,7 @@ pub struct CanaryWait {
 pub struct EarlierDecisions<'a> {
     /// The amounts that the agent applied, if no status has them. A container that is absent here has the amounts
     /// of its status or spec.
-    pub applied: Option<&'a [NamedRequirements]>,
+    pub applied: Option<&'a PodAmounts>,
     /// The change that the pod waits for.
     pub waits: Option<&'a CanaryWait>,
     /// When a pod of the VPA that goes first was in trouble for the last time.
@@ -119,7 +119,7 @@ impl Case<'_> {
         &mut self,
         vpa: &VerticalPodAutoscaler,
         due: Reason,
-        targets: &[NamedRequirements],
+        targets: &PodAmounts,
     ) -> Result<(), Reason> {
         if due == Reason::QuickOOM {
             return Ok(());
@@ -138,7 +138,7 @@ impl Case<'_> {
         // A time in the future is that of a clock that was set back.
         let trouble = known.trouble.filter(|trouble| *trouble <= now);
         let since = trouble.map_or(since, |trouble| since.max(trouble));
-        let targets = before.map_or(targets, |waits| &waits.targets).to_vec();
+        let targets = before.map_or(targets, |waits| &waits.targets).clone();
         canary.waits = Some(CanaryWait { since, targets });
         let until = since.checked_add(policy.bake).unwrap_or(Timestamp::MAX);
         if until <= now {
@@ -156,9 +156,9 @@ impl Case<'_> {
 }
 
 /// Whether the sums of requests differ by the threshold. Like upstream, adds the differences of both resources.
-fn differ(before: &[NamedRequirements], after: &[NamedRequirements], threshold: f64) -> bool {
-    let sum = |all: &[NamedRequirements], resource| -> u128 {
-        let requests = all.iter().map(|named| named.resources.requests.amount(resource));
+fn differ(before: &PodAmounts, after: &PodAmounts, threshold: f64) -> bool {
+    let sum = |all: &PodAmounts, resource| -> u128 {
+        let requests = all.iter().map(|(_, has)| has.requests.amount(resource));
         requests.map(u128::from).sum()
     };
     let relative = Resource::ALL.into_iter().map(|resource| {

@@ -9,7 +9,7 @@ use super::note::Note;
 use crate::model::objects::{
     Container, ContainerPolicy, ContainerRecommendation, ControlledValues, Pod, VerticalPodAutoscaler,
 };
-use crate::model::{NamedRequirements, Requirements, Resource, ResourceList};
+use crate::model::{NamedRequirements, PodAmounts, Requirements, Resource, ResourceList};
 
 /// One of the three amounts of a recommendation. The same bounds apply to all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,8 +49,8 @@ impl<'a> Candidate<'a> {
     ///
     /// `ContainerRequestsAndLimits` (autoscaler `pkg/utils/resources/resourcehelpers.go`): requests and limits come from the
     /// container's status if that has resources, else from the spec. A record of what the agent applied outranks both.
-    pub(super) fn new(pod: &Pod, spec: &'a Container, applied: Option<&[NamedRequirements]>) -> Self {
-        let (in_force, base, standing) = match applied.and_then(|all| NamedRequirements::find(all, &spec.name)) {
+    pub(super) fn new(pod: &Pod, spec: &'a Container, applied: Option<&PodAmounts>) -> Self {
+        let (in_force, base, standing) = match applied.and_then(|all| all.container(&spec.name)) {
             Some(applied) => (*applied, spec.resources, *applied),
             None => {
                 let status = pod.container_status(&spec.name).and_then(|status| status.resources);
@@ -203,4 +203,10 @@ pub(super) fn differ(from: &Requirements, to: &Requirements, resource: Resource)
 pub(super) fn recommendations(vpa: &VerticalPodAutoscaler) -> &[ContainerRecommendation] {
     let recommendation = vpa.status.recommendation.as_ref();
     recommendation.map_or(&[], |recommendation| &recommendation.container_recommendations)
+}
+
+/// These amounts of the containers, without those of the pod as a whole.
+pub(super) fn amounts(candidates: &[Candidate<'_>], of: fn(&Candidate<'_>) -> Requirements) -> PodAmounts {
+    let named = |one: &Candidate<'_>| NamedRequirements::new(&one.spec.name, of(one));
+    candidates.iter().map(named).collect()
 }

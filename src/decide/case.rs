@@ -4,14 +4,14 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::boost::{self, Boost};
 use super::canary::{Canary, EarlierDecisions};
-use super::candidate::{Candidate, recommendations};
+use super::candidate::{Candidate, amounts, recommendations};
 use super::index::{Index, Limits, Namespace};
 use super::limit_rule::Headroom;
 use super::matching::OwnerChain;
 use super::{Act, DueChange, Note, Options, PodDecision, capping};
 use crate::model::objects::annotation::{ACT, CPU_BURST, IGNORE};
 use crate::model::objects::{Pod, UpdateMode, VerticalPodAutoscaler};
-use crate::model::{Action, CpuBurst, NamedRequirements, Reason, Resource};
+use crate::model::{Action, CpuBurst, PodAmounts, Reason, Requirements, Resource};
 
 /// How long a deferred resize of another client is left alone.
 const OTHERS_RESIZE: SignedDuration = SignedDuration::from_mins(5);
@@ -25,7 +25,7 @@ pub(super) struct Case<'a> {
     /// The regular containers, then the sidecars, in their order.
     pub(super) candidates: Vec<Candidate<'a>>,
     /// The pod's own amounts, if the kubelet can resize them.
-    pub(super) pod_level: Option<NamedRequirements>,
+    pub(super) pod_level: Option<Requirements>,
     /// The VPA that controls the pod, or would if the agent acted on it.
     pub(super) vpa: Option<&'a VerticalPodAutoscaler>,
     pub(super) decision: PodDecision,
@@ -33,10 +33,10 @@ pub(super) struct Case<'a> {
 
 impl<'a> Case<'a> {
     pub(super) fn decide(mut self, index: &Index<'a>) -> PodDecision {
-        (self.decision.reason, self.decision.containers) = self.change(index).unwrap_or_else(|reason| {
-            let containers = self.candidates.iter();
-            let standing = containers.map(|one| NamedRequirements::new(&one.spec.name, one.standing));
-            (reason, standing.chain(self.pod_level.clone()).collect())
+        (self.decision.reason, self.decision.amounts) = self.change(index).unwrap_or_else(|reason| {
+            let pod = self.pod_level.map(Box::new);
+            let standing = amounts(&self.candidates, |one| one.standing);
+            (reason, PodAmounts { pod, ..standing })
         });
         self.decision.vpa = self.vpa.map(|vpa| vpa.metadata.name.clone());
         self.decision.burst = self.burst();
@@ -183,14 +183,11 @@ impl<'a> Case<'a> {
         }
         let policies = self.vpa.and_then(|vpa| vpa.spec.resource_policy.as_ref());
         let policy = policies.and_then(|policies| policies.pod_policy.as_ref());
-        let containers = self.candidates.iter();
-        let containers = containers.map(|one| NamedRequirements::new(&one.spec.name, one.outcome));
-        let mut outcome: Vec<NamedRequirements> = containers.collect();
-        if let Some(pod_level) = &self.pod_level {
+        let mut outcome = amounts(&self.candidates, |one| one.outcome);
+        outcome.pod = self.pod_level.map(|pod_level| {
             let needed = self.pod.total(&outcome, |has| has.requests);
-            let pod_level = capping::pod_level(&pod_level.resources, policy, &self.candidates, &needed);
-            outcome.push(NamedRequirements::of_pod(pod_level));
-        }
+            Box::new(capping::pod_level(&pod_level, policy, &self.candidates, &needed))
+        });
         self.decision.boosts.done.extend(boost::taken_back(&self.candidates));
         if !self.candidates.iter().any(Candidate::changes) {
             let stuck = self.candidates.iter().any(boost::is_stuck);

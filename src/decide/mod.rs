@@ -72,7 +72,7 @@ use jiff::{SignedDuration, Timestamp};
 use crate::lint::{Finding, findings};
 use crate::model::objects::annotation::ACT;
 use crate::model::objects::{Pod, TargetRef, UpdateMode, VerticalPodAutoscaler};
-use crate::model::{Action, CpuBurst, NamedRequirements, Reason};
+use crate::model::{Action, CpuBurst, PodAmounts, Reason};
 use candidate::Candidate;
 use case::Case;
 
@@ -178,7 +178,7 @@ pub struct PodDecision {
     pub reason: Reason,
     /// The amounts after the decision of every regular container, every sidecar, and the pod as a whole if the kubelet can
     /// resize it: for a resize the new ones, else those of the agent's record or of the spec.
-    pub containers: Vec<NamedRequirements>,
+    pub amounts: PodAmounts,
     /// For [`Reason::RestartRequired`]: the part of the change that restarts no container.
     pub without_restart: Option<DueChange>,
     pub notes: Vec<Note>,
@@ -195,13 +195,13 @@ pub struct PodDecision {
 
 /// Why a change is due, and the amounts after it of every regular container, every sidecar, and the pod as a whole if the
 /// kubelet can resize it.
-pub type DueChange = (Reason, Vec<NamedRequirements>);
+pub type DueChange = (Reason, PodAmounts);
 
 impl PodDecision {
     /// The decision about a pod that no source has described yet.
     pub fn undecided(pod: &Pod) -> Self {
         Self {
-            containers: pod.requirements(),
+            amounts: pod.requirements(),
             ..Self::new(pod, Reason::SourcesSilent)
         }
     }
@@ -232,7 +232,7 @@ impl PodDecision {
 
     /// Turns the change of the pod into a skip: a rule that this module does not know refuses it.
     pub fn refuse(&mut self, pod: &Pod, reason: Reason, why: String) {
-        (self.reason, self.containers, self.without_restart) = (reason, pod.requirements(), None);
+        (self.reason, self.amounts, self.without_restart) = (reason, pod.requirements(), None);
         self.notes.push(Note::new(None, None, why));
     }
 
@@ -266,10 +266,10 @@ impl PodDecision {
 
     /// The amounts to change the pod to now, and the reason. None if nothing changes. If the whole change would restart a
     /// container, these are the amounts of the part that restarts none.
-    pub fn change(&self) -> Option<(Reason, &[NamedRequirements])> {
+    pub fn change(&self) -> Option<(Reason, &PodAmounts)> {
         match &self.without_restart {
-            Some((reason, containers)) => Some((*reason, containers)),
-            None => (self.action() == Action::Resize).then_some((self.reason, &self.containers)),
+            Some((reason, amounts)) => Some((*reason, amounts)),
+            None => (self.action() == Action::Resize).then_some((self.reason, &self.amounts)),
         }
     }
 }
@@ -294,7 +294,7 @@ pub fn decide_pod<'a>(
     let findings = pod.running_containers().flat_map(findings);
     decision.notes.extend(findings.map(Note::out_of_reach));
     let candidates = pod.running_containers();
-    let applied = known.applied.and_then(|applied| NamedRequirements::split(applied).1);
+    let applied = known.applied.and_then(|applied| applied.pod.as_deref());
     let pod_level = pod.resizable_pod_level().map(|spec| *applied.unwrap_or(&spec));
     let case = Case {
         pod,
@@ -302,7 +302,7 @@ pub fn decide_pod<'a>(
         options,
         known,
         candidates: candidates.map(|one| Candidate::new(pod, one, known.applied)).collect(),
-        pod_level: pod_level.map(NamedRequirements::of_pod),
+        pod_level,
         vpa: None,
         decision,
     };

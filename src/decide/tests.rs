@@ -23,7 +23,7 @@ use jiff::Timestamp;
 
 use super::{EarlierDecisions, Index, Options, PodDecision, decide};
 use crate::model::objects::Pod;
-use crate::model::{NamedRequirements, Resource};
+use crate::model::{NamedRequirements, PodAmounts, Requirements, Resource};
 use crate::sources::{NodeView, parse_manifests};
 
 /// The time of all decisions here.
@@ -60,8 +60,8 @@ spec:
 status: {phase: Running, qosClass: Burstable, startTime: '2026-03-01T11:00:00Z'}
 ";
 
-impl<'a> From<Option<&'a [NamedRequirements]>> for EarlierDecisions<'a> {
-    fn from(applied: Option<&'a [NamedRequirements]>) -> Self {
+impl<'a> From<Option<&'a PodAmounts>> for EarlierDecisions<'a> {
+    fn from(applied: Option<&'a PodAmounts>) -> Self {
         Self {
             applied,
             ..Self::default()
@@ -102,19 +102,18 @@ fn index(view: &NodeView) -> Index<'_> {
     Index::new(&view.owners, &view.vpas, &view.limit_ranges, &view.hpas)
 }
 
-/// `request/limit` of a container, `-` where unset.
-fn amounts(containers: &[NamedRequirements], container: &str, resource: Resource) -> String {
-    let found = containers.iter().find(|named| named.name == container).unwrap();
+/// `request/limit`, `-` where unset.
+fn amounts(has: &Requirements, resource: Resource) -> String {
     let text = |list: crate::model::ResourceList| list.text(resource).unwrap_or_else(|| "-".to_owned());
-    format!("{}/{}", text(found.resources.requests), text(found.resources.limits))
+    format!("{}/{}", text(has.requests), text(has.limits))
 }
 
 fn cpu(decision: &PodDecision, container: &str) -> String {
-    amounts(&decision.containers, container, Resource::Cpu)
+    amounts(decision.amounts.container(container).unwrap(), Resource::Cpu)
 }
 
 fn memory(decision: &PodDecision, container: &str) -> String {
-    amounts(&decision.containers, container, Resource::Memory)
+    amounts(decision.amounts.container(container).unwrap(), Resource::Memory)
 }
 
 fn notes(decision: &PodDecision) -> Vec<String> {

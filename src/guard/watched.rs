@@ -294,7 +294,7 @@ mod tests {
     use crate::actuate::Growable;
     use crate::cgroup::Hierarchy;
     use crate::model::objects::PodId;
-    use crate::model::{CgroupPath, LiveContainer, LivePod};
+    use crate::model::{CgroupPath, LiveContainer, LivePod, PodAmounts};
 
     /// A guarded container, on plain files.
     fn watched(root: &Path) -> Watched {
@@ -335,7 +335,7 @@ mod tests {
             live: Arc::new(live),
             growable: Growable {
                 pod: Arc::default(),
-                targets: Vec::new(),
+                targets: PodAmounts::default(),
             },
             containers: Vec::new(),
         });

@@ -202,10 +202,10 @@ impl Requirements {
     }
 }
 
-/// Requests and limits of one named container, or of the pod as a whole (`spec.resources`).
+/// Requests and limits of one named container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedRequirements {
-    /// The container's name in the pod spec. The pod as a whole has an empty name, and comes last in a list.
+    /// The container's name in the pod spec.
     pub name: String,
     #[serde(flatten)]
     pub resources: Requirements,
@@ -216,38 +216,6 @@ impl NamedRequirements {
     pub fn new(name: &str, resources: Requirements) -> Self {
         let name = name.to_owned();
         Self { name, resources }
-    }
-
-    /// The requirements of the pod as a whole.
-    pub fn of_pod(resources: Requirements) -> Self {
-        Self::new("", resources)
-    }
-
-    /// The requirements of that name in a list.
-    pub fn find<'a>(list: &'a [Self], name: &str) -> Option<&'a Requirements> {
-        let mut all = list.iter();
-        all.find(|named| named.name == name).map(|named| &named.resources)
-    }
-
-    /// Whether both lists give every container that both name the same amounts. Unset equals zero, and a limit without a request
-    /// equals one with an equal request.
-    pub fn same(one: &[Self], other: &[Self]) -> bool {
-        one.iter().all(|named| {
-            let other = Self::find(other, &named.name);
-            other.is_none_or(|other| other.amounts() == named.resources.amounts())
-        })
-    }
-
-    pub const fn is_of_pod(&self) -> bool {
-        self.name.is_empty()
-    }
-
-    /// The requirements of the containers, and those of the pod as a whole if the list has them.
-    pub fn split(list: &[Self]) -> (&[Self], Option<&Requirements>) {
-        match list.split_last() {
-            Some((last, containers)) if last.is_of_pod() => (containers, Some(&last.resources)),
-            _ => (list, None),
-        }
     }
 }
 

@@ -178,6 +178,13 @@ pub enum Target {
     Container(String),
 }
 
+impl From<Option<&str>> for Target {
+    /// The cgroup of the container of that name, or without a name the pod's.
+    fn from(container: Option<&str>) -> Self {
+        container.map_or(Self::Pod, |name| Self::Container(name.to_owned()))
+    }
+}
+
 impl Target {
     /// The level in one word.
     pub const fn level(&self) -> &'static str {

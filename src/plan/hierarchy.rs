@@ -15,8 +15,8 @@
 use crate::model::objects::{Container, ContainerStatus, Pod};
 use crate::model::{
     Bytes, CgroupVersion, CpuMax, CpuQuota, CpuShares, CriResources, DEFAULT_CFS_PERIOD_US, Driver, KubeletVersion,
-    MemoryLimit, MilliCpu, NamedRequirements, NodeTraits, Part, PodTree, PodValues, QosClass, Requirements, Resource,
-    ResourceList, Setting, Settings, Target, WeightFormula, init_steps, total,
+    MemoryLimit, MilliCpu, NamedRequirements, NodeTraits, Part, PodAmounts, PodTree, PodValues, QosClass, Requirements,
+    Resource, ResourceList, Setting, Settings, Target, WeightFormula, init_steps, total,
 };
 
 use super::shrink::Holds;
@@ -57,7 +57,7 @@ pub struct Hierarchy {
 
 /// The shares and limits of a pod's cgroups once its containers have the requirements in `targets`. An absent container
 /// has those of its spec. The API server's defaults need not be filled in.
-pub fn hierarchy(pod: &Pod, targets: &[NamedRequirements], traits: &NodeTraits) -> Hierarchy {
+pub fn hierarchy(pod: &Pod, targets: &PodAmounts, traits: &NodeTraits) -> Hierarchy {
     let effective = EffectivePod::new(pod, targets, traits.kubelet);
     let containers = effective
         .running()
@@ -73,7 +73,7 @@ pub fn hierarchy(pod: &Pod, targets: &[NamedRequirements], traits: &NodeTraits) 
 
 /// The requirements in force as the kubelet reports them, for the containers that it reports. The cgroups of a running pod
 /// may differ from its spec until a resize is done.
-pub fn in_force(pod: &Pod) -> Vec<NamedRequirements> {
+pub fn in_force(pod: &Pod) -> PodAmounts {
     let named = |status: &ContainerStatus| Some(NamedRequirements::new(&status.name, status.resources?));
     pod.statuses().filter_map(named).collect()
 }
@@ -305,7 +305,7 @@ impl<'a> EffectivePod<'a> {
     ///
     /// The order matters: the API server fills in defaults when the pod is created, so neither the class nor pod-level
     /// requests follow a later resize of the containers.
-    fn new(pod: &'a Pod, targets: &[NamedRequirements], kubelet: KubeletVersion) -> Self {
+    fn new(pod: &'a Pod, targets: &PodAmounts, kubelet: KubeletVersion) -> Self {
         let defaulted = |container: &'a Container, init| EffectiveContainer {
             name: &container.name,
             init,
@@ -330,7 +330,7 @@ impl<'a> EffectivePod<'a> {
         }
         effective.qos = pod.status.qos_class.unwrap_or_else(|| effective.computed_qos());
         for container in &mut effective.containers {
-            if let Some(target) = NamedRequirements::find(targets, container.name) {
+            if let Some(target) = targets.container(container.name) {
                 container.resources = target.with_requests();
             }
         }
@@ -408,13 +408,13 @@ impl<'a> EffectivePod<'a> {
 
 /// The pod's requests once its containers have the requirements in `targets`:
 /// `PodRequests`, defaults and overhead included.
-pub fn pod_requests(pod: &Pod, targets: &[NamedRequirements], kubelet: KubeletVersion) -> ResourceList {
+pub fn pod_requests(pod: &Pod, targets: &PodAmounts, kubelet: KubeletVersion) -> ResourceList {
     EffectivePod::new(pod, targets, kubelet).requests()
 }
 
 /// The pod's requests and limits once its containers have the requirements in `targets`: `PodRequests` and `PodLimits`, defaults
 /// and overhead included.
-pub(super) fn pod_amounts(pod: &Pod, targets: &[NamedRequirements], kubelet: KubeletVersion) -> Requirements {
+pub(super) fn pod_amounts(pod: &Pod, targets: &PodAmounts, kubelet: KubeletVersion) -> Requirements {
     let effective = EffectivePod::new(pod, targets, kubelet);
     Requirements {
         requests: effective.requests(),
@@ -426,7 +426,7 @@ pub(super) fn pod_amounts(pod: &Pod, targets: &[NamedRequirements], kubelet: Kub
 /// bytes; defaults included, and the pod's overhead.
 pub(super) fn memory_requests(
     pod: &Pod,
-    targets: &[NamedRequirements],
+    targets: &PodAmounts,
     kubelet: KubeletVersion,
 ) -> impl Iterator<Item = (Target, Bytes)> {
     let effective = EffectivePod::new(pod, targets, kubelet);

@@ -7,7 +7,7 @@
 
 use super::hierarchy::in_force;
 use crate::model::objects::{Pod, ResizePhase};
-use crate::model::{Bytes, NamedRequirements, PodTree};
+use crate::model::{Bytes, PodTree, Resource};
 
 /// A pod whose cgroup allows less memory than its containers' cgroups do together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, derive_more::Display)]
@@ -41,8 +41,7 @@ impl LowPodLevel {
         let mut needs = Bytes::ZERO;
         for container in pod.running_containers() {
             let spec = container.resources.limits.memory;
-            let reported = NamedRequirements::find(&in_force, &container.name);
-            let reported = reported.and_then(|reported| reported.limits.memory);
+            let reported = in_force.limit(&container.name, Resource::Memory).map(Bytes::new);
             needs = needs.saturating_add(match held.containers.get(&container.name) {
                 Some(settings) => settings.memory_bytes()?.min(spec.max(reported)?),
                 None => reported.or(spec.filter(|_| settled)).unwrap_or(Bytes::ZERO),

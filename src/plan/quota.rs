@@ -14,7 +14,7 @@ use std::sync::Arc;
 use super::hierarchy::pod_amounts;
 use super::room::each;
 use crate::model::objects::{Pod, PodKey, QuotaAmounts, QuotaStatus, ResizePhase, ResourceQuota, Shared};
-use crate::model::{KubeletVersion, NamedRequirements, Requirements, Resource, ResourceList, Withheld};
+use crate::model::{KubeletVersion, PodAmounts, Requirements, Resource, ResourceList, Withheld};
 
 /// The quotas of some namespaces, and what pods of this node take from them beyond what is counted.
 #[derive(Debug, Clone, Default)]
@@ -53,7 +53,8 @@ impl QuotaAccount {
             let is_counted = |pod: &&Arc<Pod>| pod.metadata.namespace == quota.metadata.namespace && quota.counts(pod);
             let counting = pods.iter().filter(is_counted);
             let used = counting.fold(Requirements::default(), |used, pod| {
-                combine(&used, &counted(pod, &[], self.kubelet), u64::saturating_add)
+                let counted = counted(pod, PodAmounts::NONE, self.kubelet);
+                combine(&used, &counted, u64::saturating_add)
             });
             let (hard, used) = (quota.spec.hard, QuotaAmounts(used));
             quota.status = QuotaStatus { hard, used };
@@ -62,7 +63,7 @@ impl QuotaAccount {
 
     /// Counts a pod with these targets from now on. No targets are those of its object. Returns whether it takes less of
     /// something than before.
-    pub fn count(&mut self, pod: &Arc<Pod>, targets: &[NamedRequirements]) -> bool {
+    pub fn count(&mut self, pod: &Arc<Pod>, targets: &PodAmounts) -> bool {
         let has_quota = |quota: &Shared<ResourceQuota>| quota.metadata.namespace == pod.metadata.namespace;
         if !self.quotas.iter().any(has_quota) {
             return false;
@@ -81,14 +82,8 @@ impl QuotaAccount {
     /// checks only amounts that grow.
     ///
     /// Errors: a sentence with the quota and the numbers.
-    pub fn check(
-        &self,
-        pod: &Pod,
-        held: &[NamedRequirements],
-        wanted: &[NamedRequirements],
-        is_patched: bool,
-    ) -> Result<(), String> {
-        let is_patched = is_patched && !NamedRequirements::same(wanted, &pod.requirements());
+    pub fn check(&self, pod: &Pod, held: &PodAmounts, wanted: &PodAmounts, is_patched: bool) -> Result<(), String> {
+        let is_patched = is_patched && !wanted.same(&pod.requirements());
         let [before, after] = [held, wanted].map(|targets| self.beyond(pod, targets));
         let namespace = &pod.metadata.namespace;
         if self.awaited.contains(namespace) && !is_patched && exceeds(&after, &before) {
@@ -133,7 +128,7 @@ impl QuotaAccount {
     }
 
     /// How much the limits of a pod that has the targets `held` may grow. An unset amount is unbounded.
-    pub fn limits_left(&self, pod: &Pod, held: &[NamedRequirements], is_patched: bool) -> ResourceList {
+    pub fn limits_left(&self, pod: &Pod, held: &PodAmounts, is_patched: bool) -> ResourceList {
         if self.awaited.contains(&pod.metadata.namespace) && !is_patched {
             return ResourceList::from_fn(|_| Some(0));
         }
@@ -167,12 +162,12 @@ impl QuotaAccount {
     }
 
     /// The amounts of a pod with these targets beyond those that are counted for its object.
-    fn beyond(&self, pod: &Pod, targets: &[NamedRequirements]) -> Requirements {
+    fn beyond(&self, pod: &Pod, targets: &PodAmounts) -> Requirements {
         if targets.is_empty() {
             // They are those of the object.
             return Requirements::default();
         }
-        let [with, without] = [targets, &[]].map(|targets| counted(pod, targets, self.kubelet));
+        let [with, without] = [targets, PodAmounts::NONE].map(|targets| counted(pod, targets, self.kubelet));
         combine(&with, &without, u64::saturating_sub)
     }
 }
@@ -180,29 +175,28 @@ impl QuotaAccount {
 /// The amounts that a quota counts for a pod with these targets: the larger of what the spec declares, and what the kubelet has
 /// allocated and actuated; without the spec while the kubelet finds that infeasible (`PodRequests` and `PodLimits` with
 /// `UseStatusResources`). An API server of 1.37 or later compares the sums of the pod, an earlier one each container.
-fn counted(pod: &Pod, targets: &[NamedRequirements], kubelet: KubeletVersion) -> Requirements {
+fn counted(pod: &Pod, targets: &PodAmounts, kubelet: KubeletVersion) -> Requirements {
     let mut spec = pod.requirements();
-    for named in &mut spec {
-        named.resources = *NamedRequirements::find(targets, &named.name).unwrap_or(&named.resources);
+    for (of, resources) in spec.iter_mut() {
+        *resources = *targets.get(of).unwrap_or(resources);
     }
     let (mut allocated, mut actuated) = (spec.clone(), spec.clone());
-    for (allocated, actuated) in allocated.iter_mut().zip(&mut actuated) {
-        let status = pod.container_status(&actuated.name);
-        let reported = if actuated.is_of_pod() {
-            pod.status.resources
-        } else {
-            status.and_then(|status| status.resources)
+    for ((of, allocated), (_, actuated)) in allocated.iter_mut().zip(actuated.iter_mut()) {
+        let status = of.and_then(|name| pod.container_status(name));
+        let reported = match of {
+            Some(_) => status.and_then(|status| status.resources),
+            None => pod.status.resources,
         };
         let granted = status.and_then(|status| status.allocated_resources).unwrap_or_default();
         let reported = reported.unwrap_or_default();
-        let own = actuated.resources;
+        let own = *actuated;
         let known = |lists: &[ResourceList]| lists.iter().find(|list| !list.is_empty()).copied().unwrap_or_default();
         let limits = known(&[reported.limits, own.limits]);
-        actuated.resources = Requirements {
+        *actuated = Requirements {
             requests: known(&[reported.requests, granted, own.requests]),
             limits,
         };
-        allocated.resources = Requirements {
+        *allocated = Requirements {
             requests: known(&[granted, own.requests]),
             limits,
         };
@@ -219,11 +213,9 @@ fn counted(pod: &Pod, targets: &[NamedRequirements], kubelet: KubeletVersion) ->
         return sums.fold(Requirements::default(), |most, one| combine(&most, &one, u64::max));
     }
     let mut all = pod.requirements();
-    for named in &mut all {
-        let amounts = counting
-            .iter()
-            .filter_map(|list| NamedRequirements::find(list, &named.name));
-        named.resources = amounts.fold(Requirements::default(), |most, one| Requirements {
+    for (of, resources) in all.iter_mut() {
+        let amounts = counting.iter().filter_map(|amounts| amounts.get(of));
+        *resources = amounts.fold(Requirements::default(), |most, one| Requirements {
             requests: most.requests.combine(one.requests, u64::max),
             limits: most.limits.combine(one.limits, u64::max),
         });
@@ -246,11 +238,11 @@ fn hard(quota: &ResourceQuota, is_patched: bool) -> Requirements {
 
 /// A container without an amount that each container must have once a quota names it (`Constraints`, kubernetes
 /// `pkg/quota/v1/evaluator/core/pods.go`). None if the pod has resources of its own.
-fn without<'a>(pod: &'a Pod, wanted: &[NamedRequirements], of: AmountsOf, resource: Resource) -> Option<&'a str> {
+fn without<'a>(pod: &'a Pod, wanted: &PodAmounts, of: AmountsOf, resource: Resource) -> Option<&'a str> {
     let own = pod.spec.resources.unwrap_or_default();
     let mut containers = pod.all_containers().filter(|_| own == Requirements::default());
     let lacks = |name: &str, spec: &Requirements| {
-        let resources = NamedRequirements::find(wanted, name).unwrap_or(spec);
+        let resources = wanted.container(name).unwrap_or(spec);
         of(&resources.with_requests()).get(resource).is_none()
     };
     let found = containers.find(|container| lacks(&container.name, &container.resources));

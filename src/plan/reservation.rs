@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use crate::model::objects::Pod;
-use crate::model::{Bytes, MemoryLimit, NamedRequirements, NodeTraits, PodTree, Setting, Settings, Target};
+use crate::model::{Bytes, MemoryLimit, NodeTraits, PodAmounts, PodTree, Setting, Settings, Target};
 
 use super::hierarchy::{in_force, memory_requests};
 
@@ -17,15 +17,14 @@ use super::hierarchy::{in_force, memory_requests};
 pub(super) fn reservations(
     pod: &Pod,
     held: &PodTree,
-    wanted: &[NamedRequirements],
+    wanted: &PodAmounts,
     traits: &NodeTraits,
 ) -> Vec<(Target, Setting)> {
-    let requests = |amounts: &[NamedRequirements]| -> BTreeMap<Target, Bytes> {
-        memory_requests(pod, amounts, traits.kubelet).collect()
-    };
+    let requests =
+        |amounts: &PodAmounts| -> BTreeMap<Target, Bytes> { memory_requests(pod, amounts, traits.kubelet).collect() };
     let in_pages = |request: Bytes| MemoryLimit::of_bytes(request.get()).in_pages(traits.page);
     // Until a resize is done, the files hold the requests before it or after it.
-    let known = [requests(&in_force(pod)), requests(&[])];
+    let known = [requests(&in_force(pod)), requests(PodAmounts::NONE)];
     let mut follow = Vec::new();
     for (target, request) in requests(wanted) {
         for setting in held.get(&target).into_iter().flat_map(Settings::iter) {
@@ -51,7 +50,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::model::{CgroupVersion, Driver, Requirements};
+    use crate::model::{CgroupVersion, Driver};
     use crate::plan::tests::traits;
 
     const MIB: u64 = 1 << 20;
@@ -74,9 +73,10 @@ mod tests {
             pod: Settings::from_iter([of_pod, Setting::MemoryMax(MemoryLimit::Max)]),
             containers: [("app".to_owned(), Settings::from_iter([of_app]))].into(),
         };
-        let wanted: Requirements = serde_json::from_value(json!({"requests": {"memory": "96Mi"}})).unwrap();
+        let wanted = json!([{"name": "app", "requests": {"memory": "96Mi"}}]);
+        let wanted = serde_json::from_value(wanted).unwrap();
         let traits = traits(CgroupVersion::V2, Driver::Cgroupfs);
-        let all = reservations(&pod(in_force), &held, &[NamedRequirements::new("app", wanted)], &traits);
+        let all = reservations(&pod(in_force), &held, &wanted, &traits);
         all.iter()
             .map(|(target, setting)| format!("{target} {}={setting}", setting.file()))
             .collect()

@@ -10,8 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    ControlFile, CpuQuota, CpuShares, CpuWeight, LivePod, NamedRequirements, PodTree, PodValues, Resource, Setting,
-    Settings,
+    ControlFile, CpuQuota, CpuShares, CpuWeight, LivePod, PodAmounts, PodTree, PodValues, Resource, Setting, Settings,
 };
 
 /// The values of a pod that vscaled may write. All others belong to the kubelet.
@@ -33,11 +32,10 @@ impl WriteScope {
     }
 
     /// Adds the resources for which other amounts than the spec's are wanted.
-    pub fn widen(&mut self, spec: &[NamedRequirements], wanted: &[NamedRequirements]) {
-        for wanted in wanted {
-            let spec = NamedRequirements::find(spec, &wanted.name);
-            let differs =
-                |resource: &Resource| spec.map(|spec| spec.of(*resource)) != Some(wanted.resources.of(*resource));
+    pub fn widen(&mut self, spec: &PodAmounts, wanted: &PodAmounts) {
+        for (of, wanted) in wanted.iter() {
+            let spec = spec.get(of);
+            let differs = |resource: &Resource| spec.map(|spec| spec.of(*resource)) != Some(wanted.of(*resource));
             self.resources.extend(Resource::ALL.into_iter().filter(differs));
         }
     }

@@ -9,16 +9,15 @@ use super::scope::WriteScope;
 use super::shrink::Holds;
 use crate::model::objects::Pod;
 use crate::model::{
-    BoundPod, CpuBurst, LivePod, MemoryLimit, NamedRequirements, NodeTraits, PodTree, PodValues, Resource, Settings,
-    Target,
+    BoundPod, CpuBurst, LivePod, MemoryLimit, NodeTraits, PodAmounts, PodTree, PodValues, Resource, Settings, Target,
 };
 
 /// The targets of a running pod, and the values among them that the agent writes.
 #[derive(Debug, Clone)]
 pub struct PodTargets {
     pub bound: BoundPod,
-    /// The targets of the containers.
-    pub containers: Vec<NamedRequirements>,
+    /// The targets of the containers, and of the pod as a whole if its kubelet can resize it.
+    pub amounts: PodAmounts,
     /// Whether the agent removes limits that the pod does not declare, rather than leaves them alone.
     pub lift_undeclared: bool,
     /// Whether the kubelet does not know of the targets, and so restarts containers with its own amounts.
@@ -33,8 +32,8 @@ pub struct PodTargets {
 impl PodTargets {
     /// The values that the pod's files and stored specs should hold, given the present ones of its files.
     pub fn values(&mut self, held: &PodTree, traits: &NodeTraits) -> PodValues {
-        let mut containers = self.containers.clone();
-        lift_kept(&self.holds, &mut containers);
+        let mut amounts = self.amounts.clone();
+        lift_kept(&self.holds, &mut amounts);
         let (pod, live) = (self.bound.object(), self.bound.live());
         // The pod's files show which quotas the kubelet enforces.
         let in_force = hierarchy(pod, &in_force(pod), traits);
@@ -46,7 +45,7 @@ impl PodTargets {
             }
         }
         let enforced = |target: &Target| self.scope.quotas.enforced(live.cgroup_id(target));
-        let mut hierarchy = hierarchy(pod, &containers, traits)
+        let mut hierarchy = hierarchy(pod, &amounts, traits)
             .keeping(&self.holds)
             .beside(held, enforced)
             .rounding_like(held, &in_force);
@@ -54,12 +53,13 @@ impl PodTargets {
             hierarchy = hierarchy.admitting(pod);
         }
         let mut values = hierarchy.values(self.lift_undeclared);
-        for (target, reserved) in reservations(pod, held, &self.containers, traits) {
+        for (target, reserved) in reservations(pod, held, &self.amounts, traits) {
             values.tree.set(&target, reserved);
         }
         self.scope.restrict(&mut values);
         if let Some(burst) = self.burst {
-            let spec = super::hierarchy(pod, &[], traits).beside(held, enforced).created().tree;
+            let spec = super::hierarchy(pod, PodAmounts::NONE, traits);
+            let spec = spec.beside(held, enforced).created().tree;
             for (target, burst) in bursts(burst, pod, held, &values.tree, &spec) {
                 values.tree.set(&target, burst);
             }
@@ -83,12 +83,12 @@ pub fn without_cgroup<'a>(pod: &'a Pod, live: &LivePod) -> Option<&'a str> {
 }
 
 /// Raises the wanted limits of containers to those that the agent keeps for now. The pod's limit follows from them.
-pub fn lift_kept(holds: &Holds, wanted: &mut [NamedRequirements]) {
+pub fn lift_kept(holds: &Holds, wanted: &mut PodAmounts) {
     for (target, limit) in holds {
         if let (Target::Container(name), MemoryLimit::Bytes(limit)) = (target, limit)
-            && let Some(named) = wanted.iter_mut().find(|named| named.name == *name)
+            && let Some(resources) = wanted.get_mut(Some(name))
         {
-            named.resources.lift(Resource::Memory, *limit);
+            resources.lift(Resource::Memory, *limit);
         }
     }
 }
@@ -146,7 +146,7 @@ mod tests {
                 .collect(),
         };
         let mut targets = PodTargets {
-            containers: pod.requirements(),
+            amounts: pod.requirements(),
             bound: BoundPod::new(&Arc::new(pod), &Arc::new(live)).unwrap(),
             lift_undeclared: false,
             kubelet_unasked: false,

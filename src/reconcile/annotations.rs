@@ -21,7 +21,7 @@ use super::pod::PodState;
 use crate::kubernetes::{Annotations, ApiClient};
 use crate::model::objects::annotation::{APPLIED, BOOST_PREFIX};
 use crate::model::objects::{Pod, PodId};
-use crate::model::{NamedRequirements, Requirements};
+use crate::model::{PodAmounts, Requirements};
 use crate::pace::{Backoff, scattered};
 use crate::plan::lift_kept;
 
@@ -194,7 +194,7 @@ pub(crate) fn wanted(state: &PodState, by_kubelet: bool, annotate: bool, now: Ti
     let (pod, has) = (&state.pod, &state.pod.metadata.annotations);
     let mut wanted = Annotations::new();
     let targets = state.desired.targets(pod);
-    if by_kubelet && targets.is_none_or(|targets| NamedRequirements::same(&targets, &pod.requirements())) {
+    if by_kubelet && targets.is_none_or(|targets| targets.same(&pod.requirements())) {
         let boosts = state.decision.boosts.done.iter();
         let names = boosts.map(|container| format!("{BOOST_PREFIX}{container}"));
         wanted.extend(names.filter(|name| has.contains_key(name)).map(|name| (name, None)));
@@ -215,8 +215,9 @@ pub(crate) fn pod_ref(pod: &Pod) -> Option<PodId> {
 
 /// `{"app":{"requests":{"cpu":"300m"},"limits":{"cpu":"600m"}}}`, a container after the other by name, so that the same
 /// is always written the same.
-fn text(applied: &[NamedRequirements]) -> Option<String> {
+fn text(applied: &PodAmounts) -> Option<String> {
     let containers: BTreeMap<&str, &Requirements> = applied
+        .containers
         .iter()
         .map(|named| (named.name.as_str(), &named.resources))
         .collect();
@@ -246,6 +247,7 @@ pub(crate) async fn erase(client: &ApiClient, pods: impl Iterator<Item = &Pod>) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::NamedRequirements;
 
     const SOON: Duration = Duration::from_secs(5);
 
@@ -290,13 +292,10 @@ mod tests {
 
     #[test]
     fn containers_show_amounts_like_manifests() {
-        let named = |name: &str, resources: &str| NamedRequirements {
-            name: name.to_owned(),
-            resources: serde_json::from_str(resources).unwrap(),
-        };
+        let named = |name, resources| NamedRequirements::new(name, serde_json::from_str(resources).unwrap());
         let app = r#"{"requests":{"cpu":"300m","memory":"128Mi"},"limits":{"cpu":"2","memory":"1Gi"}}"#;
         let side = r#"{"requests":{"cpu":"10m"},"limits":{}}"#;
-        let said = text(&[named("side", side), named("app", app)]).unwrap();
+        let said = text(&PodAmounts::from_iter([named("side", side), named("app", app)])).unwrap();
         assert_eq!(said, format!(r#"{{"app":{app},"side":{side}}}"#));
     }
 }

@@ -10,12 +10,14 @@ use std::collections::BTreeMap;
 use crate::decide::Refusals;
 use crate::guard::GuardedPod;
 use crate::model::objects::Pod;
-use crate::model::{AskWhenFull, Bytes, KubeletVersion, MilliCpu, NamedRequirements, PageSize, Resource, ResourceList};
+use crate::model::{
+    AskWhenFull, Bytes, KubeletVersion, MilliCpu, NamedRequirements, PageSize, PodAmounts, Resource, ResourceList,
+};
 use crate::plan::{Capacity, NoRoom, NodeRequests, QuotaAccount, Room, larger, pod_requests};
 use crate::resize;
 use crate::sources::NodeView;
 
-use super::desired::{DesiredState, Recommended, limit_in};
+use super::desired::{DesiredState, Recommended};
 use super::overrides::{Override, check_refusals};
 use super::pod::PodState;
 
@@ -81,13 +83,13 @@ impl NodeCapacity {
     }
 
     /// The targets that a pod has got, or may get from a patch under way; none if its object has them.
-    fn held(&self, state: &PodState) -> Vec<NamedRequirements> {
+    fn held(&self, state: &PodState) -> PodAmounts {
         let pod = &state.pod;
         let resize = &state.resize;
         let patching = state.work.running.is_some() || resize.prepared().is_some() || resize.is_ahead();
         match resize.unseen(pod) {
             Some(unseen) if self.is_patched(pod) => unseen.targets.clone(),
-            None if self.is_patched(pod) && !patching => Vec::new(),
+            None if self.is_patched(pod) && !patching => PodAmounts::default(),
             _ => state.desired.targets(pod).unwrap_or_default(),
         }
     }
@@ -96,7 +98,7 @@ impl NodeCapacity {
     fn count_in_quotas(&mut self, state: &PodState) {
         let pod = &state.pod;
         let targets = match state.work.pending {
-            _ if has_ended(pod) => Vec::new(),
+            _ if has_ended(pod) => PodAmounts::default(),
             Some(_) => state.desired.targets(pod).unwrap_or_default(),
             None => self.held(state),
         };
@@ -117,7 +119,7 @@ impl NodeCapacity {
         let containers = self.containers.get(namespace).copied().unwrap_or(1).max(1);
         for terms in &mut guarded.containers {
             let highest = |resource| {
-                let limit = limit_in(&guarded.growable.targets, &terms.container, resource)?;
+                let limit = guarded.growable.targets.limit(&terms.container, resource)?;
                 Some(limit.saturating_add(least.get(resource)? / containers))
             };
             let (memory, cpu) = (highest(Resource::Memory), highest(Resource::Cpu));
@@ -183,7 +185,7 @@ impl NodeCapacity {
 
     /// The room for a pod whose spec is to be patched with `targets`, which count as requested from now on; and the
     /// part of other pods' requests that may be freed for it: the kubelet is asked although there is no room.
-    pub(crate) fn reserve(&mut self, state: &PodState, targets: &[NamedRequirements]) -> (Option<Room>, ResourceList) {
+    pub(crate) fn reserve(&mut self, state: &PodState, targets: &PodAmounts) -> (Option<Room>, ResourceList) {
         let own = self.requests_of(state);
         let others = self.requested.others(own);
         let room = self.declared.map(|capacity| Room { capacity, others });
@@ -228,7 +230,7 @@ fn has_ended(pod: &Pod) -> bool {
 }
 
 /// Refuses requests that do not fit beside those of other pods, and limits above the node's capacity.
-fn check(room: Room, takes: [ResourceList; 2], containers: [&[NamedRequirements]; 2]) -> Result<(), String> {
+fn check(room: Room, takes: [ResourceList; 2], containers: [&PodAmounts; 2]) -> Result<(), String> {
     let [before, after] = takes;
     room.check(before, after).map_err(|full| {
         let quantity = |amount| full.resource.quantity(amount);
@@ -249,9 +251,9 @@ fn check(room: Room, takes: [ResourceList; 2], containers: [&[NamedRequirements]
     let [before, after] = containers;
     let has = Resource::ALL.map(|resource| Some((resource, room.capacity.amounts.get(resource)?)));
     for (resource, has) in has.into_iter().flatten() {
-        for NamedRequirements { name, resources } in after {
+        for NamedRequirements { name, resources } in &after.containers {
             let wanted = resources.limits.amount(resource);
-            if wanted > has && wanted > limit_in(before, name, resource).unwrap_or(0) {
+            if wanted > has && wanted > before.limit(name, resource).unwrap_or(0) {
                 return Err(format!(
                     "the node cannot hold it: container {name} could use {} of {resource}, and there is {} ({})",
                     resource.quantity(wanted),

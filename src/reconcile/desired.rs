@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::overrides::{Override, check_names, check_result, overlay};
 use crate::model::objects::Pod;
-use crate::model::{Bytes, CpuBurst, NamedRequirements, PageSize, Resource, ResourceList};
+use crate::model::{Bytes, CpuBurst, PageSize, PodAmounts, Resource, ResourceList};
 use crate::plan::WriteScope;
 
 /// The desired state of one pod, as the state file has it.
@@ -32,7 +32,7 @@ pub(crate) struct DesiredState {
     #[serde(rename = "leases")]
     pub(crate) temporary: Vec<TemporaryLimit>,
     /// The pod's own amounts, while overrides and temporary limits change its spec through the API server.
-    pub(crate) origin: Option<Vec<NamedRequirements>>,
+    pub(crate) origin: Option<PodAmounts>,
     /// The sum of the containers' requests before the first recommendation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) before: Option<ResourceList>,
@@ -81,7 +81,7 @@ pub(crate) struct Recommended {
     pub(crate) vpa: Option<String>,
     pub(crate) at: Timestamp,
     /// The targets of every regular container.
-    pub(crate) targets: Vec<NamedRequirements>,
+    pub(crate) targets: PodAmounts,
     /// Files of version 0.1 do not have this field.
     #[serde(default, skip_serializing_if = "InForce::is_nothing")]
     pub(crate) in_force: InForce,
@@ -97,7 +97,7 @@ pub(crate) enum InForce {
     /// The recommended targets.
     Recommended,
     /// The targets of an earlier recommendation.
-    Earlier(Vec<NamedRequirements>),
+    Earlier(PodAmounts),
 }
 
 impl InForce {
@@ -230,7 +230,7 @@ impl DesiredState {
     }
 
     /// The targets of every regular container, if amounts are desired.
-    pub(crate) fn targets(&self, pod: &Pod) -> Option<Vec<NamedRequirements>> {
+    pub(crate) fn targets(&self, pod: &Pod) -> Option<PodAmounts> {
         if !self.has_amounts() {
             return None;
         }
@@ -238,27 +238,27 @@ impl DesiredState {
     }
 
     /// Raises these amounts to the temporary limits.
-    pub(crate) fn with_temporary(&self, mut targets: Vec<NamedRequirements>) -> Vec<NamedRequirements> {
+    pub(crate) fn with_temporary(&self, mut targets: PodAmounts) -> PodAmounts {
         for limit in &self.temporary {
-            if let Some(target) = targets.iter_mut().find(|target| target.name == limit.container) {
-                target.resources.lift(limit.resource, limit.to);
+            if let Some(target) = targets.get_mut(Some(&limit.container)) {
+                target.lift(limit.resource, limit.to);
             }
         }
         targets
     }
 
     /// The targets of every regular container, or else the amounts of the spec.
-    pub(crate) fn targets_or_spec(&self, pod: &Pod) -> Vec<NamedRequirements> {
+    pub(crate) fn targets_or_spec(&self, pod: &Pod) -> PodAmounts {
         self.targets(pod).unwrap_or_else(|| pod.requirements())
     }
 
     /// The targets without temporary limits.
-    pub(crate) fn without_temporary(&self, pod: &Pod) -> Vec<NamedRequirements> {
+    pub(crate) fn without_temporary(&self, pod: &Pod) -> PodAmounts {
         overlay(self.base(pod), self.override_values())
     }
 
     /// The targets without override and temporary limits.
-    pub(crate) fn base(&self, pod: &Pod) -> Vec<NamedRequirements> {
+    pub(crate) fn base(&self, pod: &Pod) -> PodAmounts {
         match &self.recommended {
             Some(recommended) => recommended.targets.clone(),
             None => self.origin.clone().unwrap_or_else(|| pod.requirements()),
@@ -270,12 +270,12 @@ impl DesiredState {
     /// Errors: a sentence, when the pod could not run with the result. Nothing changes then.
     pub(crate) fn set_override(&mut self, pod: &Pod, mut wanted: Override, page: PageSize) -> Result<(), String> {
         check_names(pod, &wanted.values)?;
-        wanted.values = overlay(self.override_values().to_vec(), &wanted.values);
+        wanted.values = overlay(self.override_values().clone(), &wanted.values);
         let result = overlay(self.base(pod), &wanted.values);
         check_result(pod, &wanted.values, &result, page)?;
         self.remember_origin(pod);
         self.temporary
-            .retain(|limit| limit_in(&wanted.values, &limit.container, limit.resource).is_none());
+            .retain(|limit| wanted.values.limit(&limit.container, limit.resource).is_none());
         self.overridden = Some(wanted);
         self.returning = false;
         Ok(())
@@ -298,7 +298,7 @@ impl DesiredState {
 
     /// Notes that a pass has brought the targets of a recommendation into force: the present one if the pass `is_current`, else one
     /// before.
-    pub(crate) fn bring_into_force(&mut self, targets: Option<Vec<NamedRequirements>>, is_current: bool) {
+    pub(crate) fn bring_into_force(&mut self, targets: Option<PodAmounts>, is_current: bool) {
         match (&mut self.recommended, targets) {
             (Some(recommended), _) if is_current => recommended.in_force = InForce::Recommended,
             (Some(recommended), Some(earlier)) => recommended.in_force = InForce::Earlier(earlier),
@@ -315,7 +315,7 @@ impl DesiredState {
     }
 
     /// Takes over the amounts `edits` that another client has set in the `spec`, wherever amounts of the pod are kept.
-    pub(crate) fn take_edits(&mut self, edits: &[NamedRequirements], spec: &[NamedRequirements]) {
+    pub(crate) fn take_edits(&mut self, edits: &PodAmounts, spec: &PodAmounts) {
         let (targets, in_force) = self.recommended.as_mut().map_or((None, None), |recommended| {
             let earlier = match &mut recommended.in_force {
                 InForce::Earlier(targets) => Some(targets),
@@ -323,24 +323,20 @@ impl DesiredState {
             };
             (Some(&mut recommended.targets), earlier)
         });
-        for kept in [targets, in_force, self.origin.as_mut()]
-            .into_iter()
-            .flatten()
-            .flatten()
-        {
-            let of = |all| NamedRequirements::find(all, &kept.name).copied();
-            if let (Some(edit), Some(spec)) = (of(edits), of(spec)) {
-                kept.resources.overlay(&edit);
-                kept.resources = kept.resources.valid_or(&spec);
+        let kept = [targets, in_force, self.origin.as_mut()].into_iter().flatten();
+        for (of, resources) in kept.flat_map(PodAmounts::iter_mut) {
+            if let (Some(edit), Some(spec)) = (edits.get(of), spec.get(of)) {
+                resources.overlay(edit);
+                *resources = resources.valid_or(spec);
             }
         }
     }
 
     /// Yields to another client that has changed `spec`. The pod gets its `own` amounts, with the temporary limits on
     /// top; an override and a recommendation end.
-    pub(crate) fn yield_to(&mut self, own: Vec<NamedRequirements>, spec: &[NamedRequirements]) {
+    pub(crate) fn yield_to(&mut self, own: PodAmounts, spec: &PodAmounts) {
         (self.overridden, self.recommended) = (None, None);
-        self.origin = (!self.temporary.is_empty() || !NamedRequirements::same(&own, spec)).then_some(own);
+        self.origin = (!self.temporary.is_empty() || !own.same(spec)).then_some(own);
         // An earlier pass may have written its values after the kubelet wrote those of the other client.
         self.returning = true;
     }
@@ -380,12 +376,14 @@ impl DesiredState {
 
     /// Whether an operator has set this limit.
     pub(crate) fn is_overridden(&self, container: &str, resource: Resource) -> bool {
-        limit_in(self.override_values(), container, resource).is_some()
+        self.override_values().limit(container, resource).is_some()
     }
 
     /// The amounts that an operator has set.
-    pub(crate) fn override_values(&self) -> &[NamedRequirements] {
-        self.overridden.as_ref().map_or(&[], |overridden| &overridden.values)
+    pub(crate) fn override_values(&self) -> &PodAmounts {
+        self.overridden
+            .as_ref()
+            .map_or(PodAmounts::NONE, |overridden| &overridden.values)
     }
 
     /// The temporary memory limits, in bytes.
@@ -450,15 +448,9 @@ impl DesiredState {
     /// Ends the temporary limits that are not above the limits without them.
     pub(crate) fn end_overtaken(&mut self, pod: &Pod) -> Vec<TemporaryLimit> {
         let base = self.without_temporary(pod);
-        let overtaken =
-            |limit: &mut TemporaryLimit| limit_in(&base, &limit.container, limit.resource) >= Some(limit.to);
+        let overtaken = |limit: &mut TemporaryLimit| base.limit(&limit.container, limit.resource) >= Some(limit.to);
         self.temporary.extract_if(.., overtaken).collect()
     }
-}
-
-/// A container's limit in a list, in bytes or thousandths of a cpu.
-pub(crate) fn limit_in(list: &[NamedRequirements], container: &str, resource: Resource) -> Option<u64> {
-    NamedRequirements::find(list, container)?.limits.get(resource)
 }
 
 #[cfg(test)]

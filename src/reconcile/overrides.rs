@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::decide::Refusals;
 use crate::model::objects::Pod;
-use crate::model::{Cause, NamedRequirements, PageSize, QosClass, Requirements, Resource, ResourceList};
+use crate::model::{Cause, NamedRequirements, PageSize, PodAmounts, QosClass, Requirements, Resource, ResourceList};
 
 /// Values that an operator set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,7 +19,7 @@ pub(crate) struct Override {
     /// The end of the override; `None` is until released.
     pub(crate) until: Option<Timestamp>,
     /// The values set; an absent one follows the VPA or the spec.
-    pub(crate) values: Vec<NamedRequirements>,
+    pub(crate) values: PodAmounts,
 }
 
 impl Override {
@@ -30,23 +30,24 @@ impl Override {
     }
 
     /// Whether a pod with these amounts has every value of the override.
-    pub(crate) fn is_in(&self, amounts: &[NamedRequirements]) -> bool {
-        NamedRequirements::same(&overlay(amounts.to_vec(), &self.values), amounts)
+    pub(crate) fn is_in(&self, amounts: &PodAmounts) -> bool {
+        overlay(amounts.clone(), &self.values).same(amounts)
     }
 }
 
 /// `values` where they are set, `base` elsewhere.
-pub(crate) fn overlay(mut base: Vec<NamedRequirements>, values: &[NamedRequirements]) -> Vec<NamedRequirements> {
-    for value in values {
-        match base.iter_mut().find(|container| container.name == value.name) {
-            Some(NamedRequirements { resources, .. }) => resources.overlay(&value.resources),
-            None => base.push(value.clone()),
+pub(crate) fn overlay(mut base: PodAmounts, values: &PodAmounts) -> PodAmounts {
+    for value in &values.containers {
+        match base.get_mut(Some(&value.name)) {
+            Some(resources) => resources.overlay(&value.resources),
+            None => base.containers.push(value.clone()),
         }
     }
     base
 }
 
-pub(crate) fn check_names(pod: &Pod, values: &[NamedRequirements]) -> Result<(), String> {
+pub(crate) fn check_names(pod: &Pod, values: &PodAmounts) -> Result<(), String> {
+    let values = &values.containers;
     if values.iter().all(|value| value.resources == Requirements::default()) {
         let flags = "--cpu-request, --cpu-limit, --memory-request, --memory-limit";
         return Err(format!("nothing to change: give at least one of {flags}"));
@@ -69,9 +70,9 @@ pub(crate) fn check_names(pod: &Pod, values: &[NamedRequirements]) -> Result<(),
 }
 
 /// Refuses values of a resource that the kubelet resizes in no pod like this one.
-pub(crate) fn check_refusals(pod: &Pod, values: &[NamedRequirements], refusals: &Refusals) -> Result<(), String> {
+pub(crate) fn check_refusals(pod: &Pod, values: &PodAmounts, refusals: &Refusals) -> Result<(), String> {
     for resource in Resource::ALL {
-        for NamedRequirements { name, resources } in values {
+        for NamedRequirements { name, resources } in &values.containers {
             let Some(why) = refusals.of(pod, name, resource) else {
                 continue;
             };
@@ -87,14 +88,9 @@ pub(crate) fn check_refusals(pod: &Pod, values: &[NamedRequirements], refusals: 
     Ok(())
 }
 
-pub(crate) fn check_result(
-    pod: &Pod,
-    values: &[NamedRequirements],
-    result: &[NamedRequirements],
-    page: PageSize,
-) -> Result<(), String> {
-    let is_set = |container: &&NamedRequirements| values.iter().any(|value| value.name == container.name);
-    let mut set = result.iter().filter(is_set);
+pub(crate) fn check_result(pod: &Pod, values: &PodAmounts, result: &PodAmounts, page: PageSize) -> Result<(), String> {
+    let is_set = |container: &&NamedRequirements| values.container(&container.name).is_some();
+    let mut set = result.containers.iter().filter(is_set);
     set.try_for_each(|NamedRequirements { name, resources }| {
         let why = resources.below_least(page);
         why.map_or(Ok(()), |why| Err(format!("container {name}: {why}")))

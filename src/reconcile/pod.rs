@@ -19,7 +19,7 @@ use super::store::{SavedPod, SavedTargets};
 use super::work::WorkItem;
 use crate::decide::PodDecision;
 use crate::model::objects::{Pod, PodId};
-use crate::model::{Cause, LivePod, NamedRequirements, Reason};
+use crate::model::{Cause, LivePod, PodAmounts, Reason};
 use crate::resize::{Progress, Resize};
 
 mod described;
@@ -76,7 +76,7 @@ pub(crate) struct PodState {
 /// A recommendation that the node has no room for, or that a quota does not allow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NoRoomFor {
-    targets: Vec<NamedRequirements>,
+    targets: PodAmounts,
     /// The refusal with its numbers.
     pub(crate) why: String,
     /// When the node or a quota refused a recommendation for the pod first, and all others since.

@@ -18,7 +18,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::pod::PodState;
-use crate::model::{NamedRequirements, Resource, ResourceList};
+use crate::model::{PodAmounts, Resource, ResourceList};
 use crate::plan::sum;
 use crate::resize::Progress;
 
@@ -310,9 +310,8 @@ pub(crate) fn key_of(state: &PodState) -> WorkloadKey {
 }
 
 /// The sum of the containers' requests.
-pub(crate) fn requests(containers: &[NamedRequirements]) -> ResourceList {
-    let containers = NamedRequirements::split(containers).0;
-    sum(containers.iter().map(|named| &named.resources.requests))
+pub(crate) fn requests(amounts: &PodAmounts) -> ResourceList {
+    sum(amounts.containers.iter().map(|named| &named.resources.requests))
 }
 
 #[cfg(test)]

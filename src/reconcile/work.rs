@@ -7,7 +7,7 @@ use super::desired::DesiredState;
 use super::overrides::Override;
 use super::pod::Now;
 use crate::model::objects::PodUid;
-use crate::model::{Cause, NamedRequirements};
+use crate::model::{Cause, PodAmounts};
 use crate::pace::Backoff;
 use crate::plan::shrink::FailedShrinks;
 use crate::rate_limiter::{Rate, RateLimiter};
@@ -63,7 +63,7 @@ pub(crate) struct WorkItem {
 pub(crate) struct RunningPass {
     pub(super) number: u64,
     /// The targets of the recommendation that the pass brings into force. Another one may follow meanwhile.
-    pub(super) recommended: Option<Vec<NamedRequirements>>,
+    pub(super) recommended: Option<PodAmounts>,
 }
 
 /// A pass that is due.

@@ -6,7 +6,7 @@ use super::amounts::least;
 use super::granted::{check_room, granted, grants, grows, lowers_memory};
 use super::{Accepted, Answer, Report, Resize, ResizeError, Unreported, changes, taken_back, undone};
 use crate::model::objects::{Pod, ResizePhase};
-use crate::model::{Cause, KubeletVersion, NamedRequirements, Outcome, Resource, ResourceList, Step, Withheld};
+use crate::model::{Cause, KubeletVersion, Outcome, PodAmounts, Resource, ResourceList, Step, Withheld};
 use crate::plan::Room;
 
 /// A kubelet that could not lower a limit tries again about every ten seconds, and checks what is in use first.
@@ -65,7 +65,7 @@ pub enum Act {
 /// The amounts that the cgroups may hold at the present phase of the resize.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Grant {
-    pub targets: Vec<NamedRequirements>,
+    pub targets: PodAmounts,
     /// Whether the kubelet is done. Until then it writes the same files, one after the other.
     pub settled: bool,
     /// Why the cgroups do not get the wanted amounts.
@@ -84,18 +84,18 @@ pub struct Grant {
 pub struct Patch {
     pub changes: Vec<Step>,
     /// The spec for which the changes were computed. The pass sends the patch only if the API server still has this spec.
-    pub from: Vec<NamedRequirements>,
+    pub from: PodAmounts,
     /// Whether an earlier request has no answer. Only the API server's spec shows whether that was carried out, so the pass reads
     /// the spec before it sends the patch.
     pub reads_first: bool,
     /// The generation of that spec, as far as the agent knows.
     generation: i64,
     /// The amounts that the spec gets.
-    pub targets: Vec<NamedRequirements>,
+    pub targets: PodAmounts,
     /// The kubelet's grant so far. The spec gets it back, as far as it changes, if the cgroups cannot hold the targets.
-    pub held: Vec<NamedRequirements>,
+    pub held: PodAmounts,
     /// The spec without the requests of this agent that the kubelet has not allocated.
-    before: Vec<NamedRequirements>,
+    before: PodAmounts,
     /// Whether the cgroups got values before the spec could have them, or the patch only reads the spec.
     pub ahead: bool,
     /// Whether the cgroups get the targets also while the API server is away.
@@ -117,7 +117,7 @@ impl Act {
 
 impl Resize {
     /// What a pass does to give the containers of `pod` the `targets`.
-    pub fn next(&self, pod: &Pod, targets: &[NamedRequirements], cause: &Cause, facts: &Facts) -> Act {
+    pub fn next(&self, pod: &Pod, targets: &PodAmounts, cause: &Cause, facts: &Facts) -> Act {
         let changes = match self.changes(pod, targets) {
             Ok(changes) => changes,
             Err(why) => return Act::end(Outcome::Refused(why), None),
@@ -143,7 +143,7 @@ impl Resize {
             return Act::end(Outcome::Withheld(Withheld::Unanswered(why.clone())), *wait);
         }
         if let Some(wait) = facts.too_early {
-            let given = if self.is_ahead() { targets.to_vec() } else { so_far };
+            let given = if self.is_ahead() { targets.clone() } else { so_far };
             return Act::Write(Grant::postponed(&phase, given, cause, wait));
         }
         match room {
@@ -160,7 +160,7 @@ impl Resize {
         &self,
         pod: &Pod,
         changes: Vec<Step>,
-        targets: &[NamedRequirements],
+        targets: &PodAmounts,
         room: Result<(), String>,
         by_hand: bool,
     ) -> Patch {
@@ -174,7 +174,7 @@ impl Resize {
             from,
             reads_first: self.prepared.is_some(),
             generation: pod.metadata.generation,
-            targets: targets.to_vec(),
+            targets: targets.clone(),
             held: self.granted_so_far(pod, &ResizePhase::of(pod)),
             by_hand,
             room,
@@ -183,7 +183,7 @@ impl Resize {
 
     /// The kubelet's grant to the containers of `pod`. A kubelet that has not answered yet lowers amounts at any moment: the cgroups
     /// hold no more than that.
-    fn granted_so_far(&self, pod: &Pod, phase: &ResizePhase) -> Vec<NamedRequirements> {
+    fn granted_so_far(&self, pod: &Pod, phase: &ResizePhase) -> PodAmounts {
         let granted = granted(pod, phase, self.held());
         match &self.accepted {
             Some(accepted) if *phase == ResizePhase::Accepted || accepted.is_unseen_in(pod) => {
@@ -193,9 +193,9 @@ impl Resize {
         }
     }
 
-    fn changes(&self, pod: &Pod, targets: &[NamedRequirements]) -> Result<Vec<Step>, String> {
+    fn changes(&self, pod: &Pod, targets: &PodAmounts) -> Result<Vec<Step>, String> {
         match self.unseen(pod) {
-            Some(accepted) if NamedRequirements::same(&accepted.targets, targets) => Ok(Vec::new()),
+            Some(accepted) if accepted.targets.same(targets) => Ok(Vec::new()),
             Some(accepted) => changes(&pod.with_requirements(&accepted.targets), targets),
             None => changes(pod, targets),
         }
@@ -216,7 +216,7 @@ impl Resize {
 
 impl Facts {
     /// Whether the node has room for a pod with these amounts.
-    fn check_room(&self, pod: &Pod, targets: &[NamedRequirements]) -> Result<(), String> {
+    fn check_room(&self, pod: &Pod, targets: &PodAmounts) -> Result<(), String> {
         match &self.room {
             Some(room) => check_room(room, pod, targets, self.kubelet).map_err(|full| full.to_string()),
             None if !grows(pod, targets, self.kubelet) => Ok(()),
@@ -225,23 +225,18 @@ impl Facts {
     }
 
     /// Whether the node has no room even if the scheduler frees what it may.
-    fn is_full(&self, pod: &Pod, targets: &[NamedRequirements]) -> bool {
+    fn is_full(&self, pod: &Pod, targets: &PodAmounts) -> bool {
         let room = self.room.map(|room| room.without(self.yields));
         room.is_some_and(|room| check_room(&room, pod, targets, self.kubelet).is_err())
     }
 }
 
 impl Grant {
-    fn new(
-        phase: &ResizePhase,
-        wanted: &[NamedRequirements],
-        granted: &[NamedRequirements],
-        room: Result<(), String>,
-    ) -> Self {
+    fn new(phase: &ResizePhase, wanted: &PodAmounts, granted: &PodAmounts, room: Result<(), String>) -> Self {
         let settled = *phase == ResizePhase::Settled;
         let Err(withheld) = grants(phase, room) else {
             return Self {
-                targets: wanted.to_vec(),
+                targets: wanted.clone(),
                 settled,
                 ..Self::default()
             };
@@ -250,7 +245,7 @@ impl Grant {
         let failed = matches!(withheld, Withheld::Failed(_));
         let reclaim = failed && lowers_memory(granted, wanted);
         Self {
-            targets: if failed { wanted } else { granted }.to_vec(),
+            targets: if failed { wanted } else { granted }.clone(),
             settled,
             withheld: Some(withheld),
             reclaim,
@@ -261,7 +256,7 @@ impl Grant {
 
     /// The patch waits. The cgroups get the granted amounts, with the limits that are kept or were grown. A pass in
     /// an emergency does only that.
-    fn postponed(phase: &ResizePhase, granted: Vec<NamedRequirements>, cause: &Cause, wait: Duration) -> Self {
+    fn postponed(phase: &ResizePhase, granted: PodAmounts, cause: &Cause, wait: Duration) -> Self {
         let done = matches!(
             cause,
             Cause::FailedShrink { .. }
@@ -282,14 +277,14 @@ impl Grant {
 
     /// The API server is away, so the spec follows later. The cgroups get the values of operators and
     /// of the guard at once.
-    fn spec_later(given: &[NamedRequirements], by_hand: bool, settled: bool, why: &str, wait: Duration) -> Self {
+    fn spec_later(given: &PodAmounts, by_hand: bool, settled: bool, why: &str, wait: Duration) -> Self {
         let then = if by_hand {
             "the kernel has the values now, the spec follows later"
         } else {
             "the wanted amounts are requested when it is back"
         };
         Self {
-            targets: given.to_vec(),
+            targets: given.clone(),
             settled: by_hand || settled,
             withheld: Some(Withheld::SpecLater(format!("{why}: {then}"))),
             reclaim: false,
@@ -380,17 +375,17 @@ impl Patch {
     ///
     /// # Errors
     /// A sentence, if the API server would refuse them.
-    pub fn undo(&self, pod: &Pod, held: &[NamedRequirements]) -> Result<Vec<Step>, String> {
+    pub fn undo(&self, pod: &Pod, held: &PodAmounts) -> Result<Vec<Step>, String> {
         changes(pod, &taken_back(&pod.requirements(), &self.targets, &self.undone(held)))
     }
 
     /// The spec once the patch is taken back: the patched amounts are those of `held`.
-    pub fn undone(&self, held: &[NamedRequirements]) -> Vec<NamedRequirements> {
+    pub fn undone(&self, held: &PodAmounts) -> PodAmounts {
         undone(&self.from, &self.targets, held)
     }
 
     /// The request that takes the patch back, as the API server accepted it.
-    pub fn taken_back(&self, generation: i64, held: Vec<NamedRequirements>) -> Accepted {
+    pub fn taken_back(&self, generation: i64, held: PodAmounts) -> Accepted {
         Accepted {
             targets: self.undone(&held),
             generation,

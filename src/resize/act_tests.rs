@@ -8,8 +8,8 @@ use super::{
 };
 use crate::model::objects::{Container, ContainerStatus, Pod, PodCondition, ResizePhase, ResizePolicy, annotation};
 use crate::model::{
-    Bytes, Cause, Change, KubeletVersion, MilliCpu, NamedRequirements, Outcome, Requirements, Resource, ResourceList,
-    Withheld,
+    Bytes, Cause, Change, KubeletVersion, MilliCpu, NamedRequirements, Outcome, PodAmounts, Requirements, Resource,
+    ResourceList, Withheld,
 };
 use crate::plan::{Capacity, NodeRequests, Room, pod_requests};
 
@@ -26,11 +26,8 @@ fn amounts(cpu: u64) -> Requirements {
     }
 }
 
-fn named(cpu: u64) -> Vec<NamedRequirements> {
-    vec![NamedRequirements {
-        name: "app".to_owned(),
-        resources: amounts(cpu),
-    }]
+fn named(cpu: u64) -> PodAmounts {
+    PodAmounts::from_iter([NamedRequirements::new("app", amounts(cpu))])
 }
 
 /// A pod that has what its spec says.
@@ -157,7 +154,7 @@ fn old_kubelets_and_mirror_pods_are_not_asked() {
 fn what_cannot_be_taken_away_is_not_asked_for() {
     let pod = settled(100);
     let mut wanted = named(200);
-    wanted[0].resources.limits.cpu = None;
+    wanted.containers[0].resources.limits.cpu = None;
     let error = changes(&pod, &wanted).unwrap_err().to_string();
     assert!(error.contains("container app: its limits.cpu of 200m"), "{error}");
     assert_eq!(changes(&pod, &named(100)), Ok(Vec::new()));
@@ -166,13 +163,13 @@ fn what_cannot_be_taken_away_is_not_asked_for() {
 
 #[test]
 fn pod_amounts_missing_in_the_status_count() {
-    let of_pod = |cpu| NamedRequirements::of_pod(amounts(cpu));
     let mut pod = settled(100);
     pod.spec.resources = Some(amounts(100));
     assert_eq!(pod.requirements(), named(100), "nothing says that they can be resized");
     pod.status.resources = Some(Requirements::default());
-    assert_eq!(pod.requirements().last(), Some(&of_pod(100)));
-    let wanted = [named(200), vec![of_pod(200)]].concat();
+    assert_eq!(pod.requirements().pod.as_deref(), Some(&amounts(100)));
+    let mut wanted = named(200);
+    wanted.pod = Some(Box::new(amounts(200)));
     let asked = changes(&pod, &wanted).unwrap();
     let levels: Vec<_> = asked.iter().map(|step| step.target.to_string()).collect();
     assert_eq!(levels, ["container app", "pod"]);
@@ -187,8 +184,7 @@ fn pod_amounts_missing_in_the_status_count() {
         ..amounts(100)
     });
     let granted = granted(&pod, &ResizePhase::of(&pod), None);
-    let (_, of_pod) = NamedRequirements::split(&granted);
-    let of_pod = of_pod.map(|has| (has.requests, has.limits));
+    let of_pod = granted.pod.map(|has| (has.requests, has.limits));
     assert_eq!(of_pod, Some((amounts(100).requests, amounts(200).limits)));
 }
 
@@ -254,7 +250,7 @@ fn a_failing_kubelet_is_waited_for() {
                 targets: named(wanted),
                 generation: pod.metadata.generation,
                 held: named(200),
-                before: Vec::new(),
+                before: PodAmounts::default(),
             }),
             ..Resize::default()
         };
@@ -286,9 +282,9 @@ fn a_restart_is_never_requested() {
         restart_policy: "RestartContainer".to_owned(),
     }];
     let mut wanted = named(100);
-    wanted[0].resources.limits.cpu = Some(MilliCpu::new(300));
+    wanted.containers[0].resources.limits.cpu = Some(MilliCpu::new(300));
     assert_eq!(changes(&pod, &wanted).unwrap().len(), 1, "cpu may change");
-    wanted[0].resources.limits.memory = Some(Bytes::new(300 << 20));
+    wanted.containers[0].resources.limits.memory = Some(Bytes::new(300 << 20));
     let error = changes(&pod, &wanted).unwrap_err().to_string();
     for words in [
         "container app: its limits.memory stays 200Mi instead of 300Mi",
@@ -317,23 +313,23 @@ fn an_untaken_amount_stays_granted() {
     }
     let phase = ResizePhase::of(&world.pod);
     assert_eq!(phase, ResizePhase::Withheld(Withheld::Deferred("why".to_owned())));
-    assert_eq!(granted(&world.pod, &phase, world.held.as_deref()), named(100));
+    assert_eq!(granted(&world.pod, &phase, world.held.as_ref()), named(100));
 }
 
 /// A pod, what its kubelet has really set aside, and what is remembered of before the last request.
 struct World {
     pod: Pod,
-    set_aside: Vec<NamedRequirements>,
-    held: Option<Vec<NamedRequirements>>,
+    set_aside: PodAmounts,
+    held: Option<PodAmounts>,
 }
 
 impl World {
     fn step(&mut self, event: &Event) {
-        let allocated = NamedRequirements::same(&self.set_aside, &self.pod.requirements());
+        let allocated = self.set_aside.same(&self.pod.requirements());
         match event {
             Event::Ask(cpu) => {
                 if !changes(&self.pod, &named(*cpu)).unwrap().is_empty() {
-                    self.held = Some(granted(&self.pod, &ResizePhase::of(&self.pod), self.held.as_deref()));
+                    self.held = Some(granted(&self.pod, &ResizePhase::of(&self.pod), self.held.as_ref()));
                     ask(&mut self.pod, *cpu);
                 }
             }
@@ -377,19 +373,19 @@ proptest! {
             let spec = world.pod.requirements();
             let kernel = match &grants {
                 Ok(()) => spec.clone(),
-                Err(_) => granted(&world.pod, &phase, world.held.as_deref()),
+                Err(_) => granted(&world.pod, &phase, world.held.as_ref()),
             };
             // The spec, once the kubelet has it or while nothing speaks against it; else what the kubelet once gave.
             let fast = roomy && phase == ResizePhase::Accepted;
-            prop_assert!(fast && NamedRequirements::same(&kernel, &spec) || ever.contains(&kernel), "{event:?}: {kernel:?} in {phase:?}");
+            prop_assert!(fast && kernel.same(&spec) || ever.contains(&kernel), "{event:?}: {kernel:?} in {phase:?}");
             if let Err(Withheld::Deferred(_) | Withheld::Infeasible(_)) = grants {
-                prop_assert!(NamedRequirements::same(&kernel, &firm), "{event:?}: a refusal changes what is held");
+                prop_assert!(kernel.same(&firm), "{event:?}: a refusal changes what is held");
             }
             if phase != ResizePhase::Accepted {
                 firm = kernel.clone();
             }
             if phase == ResizePhase::Settled {
-                prop_assert!(NamedRequirements::same(&kernel, &spec) && NamedRequirements::same(&world.set_aside, &spec));
+                prop_assert!(kernel.same(&spec) && world.set_aside.same(&spec));
             }
         }
     }
@@ -426,10 +422,7 @@ fn a_lone_limit_is_requested_with_its_request() {
         },
         ..Requirements::default()
     };
-    let wanted = vec![NamedRequirements {
-        name: "app".to_owned(),
-        resources: limit,
-    }];
+    let wanted = PodAmounts::from_iter([NamedRequirements::new("app", limit)]);
     let mut pod = Pod::default();
     pod.spec.containers = vec![Container {
         name: "app".to_owned(),
@@ -443,7 +436,7 @@ fn a_lone_limit_is_requested_with_its_request() {
     assert_eq!((to.requests, to.limits), (limit.limits, limit.limits));
     pod.spec.containers[0].resources = to;
     assert_eq!(changes(&pod, &wanted), Ok(Vec::new()));
-    assert!(NamedRequirements::same(&wanted, &pod.requirements()));
+    assert!(wanted.same(&pod.requirements()));
 }
 
 fn facts() -> Facts {

@@ -1,15 +1,11 @@
 //! The amounts of a spec one by one: which of them a request changes, and what becomes of the request beside edits of other
 //! clients. Pure.
 
-use crate::model::{NamedRequirements, Requirements, Resource};
+use crate::model::{PodAmounts, Requirements, Resource};
 
 /// The amounts to which a request that changes the spec `from` into `to` is taken back: those of `held` where the request changes an
 /// amount, and those of `from` elsewhere.
-pub fn undone(
-    from: &[NamedRequirements],
-    to: &[NamedRequirements],
-    held: &[NamedRequirements],
-) -> Vec<NamedRequirements> {
+pub fn undone(from: &PodAmounts, to: &PodAmounts, held: &PodAmounts) -> PodAmounts {
     each(from, [to, held], |from, [to, held]| {
         let undo = |[from, to, held]: [Option<u64>; 3]| if from == to { from } else { held.or(from) };
         Requirements::choose([from, to, held], undo)
@@ -18,11 +14,7 @@ pub fn undone(
 
 /// The `spec` without what it still has of a request for the amounts `asked`: it gets the amounts `before` there. The amounts
 /// that another client has set since stay, and so does a resource whose request would be above its limit.
-pub fn taken_back(
-    spec: &[NamedRequirements],
-    asked: &[NamedRequirements],
-    before: &[NamedRequirements],
-) -> Vec<NamedRequirements> {
+pub fn taken_back(spec: &PodAmounts, asked: &PodAmounts, before: &PodAmounts) -> PodAmounts {
     each(spec, [asked, before], |spec, [asked, before]| {
         let restore = |[has, asked, before]: [Option<u64>; 3]| if has == asked { before.or(has) } else { has };
         Requirements::choose([spec, asked, before], restore).valid_or(spec)
@@ -31,43 +23,37 @@ pub fn taken_back(
 
 /// The amounts of `spec` that are neither in `known` nor in one of the `parts`. All others are unset.
 pub(super) fn edits<'a>(
-    known: &[NamedRequirements],
-    spec: &[NamedRequirements],
-    parts: impl Iterator<Item = &'a Vec<NamedRequirements>>,
-) -> Vec<NamedRequirements> {
+    known: &'a PodAmounts,
+    spec: &PodAmounts,
+    parts: impl Iterator<Item = &'a PodAmounts>,
+) -> PodAmounts {
     let new = |[has, known]: [Option<u64>; 2]| has.filter(|_| has != known);
-    let known_too = spec
-        .iter()
-        .filter(|named| NamedRequirements::find(known, &named.name).is_some());
-    let spec: Vec<_> = known_too.cloned().collect();
-    let edited = each(&spec, [known], |spec, [known]| Requirements::choose([spec, known], new));
-    let edited = parts.fold(edited, |edited, part| {
+    let mut edited = std::iter::once(known).chain(parts).fold(spec.clone(), |edited, part| {
         each(&edited, [part], |edited, [part]| {
             Requirements::choose([edited, part], new)
         })
     });
-    let is_set = |named: &NamedRequirements| named.resources != Requirements::default();
-    edited.into_iter().filter(is_set).collect()
+    let unset = Requirements::default();
+    let is_known = |name: &str| known.container(name).is_some();
+    let containers = &mut edited.containers;
+    containers.retain(|edit| edit.resources != unset && is_known(&edit.name));
+    edited.pod.take_if(|edit| **edit == unset || known.pod.is_none());
+    edited
 }
 
 /// Whether another client's `edits` are of amounts that the cgroups have ahead of the spec: those that differ between the spec
 /// `before` and the `targets`, and those that an operator has `set`.
-pub(super) fn overtake(
-    edits: &[NamedRequirements],
-    before: &[NamedRequirements],
-    targets: &[NamedRequirements],
-    set: &[NamedRequirements],
-) -> bool {
+pub(super) fn overtake(edits: &PodAmounts, before: &PodAmounts, targets: &PodAmounts, set: &PodAmounts) -> bool {
     let ahead = |[edit, before, target, set]: [Option<u64>; 4]| edit.filter(|_| before != target || set.is_some());
-    edits.iter().any(|NamedRequirements { name, resources: edit }| {
-        let of = |all| NamedRequirements::find(all, name).copied().unwrap_or_default();
-        let [before, target] = [before, targets].map(|all| of(all).with_requests());
-        Requirements::choose([edit, &before, &target, &of(set)], ahead) != Requirements::default()
+    edits.iter().any(|(of, edit)| {
+        let [before, target, set] = [before, targets, set].map(|all| all.get(of).copied().unwrap_or_default());
+        let [before, target] = [before, target].map(Requirements::with_requests);
+        Requirements::choose([edit, &before, &target, &set], ahead) != Requirements::default()
     })
 }
 
 /// The least of both amounts, where both are set.
-pub(super) fn least(one: &[NamedRequirements], other: &[NamedRequirements]) -> Vec<NamedRequirements> {
+pub(super) fn least(one: &PodAmounts, other: &PodAmounts) -> PodAmounts {
     each(one, [other], |one, [other]| {
         Requirements::choose([one, other], |[one, other]| match (one, other) {
             (Some(one), Some(other)) => Some(one.min(other)),
@@ -76,46 +62,40 @@ pub(super) fn least(one: &[NamedRequirements], other: &[NamedRequirements]) -> V
     })
 }
 
-/// Combines the amounts of each container of `all` with those of the same container of the `others`. A container that one of the
-/// others does not have stays as it is.
+/// Combines the amounts of each container of `all`, and of the pod, with the same ones of the `others`. Those that one of the
+/// others does not have stay as they are.
 fn each<const N: usize>(
-    all: &[NamedRequirements],
-    others: [&[NamedRequirements]; N],
+    all: &PodAmounts,
+    others: [&PodAmounts; N],
     combine: impl Fn(&Requirements, [&Requirements; N]) -> Requirements,
-) -> Vec<NamedRequirements> {
-    let combined = all.iter().map(|NamedRequirements { name, resources }| {
-        let found = others.map(|other| NamedRequirements::find(other, name).map(|found| found.with_requests()));
-        let resources = match found.iter().all(Option::is_some) {
-            true => combine(
-                resources,
-                found.each_ref().map(|found| found.as_ref().unwrap_or(resources)),
-            ),
-            false => *resources,
-        };
-        NamedRequirements::new(name, resources)
-    });
-    combined.collect()
+) -> PodAmounts {
+    let mut combined = all.clone();
+    for (of, resources) in combined.iter_mut() {
+        let found = others.map(|other| Some(other.get(of)?.with_requests()));
+        if found.iter().all(Option::is_some) {
+            let found = found.map(Option::unwrap_or_default);
+            *resources = combine(resources, found.each_ref());
+        }
+    }
+    combined
 }
 
 /// Whether every amount of `whole` is in one of the `parts`. A container that no part names is ignored.
-pub fn is_made_of(parts: &[&Vec<NamedRequirements>], whole: &[NamedRequirements]) -> bool {
-    whole.iter().all(|named| {
-        let of = |part: &&Vec<NamedRequirements>| NamedRequirements::find(part, &named.name).map(Requirements::amounts);
-        let of: Vec<[u64; 4]> = parts.iter().filter_map(of).collect();
-        let mut all = named.resources.amounts().into_iter().enumerate();
-        of.is_empty() || all.all(|(number, amount)| of.iter().any(|part| part[number] == amount))
+pub fn is_made_of(parts: &[&PodAmounts], whole: &PodAmounts) -> bool {
+    whole.iter().all(|(of, resources)| {
+        let parts = parts.iter().filter_map(|part| part.get(of));
+        let parts: Vec<[u64; 4]> = parts.map(Requirements::amounts).collect();
+        let mut all = resources.amounts().into_iter().enumerate();
+        parts.is_empty() || all.all(|(number, amount)| parts.iter().any(|part| part[number] == amount))
     })
 }
 
-/// The resources of which these give a container different amounts.
-pub fn differing(one: &[NamedRequirements], other: &[NamedRequirements]) -> Vec<Resource> {
-    let amounts = |all: &[NamedRequirements], name: &str, resource| {
-        NamedRequirements::find(all, name)
-            .map(|named| named.with_requests().of(resource).map(Option::unwrap_or_default))
-    };
+/// The resources of which these give a container, or the pod, different amounts.
+pub fn differing(one: &PodAmounts, other: &PodAmounts) -> Vec<Resource> {
+    let amounts = |has: &Requirements, resource| has.with_requests().of(resource).map(Option::unwrap_or_default);
     let differs = |resource: &Resource| {
-        let mut names = one.iter().map(|named| &named.name);
-        names.any(|name| amounts(one, name, *resource) != amounts(other, name, *resource))
+        let mut all = one.iter();
+        all.any(|(of, one)| other.get(of).map(|other| amounts(other, *resource)) != Some(amounts(one, *resource)))
     };
     Resource::ALL.into_iter().filter(differs).collect()
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Accepted;
-use crate::model::NamedRequirements;
+use crate::model::PodAmounts;
 
 /// The API server did not make the requested change.
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +50,7 @@ pub enum Answer {
     /// The API server has accepted it, or the request that took it back.
     Accepted(Accepted),
     /// The API server has accepted it. The request that takes it back, to these amounts, has no answer.
-    TakingBack(Vec<NamedRequirements>),
+    TakingBack(PodAmounts),
 }
 
 impl Answer {

@@ -1,7 +1,7 @@
 //! What the kubelet has granted a pod so far, and the node's room for more. Pure.
 
 use crate::model::objects::{Pod, ResizePhase};
-use crate::model::{KubeletVersion, NamedRequirements, Resource, ResourceList, Withheld};
+use crate::model::{KubeletVersion, NamedRequirements, PodAmounts, Resource, ResourceList, Withheld};
 use crate::plan::{NoRoom, Room, larger, pod_requests};
 
 /// Whether the cgroups may get the patched amounts in this phase: once the kubelet has allocated them, and before that if the
@@ -18,7 +18,7 @@ pub(super) fn grants(phase: &ResizePhase, room: Result<(), String>) -> Result<()
 
 /// The kubelet's grant to the containers: the spec once the kubelet has allocated that. Before, and if it could not
 /// write the spec, the amounts `held` at the time of the request, or else those that the kubelet reports.
-pub fn granted(pod: &Pod, phase: &ResizePhase, held: Option<&[NamedRequirements]>) -> Vec<NamedRequirements> {
+pub fn granted(pod: &Pod, phase: &ResizePhase, held: Option<&PodAmounts>) -> PodAmounts {
     match (phase, held) {
         (ResizePhase::InProgress | ResizePhase::Settled, _) => pod.requirements(),
         (_, Some(held)) => pod.with_requirements(held).requirements(),
@@ -27,30 +27,26 @@ pub fn granted(pod: &Pod, phase: &ResizePhase, held: Option<&[NamedRequirements]
 }
 
 /// Whether a memory limit comes down from the granted amounts to the wanted ones.
-pub(super) fn lowers_memory(granted: &[NamedRequirements], wanted: &[NamedRequirements]) -> bool {
-    granted.iter().any(|has| {
-        let wanted = NamedRequirements::find(wanted, &has.name).and_then(|wanted| wanted.limits.memory);
-        wanted.is_some() && wanted < has.resources.limits.memory
+pub(super) fn lowers_memory(granted: &PodAmounts, wanted: &PodAmounts) -> bool {
+    granted.iter().any(|(of, has)| {
+        let wanted = wanted.get(of).and_then(|wanted| wanted.limits.memory);
+        wanted.is_some() && wanted < has.limits.memory
     })
 }
 
 /// The kubelet's report: allocated requests, and limits in force. Takes the spec's amounts where it reports nothing.
 /// The fast path may have changed the limits in force.
-fn reported(pod: &Pod) -> Vec<NamedRequirements> {
+fn reported(pod: &Pod) -> PodAmounts {
     let mut all = pod.requirements();
-    for named in &mut all {
-        if named.is_of_pod() {
-            named.resources.overlay(&pod.status.resources.unwrap_or_default());
-        }
-        let Some(status) = pod.container_status(&named.name) else {
+    if let (Some(own), Some(in_force)) = (&mut all.pod, &pod.status.resources) {
+        own.overlay(in_force);
+    }
+    for NamedRequirements { name, resources } in &mut all.containers {
+        let Some(status) = pod.container_status(name) else {
             continue;
         };
-        if let Some(in_force) = status.resources {
-            named.resources = in_force;
-        }
-        if let Some(requests) = status.allocated_resources {
-            named.resources.requests = requests;
-        }
+        *resources = status.resources.unwrap_or(*resources);
+        resources.requests = status.allocated_resources.unwrap_or(resources.requests);
     }
     all
 }
@@ -58,12 +54,12 @@ fn reported(pod: &Pod) -> Vec<NamedRequirements> {
 /// Whether the node has room for a pod with the `wanted` amounts, beyond the amounts allocated to the pod.
 ///
 /// Errors: [`NoRoom`] with the numbers, for the first resource that does not fit.
-pub fn check_room(room: &Room, pod: &Pod, wanted: &[NamedRequirements], kubelet: KubeletVersion) -> Result<(), NoRoom> {
+pub fn check_room(room: &Room, pod: &Pod, wanted: &PodAmounts, kubelet: KubeletVersion) -> Result<(), NoRoom> {
     room.check(allocated(pod, kubelet), pod_requests(pod, wanted, kubelet))
 }
 
 /// Whether a pod would take more of its node with the `wanted` amounts than the kubelet has allocated to the pod.
-pub(super) fn grows(pod: &Pod, wanted: &[NamedRequirements], kubelet: KubeletVersion) -> bool {
+pub(super) fn grows(pod: &Pod, wanted: &PodAmounts, kubelet: KubeletVersion) -> bool {
     let before = allocated(pod, kubelet);
     let after = pod_requests(pod, wanted, kubelet);
     let grows = |resource| after.amount(resource) > before.amount(resource);
@@ -80,7 +76,7 @@ fn allocated(pod: &Pod, kubelet: KubeletVersion) -> ResourceList {
 pub fn reserved(pod: &Pod, kubelet: KubeletVersion) -> ResourceList {
     let allocated = allocated(pod, kubelet);
     match ResizePhase::of(pod) {
-        ResizePhase::Accepted => larger(allocated, pod_requests(pod, &[], kubelet)),
+        ResizePhase::Accepted => larger(allocated, pod_requests(pod, PodAmounts::NONE, kubelet)),
         ResizePhase::Withheld(_) | ResizePhase::InProgress | ResizePhase::Settled => allocated,
     }
 }

@@ -32,7 +32,7 @@ pub use request::{Accepted, Prepared, WrittenAhead};
 pub use support::{NodeSupport, Support, Unreported};
 
 use crate::model::objects::{Container, Pod, ResizePhase};
-use crate::model::{NamedRequirements, Outcome, Resource, Withheld};
+use crate::model::{Outcome, PodAmounts, Resource, Withheld};
 
 /// At most one request in this time is sent because the kubelet is about to lower a limit.
 const SEND_EVERY: Duration = Duration::from_secs(1);
@@ -154,35 +154,33 @@ impl Resize {
     }
 
     /// The kubelet's grant before the request that was accepted last.
-    fn held(&self) -> Option<&[NamedRequirements]> {
-        self.accepted.as_ref().map(|accepted| accepted.held.as_slice())
+    fn held(&self) -> Option<&PodAmounts> {
+        self.accepted.as_ref().map(|accepted| &accepted.held)
     }
 
     /// The kubelet's grant to the containers of `pod`, before requests without an answer.
-    pub fn granted(&self, pod: &Pod) -> Vec<NamedRequirements> {
-        let prepared = self.prepared.as_ref().map(|prepared| prepared.held.as_slice());
+    pub fn granted(&self, pod: &Pod) -> PodAmounts {
+        let prepared = self.prepared.as_ref().map(|prepared| &prepared.held);
         granted(pod, &ResizePhase::of(pod), prepared.or_else(|| self.held()))
     }
 
     /// Whether the API server has the requests of these targets from this agent: it has accepted them, or has not answered.
     /// Limits may differ: temporary and kept limits are in the patch, too.
-    pub fn has_asked_for(&self, targets: &[NamedRequirements]) -> bool {
+    pub fn has_asked_for(&self, targets: &PodAmounts) -> bool {
         let accepted = self.accepted.iter().map(|accepted| &accepted.targets);
         let prepared = self.prepared.iter();
         let prepared = prepared.flat_map(|prepared| prepared.earlier.iter().chain([&prepared.targets]));
-        let has = |asked: &[NamedRequirements], named: &NamedRequirements| {
-            NamedRequirements::find(asked, &named.name).is_some_and(|asked| asked.requests == named.resources.requests)
-        };
-        accepted
-            .chain(prepared)
-            .any(|asked| targets.iter().all(|named| has(asked, named)))
+        accepted.chain(prepared).any(|asked| {
+            let mut targets = targets.iter();
+            targets.all(|(of, target)| asked.get(of).is_some_and(|asked| asked.requests == target.requests))
+        })
     }
 
     /// The amounts that another client has set in the spec since `before`: those that this agent has not requested. All others
     /// are unset.
-    pub fn edits_of_others(&self, before: &Pod, pod: &Pod) -> Vec<NamedRequirements> {
+    pub fn edits_of_others(&self, before: &Pod, pod: &Pod) -> PodAmounts {
         if pod.metadata.generation <= before.metadata.generation || self.unseen(pod).is_some() {
-            return Vec::new();
+            return PodAmounts::default();
         }
         let accepted = self.accepted.as_ref();
         let known = accepted.map_or_else(|| before.requirements(), |accepted| accepted.spec(before));
@@ -192,7 +190,7 @@ impl Resize {
     }
 
     /// The spec of `pod` without requests of this agent that the kubelet has not allocated; `None` if there are none.
-    pub fn without_requests(&self, pod: &Pod) -> Option<Vec<NamedRequirements>> {
+    pub fn without_requests(&self, pod: &Pod) -> Option<PodAmounts> {
         if let Some(prepared) = &self.prepared {
             // The API server may carry out the request still.
             let undone = prepared.undone();
@@ -201,7 +199,7 @@ impl Resize {
         let accepted = self.accepted.as_ref()?;
         let spec = accepted.spec(pod);
         let without = accepted.without_requests(pod, spec.clone());
-        (!NamedRequirements::same(&without, &spec)).then_some(without)
+        (!without.same(&spec)).then_some(without)
     }
 
     /// The accepted request that `pod` does not show yet, because the object is older.
@@ -234,7 +232,7 @@ impl Resize {
     /// Whether the spec of `pod` is the one that was accepted last.
     pub fn is_spec_of(&self, pod: &Pod) -> bool {
         let accepted = self.accepted.as_ref();
-        accepted.is_some_and(|accepted| NamedRequirements::same(&accepted.targets, &pod.requirements()))
+        accepted.is_some_and(|accepted| accepted.targets.same(&pod.requirements()))
     }
 
     /// Whether the kubelet is about to write a memory limit that is lower than one of `given`.
@@ -244,8 +242,7 @@ impl Resize {
             (None, ResizePhase::Settled | ResizePhase::Withheld(Withheld::Infeasible(_))) => return false,
             (None, _) => pod.requirements(),
         };
-        let limit = |name: &str| NamedRequirements::find(&spec, name)?.limits.get(Resource::Memory);
-        let lowers = |(name, given)| limit(name).is_some_and(|asked| asked < given);
+        let lowers = |(name, given)| spec.limit(name, Resource::Memory).is_some_and(|asked| asked < given);
         given.into_iter().any(lowers)
     }
 
@@ -271,23 +268,23 @@ impl Resize {
 
     /// Takes what another client has set in the spec of `pod` since the cgroups were written ahead of it. Returns whether that is an
     /// amount that the cgroups have ahead: with the `targets`, or because an operator has `set` it.
-    pub fn is_overtaken(&mut self, pod: &Pod, targets: &Vec<NamedRequirements>, set: &[NamedRequirements]) -> bool {
+    pub fn is_overtaken(&mut self, pod: &Pod, targets: &PodAmounts, set: &PodAmounts) -> bool {
         let is_ours = self.is_spec_of(pod);
         let Some(written) = self.written_ahead.as_mut().filter(|_| !is_ours) else {
             return false;
         };
         let edits = amounts::edits(&written.spec, &pod.requirements(), std::iter::once(targets));
         let is_overtaken = amounts::overtake(&edits, &written.spec, targets, set);
-        for named in written.spec.iter_mut().filter(|_| !is_overtaken) {
-            if let Some(edit) = NamedRequirements::find(&edits, &named.name) {
-                named.resources.overlay(edit);
+        for (of, resources) in written.spec.iter_mut().filter(|_| !is_overtaken) {
+            if let Some(edit) = edits.get(of) {
+                resources.overlay(edit);
             }
         }
         is_overtaken
     }
 
     /// Takes the state of an earlier agent, which may have taken its last request back to the amounts `undone`.
-    pub fn restored(&mut self, pod: &Pod, undone: impl FnOnce(Vec<NamedRequirements>) -> Vec<NamedRequirements>) {
+    pub fn restored(&mut self, pod: &Pod, undone: impl FnOnce(PodAmounts) -> PodAmounts) {
         if let Some(prepared) = &mut self.prepared {
             let known = prepared.undone();
             let undone = undone(known.clone());
@@ -375,7 +372,7 @@ impl Resize {
     }
 
     /// Notes a request for these targets that is about to be sent, or that has no answer.
-    fn prepare(&mut self, pod: &Pod, targets: &[NamedRequirements], held: &[NamedRequirements]) {
+    fn prepare(&mut self, pod: &Pod, targets: &PodAmounts, held: &PodAmounts) {
         let unseen = self.unseen(pod).map(|accepted| accepted.targets.clone());
         let (before, earlier) = match self.prepared.take() {
             Some(mut prepared) => {
@@ -386,8 +383,8 @@ impl Resize {
             None => (unseen.unwrap_or_else(|| pod.requirements()), Vec::new()),
         };
         self.prepared = Some(Prepared {
-            targets: targets.to_vec(),
-            held: held.to_vec(),
+            targets: targets.clone(),
+            held: held.clone(),
             before,
             earlier,
         });
@@ -440,7 +437,7 @@ impl Resize {
             return;
         };
         let spec = pod.requirements();
-        let is_spec = |targets: &Vec<NamedRequirements>| NamedRequirements::same(targets, &spec);
+        let is_spec = |targets: &PodAmounts| targets.same(&spec);
         // The object may be older than the patches, even if one of them goes back to the spec before.
         if !prepared.before.is_empty() && is_spec(&prepared.before) {
             return;

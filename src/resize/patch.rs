@@ -1,28 +1,28 @@
 //! The steps of a patch of a pod's amounts, and what admission made of them. Pure.
 
 use crate::model::objects::{Container, Pod};
-use crate::model::{Change, NamedRequirements, Requirements, Resource, Step, Target};
+use crate::model::{Change, PodAmounts, Requirements, Resource, Step, Target};
 
 /// The steps of a patch after which the pod's spec has the wanted amounts: one for each container that differs.
 ///
 /// # Errors
 /// A sentence, if the API server would refuse the patch because it removes an amount, or the kubelet would restart a container.
-pub fn changes(pod: &Pod, wanted: &[NamedRequirements]) -> Result<Vec<Step>, String> {
+pub fn changes(pod: &Pod, wanted: &PodAmounts) -> Result<Vec<Step>, String> {
     let mut steps = Vec::new();
-    for NamedRequirements { name, resources } in wanted {
+    for (of, resources) in wanted.iter() {
         // The API server would fill in the requests.
         let to = resources.with_requests();
-        let (target, from) = match pod.container(name) {
-            Some(container) => {
+        let from = match of {
+            Some(name) => {
+                let Some(container) = pod.container(name) else { continue };
                 check(container, &to)?;
-                (Target::Container(name.clone()), container.resources)
+                container.resources
             }
-            None if name.is_empty() => (Target::Pod, pod.spec.resources.unwrap_or_default()),
-            None => continue,
+            None => pod.spec.resources.unwrap_or_default(),
         };
         if from != to {
             steps.push(Step {
-                target,
+                target: of.into(),
                 change: Change::Resize { from, to },
             });
         }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::model::objects::{Container, ContainerStatus};
-use crate::model::{Bytes, Cause, Requirements};
+use crate::model::{Bytes, Cause, NamedRequirements, Requirements};
 
 fn of(limit: u64) -> Requirements {
     let mut has = Requirements::default();
@@ -8,11 +8,8 @@ fn of(limit: u64) -> Requirements {
     has
 }
 
-fn named(limit: u64) -> Vec<NamedRequirements> {
-    vec![NamedRequirements {
-        name: "app".to_owned(),
-        resources: of(limit),
-    }]
+fn named(limit: u64) -> PodAmounts {
+    PodAmounts::from_iter([NamedRequirements::new("app", of(limit))])
 }
 
 /// A pod whose spec was given this limit, which its kubelet has not written yet.
@@ -33,12 +30,12 @@ fn asked(limit: u64) -> Pod {
     pod
 }
 
-fn accepted(limit: u64, generation: i64, held: Vec<NamedRequirements>) -> Resize {
+fn accepted(limit: u64, generation: i64, held: PodAmounts) -> Resize {
     Resize {
         accepted: Some(Accepted {
             targets: named(limit),
             generation,
-            before: Vec::new(),
+            before: PodAmounts::default(),
             held,
         }),
         ..Resize::default()
@@ -52,7 +49,7 @@ fn a_late_kubelet_may_lower_a_grown_limit() {
     assert!(nothing.is_about_to_lower(&pod, [("app", 101)]));
     assert!(!nothing.is_about_to_lower(&pod, [("app", 100)]));
     assert!(!nothing.is_about_to_lower(&pod, [("other", 101)]));
-    let unseen = accepted(150, 3, Vec::new());
+    let unseen = accepted(150, 3, PodAmounts::default());
     assert!(!unseen.is_about_to_lower(&pod, [("app", 120)]), "asked for more since");
     assert!(unseen.is_about_to_lower(&pod, [("app", 151)]));
     pod.status.observed_generation = 2;
@@ -76,7 +73,7 @@ fn the_fallback_is_the_latest_settled_spec() {
         ..crate::model::objects::PodCondition::default()
     }];
     resize.observe_settled(&pod);
-    let held = resize.accepted.as_ref().map(|accepted| accepted.held.as_slice());
+    let held = resize.accepted.as_ref().map(|accepted| &accepted.held);
     assert_eq!(granted(&pod, &ResizePhase::of(&pod), held), named(100));
 }
 
@@ -106,8 +103,8 @@ fn each_unanswered_request_is_recognised() {
 fn mixed_unanswered_requests_are_recognised() {
     let both = |app: u64, side: u64| {
         let mut both = named(app);
-        both.extend(named(side));
-        both[1].name = "side".to_owned();
+        both.containers.extend(named(side).containers);
+        both.containers[1].name = "side".to_owned();
         both
     };
     let unanswered = Resize {

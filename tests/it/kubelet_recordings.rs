@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 
 use vscaled::model::objects::Pod;
 use vscaled::model::{
-    CgroupVersion, Change, ControlFile, Driver, KubeletVersion, NamedRequirements, NodeTraits, PageSize, PodTree,
-    QosClass, RuntimeKind, Target, WeightFormula,
+    CgroupVersion, Change, ControlFile, Driver, KubeletVersion, NamedRequirements, NodeTraits, PageSize, PodAmounts,
+    PodTree, QosClass, RuntimeKind, Target, WeightFormula,
 };
 use vscaled::plan::{Hierarchy, Plan, hierarchy};
 
@@ -130,7 +130,7 @@ impl Case {
     }
 
     /// The targets of the patched containers.
-    fn targets(&self) -> Vec<NamedRequirements> {
+    fn targets(&self) -> PodAmounts {
         serde_json::from_value::<Pod>(self.patched())
             .unwrap()
             .spec
@@ -156,7 +156,7 @@ fn merge(into: &mut Value, patch: &Value) {
 }
 
 fn before(recording: &Recording, case: &Case) -> Hierarchy {
-    hierarchy(&case.pod(), &[], &recording.traits())
+    hierarchy(&case.pod(), PodAmounts::NONE, &recording.traits())
 }
 
 #[test]

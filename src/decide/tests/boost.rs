@@ -228,7 +228,7 @@ fn without_a_recommendation_the_origin_returns() {
         assert_eq!(decision.reason, Reason::StartupBoostEnded, "{case}");
         assert_eq!(cpu(&decision, "app"), "100m/300m", "{case}");
         assert_eq!(memory(&decision, "app"), "200Mi/600Mi", "{case}");
-        let resources = decision.containers[0].resources;
+        let resources = decision.amounts.containers[0].resources;
         pod_of(&mut view).spec.containers[0].resources = resources;
         let decision = decide_one(&view);
         assert_ne!(decision.action(), Action::Resize, "{case}");
@@ -366,7 +366,7 @@ fn the_record_says_a_boost_ended() {
         &index(&view),
         now(),
         &Options::default(),
-        Some(&*ended.containers),
+        Some(&ended.amounts),
     );
     assert_eq!((later.action(), cpu(&later, "app")), (Action::None, "200m/600m".into()));
     let mut raised = view.clone();
@@ -382,7 +382,7 @@ fn the_record_says_a_boost_ended() {
         &index(&raised),
         now(),
         &Options::default(),
-        Some(&*ended.containers),
+        Some(&ended.amounts),
     );
     assert_eq!(
         near.reason,
@@ -396,7 +396,7 @@ fn the_record_says_a_boost_ended() {
         &index(&unready),
         now(),
         &Options::default(),
-        Some(&*ended.containers),
+        Some(&ended.amounts),
     );
     assert_eq!(
         (unready.action(), cpu(&unready, "app")),

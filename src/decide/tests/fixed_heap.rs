@@ -73,10 +73,10 @@ proptest! {
         let odd = &mut pod_of(&mut view).spec.containers[0].resources;
         odd.limits.memory = Some(Bytes::new(limit * MIB + 1234));
         let decision = decide_one(&view);
-        let becomes = decision.containers[0].resources.limits.memory.unwrap().get();
+        let becomes = decision.amounts.containers[0].resources.limits.memory.unwrap().get();
         let needed = heap * MIB + (heap * MIB / 10).max(64 * MIB);
         prop_assert!(becomes >= needed.min(limit * MIB + 1234), "{becomes}");
-        pod_of(&mut view).spec.containers[0].resources = decision.containers[0].resources;
+        pod_of(&mut view).spec.containers[0].resources = decision.amounts.containers[0].resources;
         let again = decide_one(&view);
         prop_assert!(matches!(again.reason, Reason::InRange | Reason::TooYoung | Reason::AtTarget), "{again:?}");
     }

@@ -1,7 +1,7 @@
 //! The pod's own resources, where its kubelet resizes them in place.
 
 use super::*;
-use crate::model::{Action, NamedRequirements, Reason};
+use crate::model::{Action, Reason};
 
 /// [`WEB`] in a pod with resources of its own, of which the kubelet says that it can resize them.
 fn own(resources: &str, policy: &str) -> NodeView {
@@ -9,16 +9,14 @@ fn own(resources: &str, policy: &str) -> NodeView {
     let mut view = view(&WEB.replacen("status:\n", &policy, 1));
     let pod = pod_of(&mut view);
     pod.spec.resources = Some(serde_json::from_str(resources).unwrap());
-    pod.status.resources = Some(crate::model::Requirements::default());
+    pod.status.resources = Some(Requirements::default());
     view
 }
 
 /// `request/limit` of the pod's own memory after the decision.
 fn pod_memory(decision: &PodDecision) -> String {
-    let (containers, pod) = NamedRequirements::split(&decision.containers);
-    assert_eq!(containers.len(), 1);
-    let of_pod = NamedRequirements::of_pod(*pod.unwrap());
-    amounts(&[of_pod], "", Resource::Memory)
+    assert_eq!(decision.amounts.containers.len(), 1);
+    amounts(decision.amounts.pod.as_deref().unwrap(), Resource::Memory)
 }
 
 const ROOMY: &str = r#"{"requests": {"memory": "150Mi"}, "limits": {"memory": "500Mi"}}"#;
@@ -37,7 +35,7 @@ fn the_pods_own_amounts_change_by_as_much_as_its_containers() {
     );
     let mut view = own(ROOMY, "");
     let pod = pod_of(&mut view);
-    *pod = pod.with_requirements(&decision.containers);
+    *pod = pod.with_requirements(&decision.amounts);
     assert_eq!(decide_one(&view).action(), Action::None, "and then they stay");
 }
 
@@ -74,7 +72,7 @@ fn unresized_pod_levels_bound_containers() {
     pod_of(&mut view).status.resources = None;
     let decision = decide_one(&view);
     assert_eq!(
-        (decision.reason, decision.containers.len()),
+        (decision.reason, decision.amounts.containers.len()),
         (Reason::PodLevelExceeded, 1)
     );
 }

@@ -7,14 +7,14 @@ use super::arbitrary::{anything, sensible};
 use super::*;
 use crate::decide::decide_pod;
 use crate::model::objects::{ContainerPolicy, ControlledValues};
-use crate::model::{Action, Reason, Requirements};
+use crate::model::{Action, Reason};
 
 /// Container, what it had and what it gets, for each resource that changes.
 fn changes<'a>(
     view: &'a NodeView,
     decision: &'a PodDecision,
 ) -> impl Iterator<Item = (&'a str, Requirements, Requirements, Resource)> {
-    let pairs = view.pods[0].spec.containers.iter().zip(&decision.containers);
+    let pairs = view.pods[0].spec.containers.iter().zip(&decision.amounts.containers);
     let each = pairs.flat_map(|(was, becomes)| {
         Resource::ALL.map(|resource| (was.name.as_str(), was.resources, becomes.resources, resource))
     });
@@ -26,7 +26,7 @@ fn amount_of(policy: Option<&ContainerPolicy>, bound: impl Fn(&ContainerPolicy) 
 }
 
 /// The decision after `applied` was carried out, any time later.
-fn later(view: &NodeView, applied: Option<&[NamedRequirements]>, hours: i64) -> PodDecision {
+fn later(view: &NodeView, applied: Option<&PodAmounts>, hours: i64) -> PodDecision {
     let then = now() + SignedDuration::from_hours(hours);
     decide_pod(&view.pods[0], &index(view), then, &Options::default(), applied)
 }
@@ -78,7 +78,7 @@ proptest! {
     #[test]
     fn requests_never_pass_limits(view in sensible()) {
         let decision = decide_one(&view);
-        for container in &decision.containers {
+        for container in &decision.amounts.containers {
             for resource in Resource::ALL {
                 if let Some(limit) = container.resources.limits.get(resource) {
                     prop_assert!(container.resources.requests.amount(resource) <= limit, "{container:?}");
@@ -91,7 +91,7 @@ proptest! {
     fn the_qos_class_stays(view in sensible()) {
         let decision = decide_one(&view);
         let mut after = Pod::clone(&view.pods[0]);
-        for (container, becomes) in after.spec.containers.iter_mut().zip(&decision.containers) {
+        for (container, becomes) in after.spec.containers.iter_mut().zip(&decision.amounts.containers) {
             container.resources = becomes.resources;
         }
         prop_assert_eq!(view.pods[0].qos_class(), after.computed_qos());
@@ -110,7 +110,7 @@ proptest! {
     #[test]
     fn without_a_resize_the_spec_counts(view in sensible()) {
         let decision = decide_one(&view);
-        prop_assert_eq!(decision.containers.len(), view.pods[0].spec.containers.len());
+        prop_assert_eq!(decision.amounts.containers.len(), view.pods[0].spec.containers.len());
         if decision.action() != Action::Resize {
             prop_assert_eq!(changes(&view, &decision).count(), 0);
         }
@@ -119,10 +119,10 @@ proptest! {
     #[test]
     fn deciding_on_the_record_of_the_result_changes_nothing(view in sensible(), hours in 0_i64..1000) {
         let first = decide_one(&view);
-        let second = later(&view, Some(&first.containers), hours);
+        let second = later(&view, Some(&first.amounts), hours);
         if first.action() == Action::Resize {
             prop_assert_ne!(second.action(), Action::Resize, "{:?} then {:?}", first, second);
-            prop_assert_eq!(first.containers, second.containers);
+            prop_assert_eq!(first.amounts, second.amounts);
         }
     }
 
@@ -131,7 +131,7 @@ proptest! {
         // With a LimitRange the drift of rounded ratios, which is upstream's, can move a bound by a unit.
         view.limit_ranges.clear();
         let first = decide_one(&view);
-        for (container, becomes) in pod_of(&mut view).spec.containers.iter_mut().zip(&first.containers) {
+        for (container, becomes) in pod_of(&mut view).spec.containers.iter_mut().zip(&first.amounts.containers) {
             container.resources = becomes.resources;
         }
         let second = later(&view, None, hours);
@@ -142,17 +142,17 @@ proptest! {
 
     #[test]
     fn no_input_is_too_absurd_for_a_decision(view in anything(), applied in anything()) {
-        let record: Vec<NamedRequirements> = applied.pods[0]
+        let record: PodAmounts = applied.pods[0]
             .spec
             .containers
             .iter()
-            .map(|container| NamedRequirements { name: container.name.clone(), resources: container.resources })
+            .map(|container| NamedRequirements::new(&container.name, container.resources))
             .collect();
         for decision in [decide_one(&view), later(&view, Some(&record), 1)] {
-            prop_assert_eq!(decision.containers.len(), view.pods[0].spec.containers.len());
+            prop_assert_eq!(decision.amounts.containers.len(), view.pods[0].spec.containers.len());
             prop_assert!(
                 decision.action() != Action::Resize
-                    || decision.containers.iter().any(|container| !container.resources.requests.is_empty())
+                    || decision.amounts.containers.iter().any(|container| !container.resources.requests.is_empty())
             );
         }
     }

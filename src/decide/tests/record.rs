@@ -2,20 +2,17 @@
 
 use super::*;
 use crate::decide::decide_pod;
-use crate::model::{Action, MilliCpu, Reason, Requirements};
+use crate::model::{Action, MilliCpu, Reason};
 
-fn decide_with(view: &NodeView, applied: &[NamedRequirements]) -> PodDecision {
+fn decide_with(view: &NodeView, applied: &PodAmounts) -> PodDecision {
     decide_pod(&view.pods[0], &index(view), now(), &Options::default(), Some(applied))
 }
 
-fn record(request: u64, limit: u64) -> Vec<NamedRequirements> {
+fn record(request: u64, limit: u64) -> PodAmounts {
     let mut resources = Requirements::default();
     resources.requests.cpu = Some(MilliCpu::new(request));
     resources.limits.cpu = Some(MilliCpu::new(limit));
-    vec![NamedRequirements {
-        name: "app".to_owned(),
-        resources,
-    }]
+    PodAmounts::from_iter([NamedRequirements::new("app", resources)])
 }
 
 /// [`WEB`] with a recommendation for cpu only.
@@ -56,14 +53,14 @@ fn limits_keep_the_ratio_of_the_spec_not_of_the_record() {
 fn deciding_on_the_result_changes_nothing() {
     let view = view(WEB);
     let first = decide_one(&view);
-    let second = decide_with(&view, &first.containers);
-    assert_eq!((second.action(), &second.containers), (Action::None, &first.containers));
+    let second = decide_with(&view, &first.amounts);
+    assert_eq!((second.action(), &second.amounts), (Action::None, &first.amounts));
 }
 
 #[test]
 fn without_a_record_the_spec_counts() {
     let view = view(WEB);
-    assert_eq!(decide_with(&view, &[]), decide_one(&view));
+    assert_eq!(decide_with(&view, PodAmounts::NONE), decide_one(&view));
 }
 
 #[test]
@@ -72,13 +69,13 @@ fn a_following_limit_restarts_as_well() {
     pod_of(&mut view).spec.containers[0].resize_policy =
         serde_json::from_str(r#"[{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]"#).unwrap();
     let mut applied = record(200, 600);
-    applied[0].resources.requests.memory = view.pods[0].spec.containers[0].resources.requests.memory;
+    applied.containers[0].resources.requests.memory = view.pods[0].spec.containers[0].resources.requests.memory;
     assert_eq!(
         decide_with(&view, &applied).action(),
         Action::Resize,
         "memory alone changes"
     );
-    applied[0].resources.limits.cpu = Some(MilliCpu::new(500));
+    applied.containers[0].resources.limits.cpu = Some(MilliCpu::new(500));
     assert_eq!(decide_with(&view, &applied).reason, Reason::RestartRequired);
 }
 
@@ -99,7 +96,7 @@ fn what_needs_no_restart_is_changed_beside_what_does() {
     );
     assert_eq!(cpu(&decision, "app"), "100m/300m", "the whole change is forbidden");
     let (reason, part) = decision.change().unwrap();
-    let has = |resource| amounts(part, "app", resource);
+    let has = |resource| amounts(part.container("app").unwrap(), resource);
     assert_eq!(
         (reason, has(Resource::Cpu), has(Resource::Memory)),
         (Reason::OutOfBounds, "200m/600m".to_owned(), "100Mi/300Mi".to_owned())
@@ -113,7 +110,7 @@ fn what_needs_no_restart_is_changed_beside_what_does() {
 fn a_restarting_resource_triggers_no_change() {
     let view = memory_restarts();
     let first = decide_one(&view);
-    let applied = first.change().unwrap().1.to_vec();
+    let applied = first.change().unwrap().1.clone();
     let again = decide_with(&view, &applied);
     assert_eq!((again.reason, again.change()), (Reason::RestartRequired, None));
     let mut near = view;

@@ -362,7 +362,7 @@ fn a_pending_limit_rises_to_the_request() {
 #[test]
 fn requests_stay_within_the_pods_own() {
     let mut view = view(WEB);
-    let mut pod_level = crate::model::Requirements::default();
+    let mut pod_level = Requirements::default();
     pod_level.requests.set(Resource::Cpu, Some(199));
     pod_of(&mut view).spec.resources = Some(pod_level);
     assert_eq!(decide_one(&view).reason, Reason::PodLevelExceeded);

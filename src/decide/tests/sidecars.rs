@@ -25,7 +25,12 @@ status: {phase";
 fn a_sidecar_follows_like_a_container() {
     let decision = decide_one(&meshed(""));
     assert_eq!(decision.reason, Reason::OutOfBounds);
-    let names: Vec<_> = decision.containers.iter().map(|named| named.name.as_str()).collect();
+    let names: Vec<_> = decision
+        .amounts
+        .containers
+        .iter()
+        .map(|named| named.name.as_str())
+        .collect();
     assert_eq!(names, ["app", "mesh"]);
     assert_eq!(
         (cpu(&decision, "mesh"), memory(&decision, "mesh")),

@@ -9,7 +9,7 @@ use super::hook_variables::{self, HookVariables};
 use super::memory_settings::{self, MemorySetting, Variable};
 use super::meta::ObjectMeta;
 use super::quota;
-use crate::model::{NamedRequirements, Part, QosClass, Requirements, Resource, ResourceList, total};
+use crate::model::{NamedRequirements, Part, PodAmounts, QosClass, Requirements, Resource, ResourceList, total};
 
 /// The parts of a Pod that decisions need.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -239,27 +239,28 @@ impl Pod {
     }
 
     /// The spec's requests and limits of regular containers, then of sidecars, then the pod's own if they can be resized.
-    pub fn requirements(&self) -> Vec<NamedRequirements> {
+    pub fn requirements(&self) -> PodAmounts {
         let named = |container: &Container| NamedRequirements::new(&container.name, container.resources);
-        let pod_level = self.resizable_pod_level().map(NamedRequirements::of_pod);
-        self.running_containers().map(named).chain(pod_level).collect()
+        PodAmounts {
+            containers: self.running_containers().map(named).collect(),
+            pod: self.resizable_pod_level().map(Box::new),
+        }
     }
 
     /// A copy of the pod with these requests and limits in its spec.
     #[must_use]
-    pub fn with_requirements(&self, all: &[NamedRequirements]) -> Self {
+    pub fn with_requirements(&self, all: &PodAmounts) -> Self {
         let mut pod = self.clone();
         for container in pod.spec.containers.iter_mut().chain(&mut pod.spec.init_containers) {
-            container.resources = *NamedRequirements::find(all, &container.name).unwrap_or(&container.resources);
+            container.resources = *all.container(&container.name).unwrap_or(&container.resources);
         }
         pod.spec.resources = pod.pod_level_in(all);
         pod
     }
 
-    /// The pod's own requests and limits from a list, or else from the spec.
-    pub fn pod_level_in(&self, list: &[NamedRequirements]) -> Option<Requirements> {
-        let (_, pod_level) = NamedRequirements::split(list);
-        pod_level.copied().or(self.spec.resources)
+    /// The pod's own requests and limits: these, or else those of the spec.
+    pub fn pod_level_in(&self, amounts: &PodAmounts) -> Option<Requirements> {
+        amounts.pod.as_deref().copied().or(self.spec.resources)
     }
 
     /// Frees the spare capacity of the pod's lists: a decoded list has room for four entries, and most have one.
@@ -302,10 +303,10 @@ impl Pod {
     /// The class that the spec gives the pod once its regular containers and sidecars have these amounts.
     ///
     /// `ComputePodQOS` (kubernetes `pkg/apis/core/v1/helper/qos/qos.go`).
-    pub fn qos_with(&self, containers: &[NamedRequirements]) -> QosClass {
+    pub fn qos_with(&self, amounts: &PodAmounts) -> QosClass {
         let init = self.spec.init_containers.iter().filter(|init| !init.is_sidecar());
-        let running = containers.iter().map(|named| &named.resources);
-        match self.pod_level_in(containers) {
+        let running = amounts.containers.iter().map(|named| &named.resources);
+        match self.pod_level_in(amounts) {
             Some(pod_level) => QosClass::of([&pod_level]),
             None => QosClass::of(running.chain(init.map(|container| &container.resources))),
         }
@@ -317,26 +318,26 @@ impl Pod {
     }
 
     /// The needs of all containers once regular containers and sidecars have these amounts, init containers included.
-    pub fn total(&self, containers: &[NamedRequirements], of: fn(&Requirements) -> ResourceList) -> ResourceList {
+    pub fn total(&self, with: &PodAmounts, of: fn(&Requirements) -> ResourceList) -> ResourceList {
         let part = |container: &Container, is_init| Part {
             is_init,
             runs: !is_init || container.is_sidecar(),
-            amounts: of(NamedRequirements::find(containers, &container.name).unwrap_or(&container.resources)),
+            amounts: of(with.container(&container.name).unwrap_or(&container.resources)),
         };
         let regular = self.spec.containers.iter().map(|regular| part(regular, false));
         total(regular.chain(self.spec.init_containers.iter().map(|init| part(init, true))))
     }
 
-    /// Whether these amounts of regular containers and sidecars exceed the pod's own (the list's, or
+    /// Whether these amounts of regular containers and sidecars exceed the pod's own (these, or
     /// `spec.resources`). No container's limit may exceed the pod's, and the [total](Self::total) of all requests may not exceed
     /// the pod's request (`validatePodResourceConsistency`, kubernetes `pkg/apis/core/validation`). Returns the resource, the
     /// containers' amount, and the pod's.
-    pub fn exceeded_by(&self, containers: &[NamedRequirements]) -> Option<(Resource, u64, u64)> {
-        let pod_level = self.pod_level_in(containers)?;
-        let requests = self.total(containers, |has| has.requests);
-        let (containers, _) = NamedRequirements::split(containers);
+    pub fn exceeded_by(&self, amounts: &PodAmounts) -> Option<(Resource, u64, u64)> {
+        let pod_level = self.pod_level_in(amounts)?;
+        let requests = self.total(amounts, |has| has.requests);
         Resource::ALL.into_iter().find_map(|resource| {
-            let limits = containers.iter().map(|named| named.resources.limits.amount(resource));
+            let containers = amounts.containers.iter();
+            let limits = containers.map(|named| named.resources.limits.amount(resource));
             let bound = |list: ResourceList| list.get(resource).unwrap_or(u64::MAX);
             let limit = (limits.max()?, bound(pod_level.limits));
             let sum = (requests.amount(resource), bound(pod_level.requests));

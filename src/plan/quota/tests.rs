@@ -33,14 +33,14 @@ fn pod(name: &str) -> Arc<Pod> {
 }
 
 /// The pod's targets with this memory limit of the first container.
-fn to(pod: &Pod, mebibytes: u64) -> Vec<NamedRequirements> {
+fn to(pod: &Pod, mebibytes: u64) -> PodAmounts {
     let mut targets = pod.requirements();
-    targets[0].resources.limits.memory = Some(Bytes::new(mebibytes * MI));
+    targets.containers[0].resources.limits.memory = Some(Bytes::new(mebibytes * MI));
     targets
 }
 
-fn patched(account: &QuotaAccount, pod: &Pod, wanted: &[NamedRequirements]) -> Result<(), String> {
-    account.check(pod, &[], wanted, true)
+fn patched(account: &QuotaAccount, pod: &Pod, wanted: &PodAmounts) -> Result<(), String> {
+    account.check(pod, PodAmounts::NONE, wanted, true)
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn a_refusal_uses_the_api_servers_words() {
         Ok(()),
         "a pod's own part is known"
     );
-    assert!(account.count(&other, &[]), "it gives its part back");
+    assert!(account.count(&other, PodAmounts::NONE), "it gives its part back");
     assert_eq!(patched(&account, &one, &to(&one, 400)), Ok(()));
 }
 
@@ -72,7 +72,7 @@ fn less_than_a_pod_holds_is_always_allowed() {
     let held = to(&pod, 2000);
     for is_patched in [true, false] {
         assert_eq!(account.check(&pod, &held, &to(&pod, 1900), is_patched), Ok(()));
-        assert_eq!(account.check(&pod, &[], &to(&pod, 50), is_patched), Ok(()));
+        assert_eq!(account.check(&pod, PodAmounts::NONE, &to(&pod, 50), is_patched), Ok(()));
     }
     assert_eq!(
         account.limits_left(&pod, &to(&pod, 600), true).memory,
@@ -90,12 +90,19 @@ fn uncounted_quotas_bind_direct_writes_alone() {
         Ok(()),
         "as the API server has it"
     );
-    let refused = account.check(&pod, &[], &to(&pod, 101), false).unwrap_err();
+    let refused = account
+        .check(&pod, PodAmounts::NONE, &to(&pod, 101), false)
+        .unwrap_err();
     assert_eq!(refused, "status unknown for quota: team, resources: limits.memory");
-    assert_eq!(account.limits_left(&pod, &[], false).memory, Some(Bytes::ZERO));
+    assert_eq!(
+        account.limits_left(&pod, PodAmounts::NONE, false).memory,
+        Some(Bytes::ZERO)
+    );
     let mut awaited = half();
     awaited.awaited.insert(pod.metadata.namespace.clone());
-    let refused = awaited.check(&pod, &[], &to(&pod, 101), false).unwrap_err();
+    let refused = awaited
+        .check(&pod, PodAmounts::NONE, &to(&pod, 101), false)
+        .unwrap_err();
     assert!(refused.contains("not known yet"), "{refused}");
     assert_eq!(
         patched(&awaited, &pod, &to(&pod, 101)),
@@ -118,7 +125,7 @@ fn an_uncounted_container_blocks_patches() {
         Ok(()),
         "nothing is patched"
     );
-    assert_eq!(account.check(&pod, &[], &to(&pod, 50), false), Ok(()));
+    assert_eq!(account.check(&pod, PodAmounts::NONE, &to(&pod, 50), false), Ok(()));
     let own: Pod = parse(
         "{metadata: {name: p}, spec: {resources: {limits: {memory: 1Gi}}, containers: [{name: app, resources: {limits: {memory: 100Mi}}}]}}",
     );
@@ -131,7 +138,7 @@ fn the_lower_of_two_quota_names_counts() {
     let pod: Pod =
         parse("{metadata: {name: p}, spec: {containers: [{name: app, resources: {requests: {cpu: 100m}}}]}}");
     let mut targets = pod.requirements();
-    targets[0].resources.requests.set(Resource::Cpu, Some(101));
+    targets.containers[0].resources.requests.set(Resource::Cpu, Some(101));
     let refused = patched(&account(quota), &pod, &targets).unwrap_err();
     assert!(
         refused.ends_with("requested: requests.cpu=1m, used: requests.cpu=1, limited: requests.cpu=1"),
@@ -171,7 +178,7 @@ fn the_version_decides_what_mixed_changes_count() {
          {{containerStatuses: [{{name: a, {resources}}}, {{name: b, {resources}}}]}}}}"
     ));
     let mut targets = to(&pod, 150);
-    targets[1].resources.limits.memory = Some(Bytes::new(70 * MI));
+    targets.containers[1].resources.limits.memory = Some(Bytes::new(70 * MI));
     let counted = |kubelet| {
         let account = QuotaAccount {
             kubelet: KubeletVersion(kubelet),

@@ -82,6 +82,12 @@ impl FailedShrinks {
         }));
     }
 
+    /// The limit in bytes that this one keeps until it is the pod's turn.
+    pub fn put_off_limit(&self, target: &Target) -> Option<u64> {
+        let mut waiting = self.0.iter().filter(|failed| failed.waits);
+        waiting.find(|failed| failed.target == *target)?.limit
+    }
+
     /// Whether the pod keeps limits until it is its turn.
     pub fn waits(&self) -> bool {
         self.0.iter().any(|failed| failed.waits)

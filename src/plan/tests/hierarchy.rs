@@ -6,7 +6,7 @@ use super::traits;
 use crate::model::objects::Pod;
 use crate::model::{
     Bytes, CgroupVersion, ControlFile, Driver, KubeletVersion, MemoryLimit, MilliCpu, NamedRequirements, NodeTraits,
-    QosClass, Setting, Settings, Target,
+    PodAmounts, QosClass, Setting, Settings, Target,
 };
 use crate::plan::lift_kept;
 use crate::plan::shrink::Holds;
@@ -17,7 +17,7 @@ fn pod(spec: &Value) -> Pod {
 }
 
 fn on_v2(pod: &Pod) -> Hierarchy {
-    hierarchy(pod, &[], &traits(CgroupVersion::V2, Driver::Cgroupfs))
+    hierarchy(pod, PodAmounts::NONE, &traits(CgroupVersion::V2, Driver::Cgroupfs))
 }
 
 fn on_kubelet(minor: u32, pod: &Pod) -> Hierarchy {
@@ -25,7 +25,7 @@ fn on_kubelet(minor: u32, pod: &Pod) -> Hierarchy {
         kubelet: KubeletVersion(minor),
         ..traits(CgroupVersion::V2, Driver::Cgroupfs)
     };
-    hierarchy(pod, &[], &traits)
+    hierarchy(pod, PodAmounts::NONE, &traits)
 }
 
 fn limited(cpu: &str, memory: &str) -> Value {
@@ -210,7 +210,11 @@ fn a_decision_keeps_class_and_pod_requests() {
     let target: NamedRequirements =
         serde_json::from_value(json!({ "name": "a", "requests": { "cpu": "1", "memory": "128Mi" }, "limits": {} }))
             .unwrap();
-    let given = hierarchy(&pod, &[target], &traits(CgroupVersion::V2, Driver::Cgroupfs));
+    let given = hierarchy(
+        &pod,
+        &PodAmounts::from_iter([target]),
+        &traits(CgroupVersion::V2, Driver::Cgroupfs),
+    );
     assert_eq!((given.qos, given.pod.shares.get()), (QosClass::Burstable, 256));
     assert_eq!(given.containers[0].1.shares.get(), 1024);
 }
@@ -225,6 +229,7 @@ fn a_v1_pod_admits_restarting_containers() {
         let targets = [("a", cpu[0]), ("b", cpu[1])]
             .map(|(name, cpu)| json!({ "name": name, "requests": { "cpu": cpu }, "limits": { "cpu": cpu, "memory": "64Mi" } }))
             .map(|target| serde_json::from_value::<NamedRequirements>(target).unwrap());
+        let targets = PodAmounts::from_iter(targets);
         let given = hierarchy(&pod, &targets, &traits(version, Driver::Cgroupfs)).admitting(&pod);
         given.pod.cpu_limit.map(MilliCpu::get)
     };
@@ -240,7 +245,7 @@ fn a_v1_pod_admits_restarting_containers() {
 #[test]
 fn systemd_rounds_quotas_to_percents() {
     let pod = pod(&json!({ "containers": [{ "name": "a", "resources": limited("175m", "20000001") }] }));
-    let created = hierarchy(&pod, &[], &traits(CgroupVersion::V1, Driver::Systemd)).created();
+    let created = hierarchy(&pod, PodAmounts::NONE, &traits(CgroupVersion::V1, Driver::Systemd)).created();
     for cgroup in [&created.tree.pod, &created.tree.containers["a"]] {
         assert_eq!(shown(cgroup, ControlFile::CfsQuota), "18000");
         assert_eq!(shown(cgroup, ControlFile::MemoryLimit), "19996672");
@@ -269,9 +274,12 @@ fn requirements_in_force_are_those_the_kubelet_reports() {
     }))
     .unwrap();
     let reported = in_force(&pod);
-    assert_eq!(reported.len(), 1);
+    assert_eq!(reported.containers.len(), 1);
     assert_eq!(
-        (reported[0].name.as_str(), reported[0].resources.limits.cpu),
+        (
+            reported.containers[0].name.as_str(),
+            reported.containers[0].resources.limits.cpu
+        ),
         ("a", cpu(500))
     );
 }
@@ -335,7 +343,7 @@ fn a_quota_is_rounded_as_its_runtime_rounds() {
     let before = pod(&json!({ "containers": [{ "name": "a", "resources": limited("141m", "64Mi") }] }));
     let after = pod(&json!({ "containers": [{ "name": "a", "resources": limited("146m", "64Mi") }] }));
     let traits = traits(CgroupVersion::V2, Driver::Systemd);
-    let before = hierarchy(&before, &[], &traits);
+    let before = hierarchy(&before, PodAmounts::NONE, &traits);
     for (held, quota) in [
         ("15000 100000", "15000"),
         ("14100 100000", "14600"),
@@ -345,7 +353,7 @@ fn a_quota_is_rounded_as_its_runtime_rounds() {
         let mut tree = before.created().tree;
         let held = Setting::parse(ControlFile::CpuMax, held).unwrap();
         tree.set(&Target::Container("a".to_owned()), held);
-        let wanted = hierarchy(&after, &[], &traits)
+        let wanted = hierarchy(&after, PodAmounts::NONE, &traits)
             .rounding_like(&tree, &before)
             .wanted()
             .tree;
@@ -368,7 +376,7 @@ fn inherited_shares_are_the_kubelets() {
         let pod = json!({ "metadata": { "name": "web", "uid": "u" }, "spec": spec, "status": status });
         serde_json::from_value::<Pod>(pod).unwrap()
     };
-    let on_v1 = |pod: &Pod| hierarchy(pod, &[], &traits(CgroupVersion::V1, Driver::Cgroupfs));
+    let on_v1 = |pod: &Pod| hierarchy(pod, PodAmounts::NONE, &traits(CgroupVersion::V1, Driver::Cgroupfs));
     let shares = |given: &Hierarchy| {
         let tree = given.wanted().tree;
         ["bare", "own"].map(|name| shown(&tree.containers[name], ControlFile::CpuShares))

@@ -46,7 +46,7 @@ fn node(view: &NodeView, states: &[PodState], patches: bool) -> NodeCapacity {
 
 fn to(state: &PodState, mebibytes: u64) -> Recommended {
     let mut targets = state.pod.requirements();
-    targets[0].resources.limits.memory = Some(Bytes::new(mebibytes * MI));
+    targets.containers[0].resources.limits.memory = Some(Bytes::new(mebibytes * MI));
     Recommended {
         vpa: Some("web".to_owned()),
         at: Timestamp::UNIX_EPOCH,

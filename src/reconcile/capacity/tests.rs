@@ -17,14 +17,12 @@ fn list(cpu: u64, memory: u64) -> ResourceList {
     }
 }
 
-fn container(limits: ResourceList) -> Vec<NamedRequirements> {
-    vec![NamedRequirements {
-        name: "app".to_owned(),
-        resources: Requirements {
-            requests: ResourceList::default(),
-            limits,
-        },
-    }]
+fn container(limits: ResourceList) -> PodAmounts {
+    let resources = Requirements {
+        requests: ResourceList::default(),
+        limits,
+    };
+    PodAmounts::from_iter([NamedRequirements::new("app", resources)])
 }
 
 fn checked(requests: [ResourceList; 2], limits: [ResourceList; 2]) -> Result<(), String> {
@@ -68,14 +66,12 @@ fn no_container_may_use_more_than_there_is() {
     );
 }
 
-fn requesting(requests: ResourceList) -> Vec<NamedRequirements> {
-    vec![NamedRequirements {
-        name: "app".to_owned(),
-        resources: Requirements {
-            requests,
-            ..Requirements::default()
-        },
-    }]
+fn requesting(requests: ResourceList) -> PodAmounts {
+    let resources = Requirements {
+        requests,
+        ..Requirements::default()
+    };
+    PodAmounts::from_iter([NamedRequirements::new("app", resources)])
 }
 
 fn recommended(requests: ResourceList) -> Recommended {
@@ -92,7 +88,7 @@ fn pod(requests: ResourceList) -> PodState {
     let mut pod = Pod::default();
     pod.spec.containers = vec![crate::model::objects::Container {
         name: "app".to_owned(),
-        resources: requesting(requests)[0].resources,
+        resources: requesting(requests).containers[0].resources,
         ..Default::default()
     }];
     let decision = PodDecision::undecided(&pod);
@@ -202,10 +198,7 @@ fn assigned_amounts_are_refused_by_name() {
             requests: limits,
             limits,
         };
-        let values = vec![NamedRequirements {
-            name: "app".to_owned(),
-            resources: limits,
-        }];
+        let values = PodAmounts::from_iter([NamedRequirements::new("app", limits)]);
         let kubelet = KubeletVersion::NEWEST;
         let mut capacity = NodeCapacity::of([].into_iter(), &NodeView::default(), list(8000, 8 * GI), kubelet, false);
         capacity.refusals = Refusals::default().beside(policies, KubeletVersion::NEWEST);

@@ -122,7 +122,7 @@ impl Decider<'_> {
         let vpa = state.decision.vpa.clone();
         let trouble = vpa.and_then(|vpa| self.troubles.get(&(pod.metadata.namespace.clone(), vpa)));
         let known = decide::EarlierDecisions {
-            applied: spec.as_deref().or(recommended.map(|recommended| &*recommended.targets)),
+            applied: spec.as_ref().or(recommended.map(|recommended| &recommended.targets)),
             waits: state.decision.canary.waits.as_ref(),
             others_request: resizes && !state.resize.is_ours(&state.pod),
             trouble: trouble.copied(),

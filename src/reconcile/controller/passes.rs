@@ -17,7 +17,7 @@ use super::{Controller, Event};
 use crate::actuate::shrink::{Lowering, watch};
 use crate::actuate::{HookRun, Job, JobDone, Node, PodHandles, PodResizer, Verdict, reconcile, run_hook};
 use crate::model::objects::{PodKey, PodUid};
-use crate::model::{Cause, HookEnd, NamedRequirements, Reason};
+use crate::model::{Cause, HookEnd, PodAmounts, Reason};
 use crate::plan::shrink::{Progress, next_turns};
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::pod::{Now, PodInput, PodState};
@@ -131,7 +131,7 @@ impl ResizeEndpoint {
     pub(super) fn facts(
         &self,
         state: &PodState,
-        targets: &[NamedRequirements],
+        targets: &PodAmounts,
         cause: &Cause,
         support: &NodeSupport,
         capacity: &mut NodeCapacity,

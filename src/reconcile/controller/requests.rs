@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use super::Controller;
 use crate::actuate::Node;
 use crate::model::objects::{PodKey, VerticalPodAutoscaler};
-use crate::model::{Cause, ChangeRecord, ControlError};
+use crate::model::{Cause, ChangeRecord, ControlError, PodAmounts};
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::pod::{Now, PodInput, PodState, not_running};
 use crate::reconcile::savings::SavingsReport;
@@ -147,7 +147,7 @@ impl Controller {
         let support = self.node_support(&node, now);
         let mut capacity = self.capacity();
         self.endpoint
-            .facts(state, &[], &Cause::Sweep, &support, &mut capacity, now)
+            .facts(state, PodAmounts::NONE, &Cause::Sweep, &support, &mut capacity, now)
     }
 
     fn find(&self, pod: &PodKey) -> Result<&PodState, ControlError> {

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::model::NamedRequirements;
 
 const MIB: u64 = 1 << 20;
 
@@ -23,7 +24,7 @@ fn memory_limits(desired: &DesiredState, pod: &Pod) -> Vec<Option<u64>> {
     let targets = desired.targets(pod).unwrap();
     targets
         .iter()
-        .map(|target| target.resources.limits.memory.map(|limit| limit.get() / MIB))
+        .map(|(_, target)| target.limits.memory.map(|limit| limit.get() / MIB))
         .collect()
 }
 
@@ -46,7 +47,7 @@ fn a_request_that_equals_its_limit_follows_it() {
     let pod = pod();
     let mut desired = DesiredState::default();
     desired.grow(&pod, grown("same", 64, 100));
-    let same = desired.targets(&pod).unwrap().remove(1);
+    let same = desired.targets(&pod).unwrap().containers.remove(1);
     assert_eq!(same.resources.requests.memory, Some(Bytes::new(100 * MIB)));
     assert_eq!(same.resources.limits.memory, Some(Bytes::new(100 * MIB)));
 }
@@ -58,7 +59,7 @@ fn a_higher_recommendation_ends_the_growth() {
     let mut desired = DesiredState::default();
     desired.grow(&pod, grown("app", 128, 200));
     for (limit, ended) in [(199, 0), (200, 1)] {
-        targets[0].resources.limits.memory = Some(Bytes::new(limit * MIB));
+        targets.containers[0].resources.limits.memory = Some(Bytes::new(limit * MIB));
         desired.recommended = Some(Recommended {
             vpa: Some("web".to_owned()),
             at: Timestamp::UNIX_EPOCH,
@@ -84,10 +85,7 @@ fn what_an_operator_sets_is_the_operators() {
         reason: String::new(),
         since: Timestamp::UNIX_EPOCH,
         until: None,
-        values: vec![NamedRequirements {
-            name: "app".to_owned(),
-            resources,
-        }],
+        values: PodAmounts::from_iter([NamedRequirements::new("app", resources)]),
     };
     desired.set_override(&pod, by_hand, PageSize::KIB_4).unwrap();
     assert_eq!(memory_limits(&desired, &pod), [Some(256), Some(100)]);

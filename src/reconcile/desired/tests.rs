@@ -1,5 +1,5 @@
 use super::*;
-use crate::model::{Bytes, MilliCpu};
+use crate::model::{Bytes, MilliCpu, NamedRequirements};
 use crate::sources::parse_manifests;
 
 /// A pod of `app` and this container.
@@ -21,15 +21,12 @@ fn pod() -> Pod {
     pod_with("{name: side, resources: {requests: {cpu: 10m}}}")
 }
 
-fn values(name: &str, list: &str) -> Vec<NamedRequirements> {
+fn values(name: &str, list: &str) -> PodAmounts {
     let resources = serde_json::from_str(list).unwrap();
-    vec![NamedRequirements {
-        name: name.to_owned(),
-        resources,
-    }]
+    PodAmounts::from_iter([NamedRequirements::new(name, resources)])
 }
 
-fn by_hand(values: Vec<NamedRequirements>) -> Override {
+fn by_hand(values: PodAmounts) -> Override {
     Override {
         uid: 0,
         pid: 1,
@@ -60,9 +57,12 @@ fn an_override_changes_only_its_names() {
         )
         .unwrap();
     let targets = desired.targets(&pod).unwrap();
-    assert_eq!(targets[0].resources.limits.memory, Some(Bytes::new(256 << 20)));
-    assert_eq!(targets[0].resources.limits.cpu, Some(MilliCpu::new(1000)));
-    assert_eq!(targets[1].resources, pod.spec.containers[1].resources);
+    assert_eq!(
+        targets.containers[0].resources.limits.memory,
+        Some(Bytes::new(256 << 20))
+    );
+    assert_eq!(targets.containers[0].resources.limits.cpu, Some(MilliCpu::new(1000)));
+    assert_eq!(targets.containers[1].resources, pod.spec.containers[1].resources);
     assert!(desired.end_override());
     assert!(desired.returning);
     assert_eq!(desired.targets(&pod), Some(pod.requirements()));
@@ -72,7 +72,7 @@ fn an_override_changes_only_its_names() {
 fn an_override_wins_until_it_ends() {
     let pod = pod();
     let mut targets = pod.requirements();
-    targets[0].resources.limits.cpu = Some(MilliCpu::new(300));
+    targets.containers[0].resources.limits.cpu = Some(MilliCpu::new(300));
     let recommended = Recommended {
         vpa: Some("web".to_owned()),
         at: Timestamp::UNIX_EPOCH,
@@ -91,7 +91,7 @@ fn an_override_wins_until_it_ends() {
         )
         .unwrap();
     assert_eq!(
-        desired.targets(&pod).unwrap()[0].resources.limits.cpu,
+        desired.targets(&pod).unwrap().containers[0].resources.limits.cpu,
         Some(MilliCpu::new(900))
     );
     desired.end_override();

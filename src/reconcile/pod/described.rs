@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::{Effect, Effects, LogLine, NoRoomFor, Now, PodState};
 use crate::model::objects::{Pod, ResizePhase};
-use crate::model::{Cause, CpuBurst, MemoryLimit, NamedRequirements, Target};
+use crate::model::{Cause, CpuBurst, MemoryLimit, PodAmounts, Requirements, Resource, Target};
 use crate::plan::hook::Hook;
 use crate::plan::lift_kept;
 use crate::reconcile::desired::{InForce, Recommended, TemporaryLimit};
@@ -51,12 +51,20 @@ impl PodState {
 
     /// The targets of the next pass. Where the kubelet resizes in place, they include limits that are kept for now
     /// although lower ones are desired.
-    pub(crate) fn targets(&self, now: Timestamp) -> Option<Vec<NamedRequirements>> {
+    pub(crate) fn targets(&self, now: Timestamp) -> Option<PodAmounts> {
         let mut targets = self.desired.targets(&self.pod)?;
         if self.pod.resizes_in_place() {
-            lift_kept(&self.holds(now), &mut targets);
+            self.lift_kept(&mut targets, now);
         }
         Some(targets)
+    }
+
+    /// Raises the limits of containers to those that are kept for now, and the pod's own limit to the one that waits for its turn.
+    fn lift_kept(&self, targets: &mut PodAmounts, now: Timestamp) {
+        lift_kept(&self.holds(now), targets);
+        if let (Some(own), Some(limit)) = (&mut targets.pod, self.shrink.backoffs.put_off_limit(&Target::Pod)) {
+            own.lift(Resource::Memory, limit);
+        }
     }
 
     /// Takes over the amounts that another client has set in the spec since `before`: no later request of this agent puts the
@@ -68,10 +76,10 @@ impl PodState {
         let edits = self.resize.edits_of_others(before, &self.pod);
         if !edits.is_empty() {
             self.desired.take_edits(&edits, &self.pod.requirements());
-            for NamedRequirements { name, resources } in edits {
+            for (of, resources) in edits.iter() {
                 if resources.limits.memory.is_some() {
                     // The limit that was kept is not the pod's any more.
-                    self.shrink.backoffs.forget(&Target::Container(name));
+                    self.shrink.backoffs.forget(&of.into());
                 }
             }
             effects.push(Effect::Log(LogLine::SpecChanged));
@@ -135,7 +143,7 @@ impl PodState {
         self.decision.change().map(|(_, targets)| Recommended {
             vpa: self.decision.vpa.clone(),
             at: now,
-            targets: targets.to_vec(),
+            targets: targets.clone(),
             in_force: InForce::Nothing,
         })
     }
@@ -166,9 +174,9 @@ impl PodState {
         let after = self.desired.targets(&self.pod);
         if before != after || burst != self.desired.burst {
             let mut in_force = before.unwrap_or_else(|| self.pod.requirements());
-            lift_kept(&self.holds(now.wall), &mut in_force);
+            self.lift_kept(&mut in_force, now.wall);
             self.start_over();
-            let lowered = lowered(&in_force, after.as_deref().unwrap_or_default());
+            let lowered = lowered(&in_force, &after.unwrap_or_default());
             self.shrink.put_off(&lowered, now.wall);
             if !self.desired.is_empty() {
                 // The VPA may be gone.
@@ -179,7 +187,7 @@ impl PodState {
     }
 
     /// Notes that the node or a quota has no room for these targets. `known` is the refusal before.
-    fn refuse(&mut self, targets: Vec<NamedRequirements>, why: String, known: Option<NoRoomFor>, now: Timestamp) {
+    fn refuse(&mut self, targets: PodAmounts, why: String, known: Option<NoRoomFor>, now: Timestamp) {
         let since = known.as_ref().map_or(now, |known| known.since);
         let recorded = known.is_some_and(|known| known.recorded && known.targets == targets);
         let recommended = self.desired.recommended.as_ref();
@@ -236,15 +244,15 @@ impl PodState {
     }
 }
 
-/// The containers whose memory limit comes down, and their limit before.
-fn lowered(before: &[NamedRequirements], after: &[NamedRequirements]) -> Vec<(Target, MemoryLimit)> {
-    let limit = |named: &NamedRequirements| {
-        let limit = named.resources.limits.memory;
+/// The containers whose memory limit comes down, and the pod if its own does, with their limits before.
+fn lowered(before: &PodAmounts, after: &PodAmounts) -> Vec<(Target, MemoryLimit)> {
+    let limit = |has: &Requirements| {
+        let limit = has.limits.memory;
         limit.map_or(MemoryLimit::Max, |limit| MemoryLimit::Bytes(limit.get()))
     };
-    let lowered = after.iter().filter_map(|after| {
-        let before = limit(before.iter().find(|before| before.name == after.name)?);
-        (limit(after) < before).then(|| (Target::Container(after.name.clone()), before))
+    let lowered = after.iter().filter_map(|(of, after)| {
+        let before = limit(before.get(of)?);
+        (limit(after) < before).then(|| (of.into(), before))
     });
     lowered.collect()
 }

@@ -13,7 +13,7 @@ use crate::model::{
     Bytes, Cause, ChangeRecord, KubeletVersion, MemoryLimit, MilliCpu, Outcome, Resource, ResourceList,
 };
 use crate::plan::pod_requests;
-use crate::reconcile::desired::{Denied, TemporaryLimit, limit_in};
+use crate::reconcile::desired::{Denied, TemporaryLimit};
 use crate::reconcile::savings::Avoided;
 use crate::resize::Accepted;
 
@@ -108,7 +108,11 @@ impl PodState {
 
     /// Ends, lowers or keeps a temporary memory limit after a quiet time.
     fn end_quiet_memory(&mut self, name: &str, peak: Bytes, now: Now) {
-        let base = limit_in(&self.desired.without_temporary(&self.pod), name, Resource::Memory).unwrap_or(0);
+        let base = self
+            .desired
+            .without_temporary(&self.pod)
+            .limit(name, Resource::Memory)
+            .unwrap_or(0);
         let Some(limit) = self.desired.temporary_limit(name, Resource::Memory) else {
             return;
         };
@@ -165,7 +169,7 @@ impl PodState {
     /// Clears the denial of every temporary limit in a patch that the API server accepted.
     pub(super) fn accept_temporary(&mut self, accepted: &Accepted) {
         for limit in &mut self.desired.temporary {
-            let asked = limit_in(&accepted.targets, &limit.container, limit.resource);
+            let asked = accepted.targets.limit(&limit.container, limit.resource);
             if asked >= Some(limit.to) && limit.denied.take().is_some() {
                 self.growth.accept(&limit.container);
             }
@@ -230,7 +234,7 @@ impl PodState {
             let free = !self.desired.is_overridden(name, resource);
             decided.or_else(|| temporary(resource)).filter(|_| free)
         };
-        let limit = limit_in(&growable.targets, name, Resource::Cpu).map(MilliCpu::new);
+        let limit = growable.targets.limit(name, Resource::Cpu).map(MilliCpu::new);
         Terms {
             container: name.to_owned(),
             memory: highest(Resource::Memory).map(Bytes::new),

@@ -16,7 +16,6 @@ use crate::model::{Bytes, Cause, ChangeRecord, HookEnd, MemoryLimit, Outcome, Re
 use crate::plan::hook::{Hook, HookMoment};
 use crate::plan::lift_kept;
 use crate::plan::shrink::Holds;
-use crate::reconcile::desired::limit_in;
 
 /// The `before-shrink` hook runs again if the limit could not be lowered for this long.
 const ANNOUNCE_AGAIN: Duration = Duration::from_secs(5 * 60);
@@ -134,7 +133,7 @@ impl PodState {
         let runs = |name: &String| live.containers.get(name).map(|container| &container.id);
         known.retain(|name, known| runs(name) == Some(&known.id));
         for (name, container) in &live.containers {
-            let limit = limit_in(&limits, name, Resource::Memory);
+            let limit = limits.limit(name, Resource::Memory);
             known.entry(name.clone()).or_insert_with(|| ContainerHooks {
                 id: container.id.clone(),
                 limit,
@@ -174,7 +173,7 @@ impl PodState {
         let mut targets = self.desired.targets(&self.pod).unwrap_or_default();
         lift_kept(&self.shrink.backoffs.holds(now.wall), &mut targets);
         for (name, known) in &mut self.hooks.containers {
-            let to = limit_in(&targets, name, Resource::Memory);
+            let to = targets.limit(name, Resource::Memory);
             let lower = to.filter(|to| is_allowed && !at_once && known.limit.is_some_and(|from| *to < from));
             let wants = |_: &u64| Hook::of(&self.pod, name, HookMoment::BeforeShrink).is_some();
             let Some(to) = lower.filter(wants) else {
@@ -203,7 +202,7 @@ impl PodState {
         let mut targets = self.desired.targets_or_spec(&self.pod);
         lift_kept(&self.holds(effects.now.wall), &mut targets);
         for (name, known) in &mut self.hooks.containers {
-            known.limit = limit_in(&targets, name, Resource::Memory);
+            known.limit = targets.limit(name, Resource::Memory);
             known.announced_limit = known
                 .limit
                 .map(|limit| known.announced_limit.map_or(limit, |announced| announced.min(limit)));

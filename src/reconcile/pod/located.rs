@@ -8,7 +8,7 @@ use crate::actuate::Grown;
 use crate::model::objects::{PodId, PodUid};
 use crate::model::{BoundPod, Bytes, Cause, LivePod, Outcome, Reason, Resource};
 use crate::plan::{LowPodLevel, lift_kept};
-use crate::reconcile::desired::{DesiredState, InForce, Recommended, TemporaryLimit, limit_in};
+use crate::reconcile::desired::{DesiredState, InForce, Recommended, TemporaryLimit};
 use crate::reconcile::store::{SavedPod, SavedTargets};
 
 const WHY: &str = "an earlier agent was killed before it noted why";
@@ -137,7 +137,7 @@ impl PodState {
         for (container, to) in limits {
             let mut targets = self.desired.targets_or_spec(&self.pod);
             lift_kept(&self.holds(now.wall), &mut targets);
-            let desired = limit_in(&targets, &container, Resource::Memory);
+            let desired = targets.limit(&container, Resource::Memory);
             let overridden = self.desired.is_overridden(&container, Resource::Memory);
             if let Some(from) = desired.filter(|desired| *desired < to.get() && !overridden) {
                 let limits = (from, to.get());

@@ -157,22 +157,22 @@ struct World {
     undecided: bool,
 }
 
-fn limit(targets: &[NamedRequirements]) -> u64 {
+fn limit(targets: &PodAmounts) -> u64 {
     limit_of(targets, 0)
 }
 
-fn limit_of(targets: &[NamedRequirements], container: usize) -> u64 {
-    targets[container].resources.limits.memory.unwrap().get() / MIB
+fn limit_of(targets: &PodAmounts, container: usize) -> u64 {
+    targets.containers[container].resources.limits.memory.unwrap().get() / MIB
 }
 
 fn with_limit(pod: &Pod, mib: u64) -> Pod {
     let mut targets = pod.requirements();
-    targets[0].resources.limits.memory = Some(Bytes::new(mib * MIB));
+    targets.containers[0].resources.limits.memory = Some(Bytes::new(mib * MIB));
     changed(pod, &targets)
 }
 
 /// The pod once the API server has changed its spec to this.
-fn changed(pod: &Pod, targets: &[NamedRequirements]) -> Pod {
+fn changed(pod: &Pod, targets: &PodAmounts) -> Pod {
     let mut changed = pod.with_requirements(targets);
     changed.metadata.generation += i64::from(changed.spec != pod.spec);
     changed
@@ -360,11 +360,11 @@ impl World {
         self.apply(PodInput::Guard(Box::new(Report { of, event })));
     }
 
-    fn decide(&mut self, containers: Vec<NamedRequirements>) {
+    fn decide(&mut self, amounts: PodAmounts) {
         let mut decision = PodDecision::undecided(&self.state.pod);
         decision.vpa = Some("web".to_owned());
         decision.reason = Reason::OutOfBounds;
-        decision.containers = containers;
+        decision.amounts = amounts;
         self.apply(PodInput::Decided {
             decision: Box::new(decision),
             took: Duration::ZERO,
@@ -389,9 +389,9 @@ impl World {
         match happening {
             Happening::Sets { mib } => {
                 let mut values = self.state.pod.requirements();
-                values.truncate(1);
-                values[0].resources = Requirements::default();
-                values[0].resources.limits.memory = Some(Bytes::new(mib * MIB));
+                values.containers.truncate(1);
+                values.containers[0].resources = Requirements::default();
+                values.containers[0].resources.limits.memory = Some(Bytes::new(mib * MIB));
                 self.request(OperatorRequest::Override(Override {
                     uid: 0,
                     pid: 1,
@@ -415,7 +415,7 @@ impl World {
             }
             Happening::SomebodyElseSetsSide { mib } => {
                 let mut targets = self.server.requirements();
-                targets[1].resources.limits.memory = Some(Bytes::new(mib * MIB));
+                targets.containers[1].resources.limits.memory = Some(Bytes::new(mib * MIB));
                 self.server = changed(&self.server, &targets);
             }
             Happening::AgentIsKilled => self.follow_killed(self.state.saved(), None),
@@ -432,12 +432,12 @@ impl World {
             Happening::WatchBrings => self.apply(PodInput::Described(Arc::new(self.server.clone()))),
             Happening::Recommends { mib } => {
                 (self.recommended, self.undecided) = (Some(*mib), false);
-                let mut containers = self.state.without_own_changes().requirements();
-                for (named, mib) in containers.iter_mut().zip(mib) {
-                    named.resources.requests.memory = Some(Bytes::new(mib * MIB));
-                    named.resources.limits.memory = Some(Bytes::new(2 * mib * MIB));
+                let mut amounts = self.state.without_own_changes().requirements();
+                for ((_, has), mib) in amounts.iter_mut().zip(mib) {
+                    has.requests.memory = Some(Bytes::new(mib * MIB));
+                    has.limits.memory = Some(Bytes::new(2 * mib * MIB));
                 }
-                self.decide(containers);
+                self.decide(amounts);
             }
             Happening::Grows { container, mib } => {
                 let grown = Box::new(Grown {

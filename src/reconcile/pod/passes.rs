@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::{Effect, Effects, LogLine, Now, PodState};
 use crate::actuate::shrink::ShrinkReport;
 use crate::actuate::{Job, JobDone};
-use crate::model::{BoundPod, Cause, ChangeRecord, LivePod, NamedRequirements, Outcome, Resource, Withheld, micros};
+use crate::model::{BoundPod, Cause, ChangeRecord, LivePod, Outcome, PodAmounts, Resource, Withheld, micros};
 use crate::plan::{PodTargets, Quotas};
 use crate::reconcile::desired::{BurstStart, per_hour};
 use crate::reconcile::savings::Avoided;
@@ -30,7 +30,7 @@ fn noticed(cause: Cause, has_drifted: bool) -> Cause {
 
 impl PodState {
     /// The cause and the targets of the next pass, if one is due and the pod runs here.
-    pub(crate) fn next_pass(&self, now: Now) -> Option<(&Cause, Vec<NamedRequirements>)> {
+    pub(crate) fn next_pass(&self, now: Now) -> Option<(&Cause, PodAmounts)> {
         let pending = self.work.pending.as_ref().filter(|_| self.work.is_due(now.instant))?;
         BoundPod::new(&self.pod, self.live.as_ref()?)?;
         Some((&pending.cause, self.targets(now.wall).unwrap_or_default()))
@@ -63,15 +63,15 @@ impl PodState {
             return None;
         }
         let (spec, mut scope) = (self.pod.requirements(), self.desired.scope.clone());
-        let containers = self.targets(now);
-        match &containers {
-            Some(containers) => scope.widen(&spec, containers),
+        let amounts = self.targets(now);
+        match &amounts {
+            Some(amounts) => scope.widen(&spec, amounts),
             // A burst alone.
             None => scope.resources.clear(),
         }
         Some(PodTargets {
             bound,
-            containers: containers.unwrap_or(spec),
+            amounts: amounts.unwrap_or(spec),
             burst: self.desired.burst,
             lift_undeclared: self.desired.returning,
             kubelet_unasked: !through_api,
@@ -98,7 +98,7 @@ impl PodState {
         if self.desired.has_amounts() {
             self.desired.scope = targets.scope.clone();
         }
-        let is_new = !NamedRequirements::same(&targets.containers, &self.pod.requirements());
+        let is_new = !targets.amounts.same(&self.pod.requirements());
         self.resize.begins(&self.pod, &resize, is_new, now.wall);
         // On the way back, too, a limit that waits for its turn may get into the spec.
         if through_api && self.desired.is_by_hand() {

@@ -234,3 +234,34 @@ fn awaited_trouble_is_decided_at_once() {
     assert!(decides(Reason::NoTrouble));
     assert!(!decides(Reason::InRange), "no change waits for it");
 }
+
+#[test]
+fn the_pods_own_limit_waits_for_its_turn_too() {
+    let pod = "
+kind: Pod
+metadata: {name: web, uid: u}
+spec:
+  resources: {limits: {memory: 512Mi}}
+  containers:
+  - {name: app, resources: {limits: {memory: 256Mi}}}
+status:
+  resources: {}
+  containerStatuses:
+  - {name: app, resources: {limits: {memory: 256Mi}}}
+";
+    let view = parse_manifests("test", pod).unwrap().view;
+    let pod = Arc::clone(&view.pods[0]);
+    let mut decision = PodDecision::undecided(&pod);
+    decision.reason = Reason::OutOfBounds;
+    for (_, has) in decision.amounts.iter_mut() {
+        has.limits.memory = Some(Bytes::new(128 << 20));
+    }
+    let (before, lower) = (pod.requirements(), decision.amounts.clone());
+    let (mut state, now) = (PodState::new(pod, decision), Now::read());
+    state.follow(None, None, NONE, now);
+    assert_eq!(state.targets(now.wall), Some(before.clone()));
+    state.follow(None, None, NONE, now);
+    assert_eq!(state.targets(now.wall), Some(before));
+    state.shrink.begin_turn(now.wall);
+    assert_eq!(state.targets(now.wall), Some(lower));
+}

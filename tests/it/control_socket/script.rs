@@ -62,7 +62,7 @@ impl Script {
         }
         find_pod(&pods(), &request.pod)?;
         self.resized.lock().unwrap().push((caller, request.clone()));
-        let outcome = match values[0].name.as_str() {
+        let outcome = match values.containers[0].name.as_str() {
             "app" if request.dry_run => "Planned",
             "app" => "Applied",
             "owed" => "RuntimeOwed",

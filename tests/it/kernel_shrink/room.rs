@@ -11,7 +11,7 @@ use vscaled::decide::NodePolicies;
 use vscaled::model::objects::Pod;
 use vscaled::model::{
     BoundPod, Bytes, Cause, CgroupVersion, Driver, KubeletVersion, LiveContainer, LivePod, NamedRequirements,
-    NodeTraits, Outcome, RuntimeKind, Step, Via, WeightFormula,
+    NodeTraits, Outcome, PodAmounts, RuntimeKind, Step, Via, WeightFormula,
 };
 use vscaled::plan::shrink::Holds;
 use vscaled::plan::{PodTargets, WriteScope};
@@ -39,10 +39,7 @@ pub(super) fn job(of: &BarePod, mebibytes: u64) -> Job {
     });
     let targets = PodTargets {
         bound: BoundPod::new(&pod, &live).unwrap(),
-        containers: vec![NamedRequirements {
-            name: "app".to_owned(),
-            resources,
-        }],
+        amounts: PodAmounts::from_iter([NamedRequirements::new("app", resources)]),
         lift_undeclared: false,
         kubelet_unasked: true,
         scope: WriteScope::all(),
@@ -110,7 +107,7 @@ impl PodResizer for Refusing {
 /// The same pass through an API server.
 fn patching(mut job: Job, resizer: &Arc<Refusing>) -> Box<Job> {
     let facts = Facts::default();
-    job.resize = Resize::default().next(job.targets.bound.object(), &job.targets.containers, &job.cause, &facts);
+    job.resize = Resize::default().next(job.targets.bound.object(), &job.targets.amounts, &job.cause, &facts);
     assert!(matches!(job.resize, Act::Patch(_)), "{:?}", job.resize);
     job.resizer = Some(Arc::clone(resizer) as _);
     Box::new(job)

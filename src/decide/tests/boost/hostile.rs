@@ -70,15 +70,9 @@ fn an_annotated_ratio_widens_no_limit() {
     assert_eq!(cpu(&decide_one(&view), "app"), "100m/300m");
     // Where the spec keeps the boost, a record says what was applied instead.
     let mut applied = view.pods[0].requirements();
-    applied[0].resources.requests.cpu = Some(MilliCpu::new(50));
-    applied[0].resources.limits.cpu = Some(MilliCpu::new(150));
-    let later = decide_pod(
-        &view.pods[0],
-        &index(&view),
-        now(),
-        &Options::default(),
-        Some(&*applied),
-    );
+    applied.containers[0].resources.requests.cpu = Some(MilliCpu::new(50));
+    applied.containers[0].resources.limits.cpu = Some(MilliCpu::new(150));
+    let later = decide_pod(&view.pods[0], &index(&view), now(), &Options::default(), Some(&applied));
     assert_eq!(cpu(&later, "app"), "100m/300m");
 }
 

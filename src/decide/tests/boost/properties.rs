@@ -50,7 +50,7 @@ proptest! {
     fn while_a_boost_lasts_its_cpu_is_not_touched(view in starting(), seconds in 0_i64..200) {
         let decision = at(&view, now() + SignedDuration::from_secs(seconds));
         let lasts = decision.notes.iter().any(|note| note.to_string().contains("keeps its startup boost"));
-        for (was, becomes) in view.pods[0].spec.containers.iter().zip(&decision.containers) {
+        for (was, becomes) in view.pods[0].spec.containers.iter().zip(&decision.amounts.containers) {
             if lasts && is_boosted(&view, &was.name) {
                 prop_assert_eq!(was.resources.requests.cpu, becomes.resources.requests.cpu);
                 prop_assert_eq!(was.resources.limits.cpu, becomes.resources.limits.cpu);
@@ -76,7 +76,7 @@ proptest! {
         ready(pod_of(&mut view), None);
         let first = at(&view, now());
         if first.action() != Action::Skip {
-            for (container, becomes) in pod_of(&mut view).spec.containers.iter_mut().zip(&first.containers) {
+            for (container, becomes) in pod_of(&mut view).spec.containers.iter_mut().zip(&first.amounts.containers) {
                 container.resources = becomes.resources;
             }
             let second = at(&view, now());
@@ -92,7 +92,7 @@ proptest! {
     fn requests_never_pass_limits_and_classes_stay(view in starting()) {
         let decision = at(&view, now());
         let mut after = Pod::clone(&view.pods[0]);
-        for (container, becomes) in after.spec.containers.iter_mut().zip(&decision.containers) {
+        for (container, becomes) in after.spec.containers.iter_mut().zip(&decision.amounts.containers) {
             let (request, limit) = (becomes.resources.requests.cpu, becomes.resources.limits.cpu);
             prop_assert!(limit.is_none_or(|limit| request <= Some(limit)), "{:?}", decision);
             container.resources = becomes.resources;
@@ -115,7 +115,7 @@ proptest! {
             annotate(pod, name, &before.to_string());
         }
         let decision = at(&view, now());
-        for (was, becomes) in view.pods[0].spec.containers.iter().zip(&decision.containers) {
+        for (was, becomes) in view.pods[0].spec.containers.iter().zip(&decision.amounts.containers) {
             let (was, becomes) = (was.resources, becomes.resources);
             prop_assert!(becomes.requests.cpu <= was.requests.cpu.or(was.limits.cpu), "{:?}", decision);
             let raised = was.limits.cpu.is_some_and(|limit| becomes.limits.cpu.is_none_or(|to| to > limit));
@@ -128,6 +128,6 @@ proptest! {
         annotate(pod_of(&mut view), &name, &before);
         ready(pod_of(&mut view), Some(Timestamp::MIN));
         view.vpas[0].spec.startup_boost = for_seconds(i64::MAX);
-        prop_assert_eq!(at(&view, now()).containers.len(), view.pods[0].spec.containers.len());
+        prop_assert_eq!(at(&view, now()).amounts.containers.len(), view.pods[0].spec.containers.len());
     }
 }

@@ -37,7 +37,7 @@ fn each_ends_in_its_own_time() {
     assert_eq!(decision.boosts.next_end, Some(now() + SignedDuration::from_secs(20)));
 
     let mut view = ready_for(two(), 60);
-    pod_of(&mut view).spec.containers[0].resources = decision.containers[0].resources;
+    pod_of(&mut view).spec.containers[0].resources = decision.amounts.containers[0].resources;
     let decision = decide_one(&view);
     assert_eq!(
         (cpu(&decision, "app"), cpu(&decision, "side")),
@@ -51,7 +51,7 @@ fn each_ends_in_its_own_time() {
 #[test]
 fn a_boost_ends_beside_one_that_lasts() {
     let mut view = ready_for(two(), 40);
-    let ended = decide_one(&view).containers[0].resources;
+    let ended = decide_one(&view).amounts.containers[0].resources;
     pod_of(&mut view).spec.containers[0].resources = ended;
     let decision = decide_one(&view);
     assert_eq!(

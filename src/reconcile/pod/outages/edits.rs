@@ -11,12 +11,12 @@ pub(super) struct Field {
 }
 
 impl Field {
-    fn get(self, spec: &[NamedRequirements]) -> Option<u64> {
-        spec[self.container].resources.of(self.resource)[usize::from(self.is_limit)]
+    fn get(self, spec: &PodAmounts) -> Option<u64> {
+        spec.containers[self.container].resources.of(self.resource)[usize::from(self.is_limit)]
     }
 
-    fn set(self, spec: &mut [NamedRequirements], amount: u64) {
-        let Requirements { requests, limits } = &mut spec[self.container].resources;
+    fn set(self, spec: &mut PodAmounts, amount: u64) {
+        let Requirements { requests, limits } = &mut spec.containers[self.container].resources;
         let list = if self.is_limit { limits } else { requests };
         list.set(self.resource, Some(amount));
     }
@@ -56,13 +56,13 @@ impl World {
         let mut spec = self.server.requirements();
         for step in changes {
             let name = step.target.container().unwrap_or_default();
-            let container = spec.iter().position(|named| named.name == name).unwrap();
+            let container = spec.containers.iter().position(|named| named.name == name).unwrap();
             let Change::Resize { from, to } = &step.change else {
                 panic!("{step}")
             };
             let to = Requirements::choose([from, to], |[from, to]| to.filter(|_| from != to));
             let before = spec.clone();
-            spec[container].resources.overlay(&to);
+            spec.containers[container].resources.overlay(&to);
             for field in Field::all().filter(|field| field.get(&before) != field.get(&spec)) {
                 let theirs = self.theirs.remove(&field);
                 let is_overwritten = theirs == field.get(&before) && !self.is_set_by_hand(field);

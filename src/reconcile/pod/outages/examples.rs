@@ -45,7 +45,7 @@ fn an_earlier_override_outlasts_a_denial() {
     world.hear();
     world.away = true;
     let mut containers = world.server.requirements();
-    containers[0].resources.requests.memory = Some(Bytes::new(80 * MIB));
+    containers.containers[0].resources.requests.memory = Some(Bytes::new(80 * MIB));
     world.decide(containers);
     world.passes(false);
     assert!(world.state.resize.progress().waits_for_api_server());

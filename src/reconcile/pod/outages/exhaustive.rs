@@ -204,7 +204,7 @@ impl World {
         status.observed_generation = self.server.metadata.generation;
         status.conditions.clear();
         for (number, status) in status.container_statuses.iter_mut().enumerate() {
-            if status.resources.replace(spec[number].resources) != Some(spec[number].resources) {
+            if status.resources.replace(spec.containers[number].resources) != Some(spec.containers[number].resources) {
                 self.kernel[number] = limit_of(&spec, number);
             }
         }
@@ -285,7 +285,7 @@ impl World {
         let status = self.server.status.container_statuses.iter();
         let status: Vec<Option<Requirements>> = status.map(|status| status.resources).collect();
         let limits = [0, 1].map(|number| limit_of(&spec, number));
-        if status != [0, 1].map(|number| Some(spec[number].resources)) || self.kernel != limits {
+        if status != [0, 1].map(|number| Some(spec.containers[number].resources)) || self.kernel != limits {
             return Err(format!("spec {spec:?}, status {status:?}, kernel {:?}", self.kernel));
         }
         let recommended = self.recommended.map_or([AT_FIRST; 2], |mib| mib.map(|mib| 2 * mib));

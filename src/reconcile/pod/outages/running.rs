@@ -59,7 +59,7 @@ pub(super) struct RunningPass {
     /// What the pass comes to, once it needs nothing more of the API server.
     pub(super) outcome: Option<Outcome>,
     /// The amounts that the cgroups get.
-    pub(super) writes: Option<Vec<NamedRequirements>>,
+    pub(super) writes: Option<PodAmounts>,
 }
 
 impl RunningPass {
@@ -134,9 +134,9 @@ impl World {
         };
         let mut pass = self.running.take().unwrap();
         let is_patch = !patch.changes.is_empty();
-        let is_stale = !NamedRequirements::same(&self.server.requirements(), &patch.from);
+        let is_stale = !self.server.requirements().same(&patch.from);
         // Without a read, the patch names the version that the watch has shown, and what fails may be a conflict.
-        let is_read = patch.reads_first || !NamedRequirements::same(&pass.viewed.requirements(), &patch.from);
+        let is_read = patch.reads_first || !pass.viewed.requirements().same(&patch.from);
         let answer = match answer {
             Answer::NotRead if !is_read => Answer::Fails {
                 carries_out: false,
@@ -191,7 +191,7 @@ impl World {
     }
 
     /// The kernel gets these amounts, and no less than the guard gave.
-    pub(super) fn write(&mut self, amounts: Vec<NamedRequirements>) {
+    pub(super) fn write(&mut self, amounts: PodAmounts) {
         let amounts = self.state.desired.with_temporary(amounts);
         self.kernel = [0, 1].map(|number| limit_of(&amounts, number));
     }
@@ -226,7 +226,7 @@ impl World {
         if let (Some(undo), Act::Patch(patch)) = (undo, &pass.resize) {
             let mut held = self.state.desired.with_temporary(patch.held.clone());
             if let Some((container, mib)) = raised {
-                held[container].resources.lift(Resource::Memory, mib * MIB);
+                held.containers[container].resources.lift(Resource::Memory, mib * MIB);
             }
             self.take_back(&mut pass.api, patch, held, undo);
         }
@@ -245,7 +245,7 @@ impl World {
         });
     }
 
-    fn take_back(&mut self, api: &mut Report, patch: &Patch, held: Vec<NamedRequirements>, undo: Undo) {
+    fn take_back(&mut self, api: &mut Report, patch: &Patch, held: PodAmounts, undo: Undo) {
         if let Some(field) = self.amid_pass.take() {
             self.edit(field);
         }

@@ -32,9 +32,9 @@ proptest! {
         let mut own = world.server.requirements();
         for happening in &happenings {
             if let Happening::Recommends { mib } = happening {
-                for (named, mib) in own.iter_mut().zip(mib) {
-                    named.resources.requests.memory = Some(Bytes::new(mib * MIB));
-                    named.resources.limits.memory = Some(Bytes::new(2 * mib * MIB));
+                for ((_, has), mib) in own.iter_mut().zip(mib) {
+                    has.requests.memory = Some(Bytes::new(mib * MIB));
+                    has.limits.memory = Some(Bytes::new(2 * mib * MIB));
                 }
             }
             world.happen(happening);
@@ -43,8 +43,8 @@ proptest! {
             world.apply(PodInput::TimePassed);
             world.passes(true);
             prop_assert_eq!(world.lost, 0);
-            for has in world.state.without_own_changes().requirements() {
-                let (request, limit) = (has.resources.requests.memory.unwrap(), has.resources.limits.memory.unwrap());
+            for (_, has) in world.state.without_own_changes().requirements().iter() {
+                let (request, limit) = (has.requests.memory.unwrap(), has.limits.memory.unwrap());
                 prop_assert_eq!(2 * request.get(), limit.get(), "{:?}", world.state);
             }
         }
@@ -138,7 +138,7 @@ fn a_growth_ends_despite_a_foreign_edit() {
         world.happen(&Happening::WatchBrings);
         world.passes(true);
         if silent {
-            let side = &world.state.desired.targets(&world.state.pod).unwrap()[1];
+            let side = &world.state.desired.targets(&world.state.pod).unwrap().containers[1];
             assert_eq!(side.resources.limits.memory, Some(Bytes::new(400 * MIB)));
         }
         world.happen(&Happening::IsQuiet { container: 0 });

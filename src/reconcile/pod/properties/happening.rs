@@ -45,9 +45,9 @@ pub(super) fn pod(in_place: bool) -> Arc<Pod> {
     Arc::clone(&parse_manifests("test", &text).unwrap().view.pods[0])
 }
 
-pub(super) fn limits(mib: u64) -> Vec<NamedRequirements> {
+pub(super) fn limits(mib: u64) -> PodAmounts {
     let mut targets = pod(false).requirements();
-    targets[0].resources.limits.memory = Some(Bytes::new(mib * MIB));
+    targets.containers[0].resources.limits.memory = Some(Bytes::new(mib * MIB));
     targets
 }
 

@@ -162,11 +162,11 @@ impl World {
             } else {
                 Reason::OutOfBounds
             };
-            decision.containers = limits(mib);
+            decision.amounts = limits(mib);
         }
         decision.canary.waits = waits.then(|| CanaryWait {
             since: self.now.wall,
-            targets: decision.containers.clone(),
+            targets: decision.amounts.clone(),
         });
         self.apply(PodInput::Decided {
             decision: Box::new(decision),
@@ -335,7 +335,7 @@ impl World {
     }
 
     /// The API server changes the spec.
-    fn set_spec(&mut self, targets: &[NamedRequirements]) {
+    fn set_spec(&mut self, targets: &PodAmounts) {
         let mut changed = self.server.with_requirements(targets);
         changed.metadata.generation += i64::from(changed.spec != self.server.spec);
         self.server = Arc::new(changed);
@@ -386,7 +386,7 @@ impl World {
         if denied {
             done.api.denied = Some("a quota".to_owned());
         } else if let Some(job) = patch.filter(|_| which < 2) {
-            let (targets, held) = (job.targets.containers.clone(), self.server.requirements());
+            let (targets, held) = (job.targets.amounts.clone(), self.server.requirements());
             self.set_spec(&targets);
             done.api.answer = Answer::Accepted(Accepted {
                 targets,

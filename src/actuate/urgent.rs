@@ -49,7 +49,7 @@ impl Grown {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Growable {
     pub pod: Arc<Pod>,
-    /// The targets of every regular container.
+    /// The targets of the pod.
     pub targets: PodAmounts,
 }
 

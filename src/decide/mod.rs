@@ -176,8 +176,7 @@ pub struct PodDecision {
     pub vpa: Option<String>,
     /// Why the pod is changed or not. The [`Action`] follows from the reason.
     pub reason: Reason,
-    /// The amounts after the decision of every regular container, every sidecar, and the pod as a whole if the kubelet can
-    /// resize it: for a resize the new ones, else those of the agent's record or of the spec.
+    /// The amounts after the decision: for a resize the new ones, else those of the agent's record or of the spec.
     pub amounts: PodAmounts,
     /// For [`Reason::RestartRequired`]: the part of the change that restarts no container.
     pub without_restart: Option<DueChange>,
@@ -193,8 +192,7 @@ pub struct PodDecision {
     pub yields_until: Option<Timestamp>,
 }
 
-/// Why a change is due, and the amounts after it of every regular container, every sidecar, and the pod as a whole if the
-/// kubelet can resize it.
+/// Why a change is due, and the amounts after it.
 pub type DueChange = (Reason, PodAmounts);
 
 impl PodDecision {

@@ -16,7 +16,7 @@ use crate::model::{
 #[derive(Debug, Clone)]
 pub struct PodTargets {
     pub bound: BoundPod,
-    /// The targets of the containers, and of the pod as a whole if its kubelet can resize it.
+    /// The amounts that the pass gives the pod.
     pub amounts: PodAmounts,
     /// Whether the agent removes limits that the pod does not declare, rather than leaves them alone.
     pub lift_undeclared: bool,

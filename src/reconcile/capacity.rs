@@ -203,7 +203,7 @@ impl NodeCapacity {
     pub(crate) fn set_override(&self, state: &mut PodState, values: Override) -> Result<(), String> {
         let pod = &state.pod;
         check_refusals(pod, &values.values, &self.refusals)?;
-        let before = state.desired.targets(pod).unwrap_or_else(|| pod.requirements());
+        let before = state.desired.targets_or_spec(pod);
         let mut wanted = state.desired.clone();
         wanted.set_override(pod, values, self.page)?;
         let after = wanted.targets(pod).unwrap_or_default();
@@ -230,7 +230,7 @@ fn has_ended(pod: &Pod) -> bool {
 }
 
 /// Refuses requests that do not fit beside those of other pods, and limits above the node's capacity.
-fn check(room: Room, takes: [ResourceList; 2], containers: [&PodAmounts; 2]) -> Result<(), String> {
+fn check(room: Room, takes: [ResourceList; 2], limits: [&PodAmounts; 2]) -> Result<(), String> {
     let [before, after] = takes;
     room.check(before, after).map_err(|full| {
         let quantity = |amount| full.resource.quantity(amount);
@@ -248,7 +248,7 @@ fn check(room: Room, takes: [ResourceList; 2], containers: [&PodAmounts; 2]) -> 
             readable(full.resource, full.left())
         )
     })?;
-    let [before, after] = containers;
+    let [before, after] = limits;
     let has = Resource::ALL.map(|resource| Some((resource, room.capacity.amounts.get(resource)?)));
     for (resource, has) in has.into_iter().flatten() {
         for NamedRequirements { name, resources } in &after.containers {

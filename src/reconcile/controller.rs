@@ -22,7 +22,7 @@ use crate::config::Config;
 use crate::guard::budgets::Budget;
 use crate::guard::{self, Guard, GuardEvent, Guarded, Report, Watchlist};
 use crate::model::objects::PodKey;
-use crate::model::{Cause, HookEnd, Outcome, Resource, Target};
+use crate::model::{Cause, HookEnd, Outcome, Resource};
 use crate::observe::health::Heartbeat;
 use crate::oom::OomReport;
 use crate::pace::fraction;
@@ -424,7 +424,7 @@ impl Controller {
     fn take_kill(&mut self, kill: &OomReport) {
         let Some(pod) = &kill.facts.pod else { return };
         let container = kill.facts.container.as_ref();
-        let target = container.map_or(Target::Pod, |container| Target::Container(container.name.clone()));
+        let target = container.map(|container| &*container.name).into();
         let key = PodKey::new(&pod.namespace, &pod.name);
         let identity = self.pods.get(&key).and_then(|state| state.identity.as_ref());
         if identity.is_some_and(|id| id.uid == *pod.uid) {

@@ -80,7 +80,7 @@ pub(crate) struct Recommended {
     /// The VPA's name; `None` where the values of a deleted VPA are taken back.
     pub(crate) vpa: Option<String>,
     pub(crate) at: Timestamp,
-    /// The targets of every regular container.
+    /// The targets of the pod.
     pub(crate) targets: PodAmounts,
     /// Files of version 0.1 do not have this field.
     #[serde(default, skip_serializing_if = "InForce::is_nothing")]
@@ -219,7 +219,7 @@ impl DesiredState {
         !self.has_amounts() && self.burst.is_none()
     }
 
-    /// Whether amounts of the containers are desired, and not a burst alone.
+    /// Whether amounts of the pod are desired, and not a burst alone.
     pub(crate) fn has_amounts(&self) -> bool {
         self.recommended.is_some() || self.overridden.is_some() || self.returning || !self.temporary.is_empty()
     }
@@ -229,7 +229,7 @@ impl DesiredState {
         self.overridden.is_some() || self.returning || !self.temporary.is_empty()
     }
 
-    /// The targets of every regular container, if amounts are desired.
+    /// The targets of the pod, if amounts are desired.
     pub(crate) fn targets(&self, pod: &Pod) -> Option<PodAmounts> {
         if !self.has_amounts() {
             return None;
@@ -247,7 +247,7 @@ impl DesiredState {
         targets
     }
 
-    /// The targets of every regular container, or else the amounts of the spec.
+    /// The targets of the pod, or else the amounts of its spec.
     pub(crate) fn targets_or_spec(&self, pod: &Pod) -> PodAmounts {
         self.targets(pod).unwrap_or_else(|| pod.requirements())
     }

@@ -11,7 +11,7 @@ use crate::config::tests::load;
 use crate::decide::Refusals;
 use crate::guard::LimitFiles;
 use crate::model::objects::PodId;
-use crate::model::{Bytes, Change, ChangeRecord, MemoryLimit, ResourceList, Setting, StepRecord};
+use crate::model::{Bytes, Change, ChangeRecord, MemoryLimit, ResourceList, Setting, StepRecord, Target};
 use crate::observe::audit::Audit;
 use crate::observe::metrics::registry;
 use crate::reconcile::history::History;

@@ -10,10 +10,10 @@
 //! - watches after a shrink ([`crate::actuate::shrink::watch`]): a pod under lower limits → a verdict, to the controller;
 //! - `oom`, on a thread of its own: the kernel's log and counters, the inventory, lowered limits → kills, to the kill log;
 //! - `crate::reconcile::store`: the state of every pod → the state file;
-//! - reporting ([`crate::report`]): kills → the kill log, receivers, Events at the API server;
+//! - reporting ([`crate::report`]): kills → the kill log and receivers; kills and records → Kubernetes Events, where there is an API
+//!   server;
 //! - the audit log ([`crate::observe::audit`]): changes and refusals → its file;
 //! - the control socket ([`crate::control`]): operators' requests → the controller;
-//! - `event_emitter`: records → Kubernetes Events, where there is an API server;
 //! - `crate::reconcile::annotations`: applied values → an annotation on each pod whose spec does not have them;
 //! - HTTP: metrics and health.
 //!
@@ -23,7 +23,6 @@ mod after_resize;
 mod backend;
 mod discovery;
 mod doctor;
-mod event_emitter;
 mod explain;
 mod machine;
 pub(crate) mod oom;

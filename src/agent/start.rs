@@ -13,7 +13,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::backend::{AgentBackend, record_refusal};
 use super::discovery::{Discovery, DiscoveryLinks};
-use super::event_emitter::emit_events;
 use super::oom::{KillWatch, OomLinks, watch_for_kills};
 use super::run::Running;
 use super::source_merge::SourceMerge;
@@ -25,8 +24,7 @@ use crate::control::{Access, CallGate, ControlSocket, Limits, proto, serve};
 use crate::decide::Refusals;
 use crate::doctor::Locations;
 use crate::guard::{Guard, LimitFiles};
-use crate::kubernetes::events::EventRecorder;
-use crate::kubernetes::metrics::{ApiMetrics, EventMetrics};
+use crate::kubernetes::metrics::ApiMetrics;
 use crate::kubernetes::{ApiClient, ApiResizer, Latest, Timing};
 use crate::model::ChangeRecord;
 use crate::model::objects::Pod;
@@ -105,9 +103,7 @@ pub(super) async fn start(
     }));
     let (source_merge, pods) = start_sources(config, api.clone(), stop);
     tokio::spawn(source_merge.run(views, channels.events.clone()));
-    let counted = EventMetrics::register(&mut registry);
-    let cluster = api.as_ref();
-    let cluster = cluster.map(|api| follow_cluster(config, api, pods, view.clone(), counted, &channels));
+    let cluster = api.as_ref().map(|api| follow_cluster(api, pods, &channels));
     let (resizer, annotator) = cluster.unzip();
     let (node_pods, watched) = watch::channel(Arc::new(NodePods::default()));
     let (oom, reporter) = report_kills(config, api, (view.clone(), watched), &mut registry, &channels);
@@ -188,19 +184,9 @@ async fn listen(config: &Config) -> Result<(ControlSocket, Option<TcpListener>)>
     Ok((socket, http))
 }
 
-/// Starts what writes to the cluster beside the controller's passes: Events and annotations. Tells the controller when the API
-/// server is back.
-fn follow_cluster(
-    config: &Config,
-    api: &ApiClient,
-    pods: Option<Latest<Pod>>,
-    view: watch::Receiver<Arc<NodeView>>,
-    counted: EventMetrics,
-    channels: &Channels,
-) -> (Arc<dyn PodResizer>, Annotator) {
+/// Starts what writes annotations. Tells the controller when the API server is back.
+fn follow_cluster(api: &ApiClient, pods: Option<Latest<Pod>>, channels: &Channels) -> (Arc<dyn PodResizer>, Annotator) {
     let stop = || channels.stop.clone();
-    let recorder = EventRecorder::start(api.clone(), &config.node_name, counted, stop());
-    tokio::spawn(emit_events(channels.records.subscribe(), view, recorder));
     api.keep_probing(stop());
     let (health, returned) = (api.health.clone(), channels.events.clone());
     tokio::spawn(async move {
@@ -213,7 +199,7 @@ fn follow_cluster(
     (resizer, Annotator::start(api.clone(), stop()))
 }
 
-/// Starts to watch for kills and to report them.
+/// Starts to watch for kills, and to report them and changes.
 fn report_kills(
     config: &Config,
     api: Option<ApiClient>,
@@ -225,7 +211,9 @@ fn report_kills(
         view,
         node_pods: node_pods.clone(),
     };
-    let (reporter, recovered) = reporting::start(config, api, known, registry, &channels.stop);
+    let records = channels.records.subscribe();
+    let (reporter, recovered) =
+        reporting::start(config, api.map(|api| (api, records)), known, registry, &channels.stop);
     let links = OomLinks {
         audit: channels.audit.clone(),
         reporter: reporter.clone(),

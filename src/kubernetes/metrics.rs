@@ -18,7 +18,7 @@ labels! {
 
     /// The outcome of a message for an Event: written, in a new Event or in a changed one; held back by a rate limit; or lost,
     /// because the API server refused it or the queue was full.
-    pub(super) enum EventOutcome {
+    pub enum EventOutcome {
         Written = "written",
         HeldBack = "held_back",
         Lost = "lost",
@@ -75,7 +75,8 @@ impl EventMetrics {
         Self(family(registry, "events", help, EventOutcome::series("outcome")))
     }
 
-    pub(super) fn count(&self, outcome: EventOutcome, events: u64) {
+    /// Counts messages with this outcome.
+    pub fn count(&self, outcome: EventOutcome, events: u64) {
         self.0.get_or_create(&[("outcome", outcome.as_str())]).inc_by(events);
     }
 }

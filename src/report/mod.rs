@@ -1,26 +1,27 @@
 //! Reports of OOM kills: kept in one log until every destination has acknowledged them.
 //!
 //! ```text
-//! commit(kills, checkpoint) ─► log ─► queue ─► grpc    ─► a recommender
-//!                               ▲     queue ─► cluster ─► the API server
-//!                               └── acknowledgements ◄──┘
+//! commit(kills, checkpoint) ─► log ─► queue ─► grpc   ─► a recommender
+//!                               ▲     queue ─► outbox ─► the API server
+//!                               └── acknowledgements ◄─┘ ▲
+//!                                             changes ───┘
 //! ```
 //! - [`log`]: the file, its bounds, and the pending reports.
 //! - [`Reporter`]: starts it all, stores kills, and waits for the disk, once for many of them.
 //! - [`Deliver`]: a way to a destination, in a task of its own with a [`ReportQueue`] of its own; a dead one delays no other.
 //! - [`grpc`]: delivery over `proto/vscaled/report/v1`.
-//! - [`cluster`]: delivery as Kubernetes Events; [`events`]: plans the Events for a stream of reports. Pure.
+//! - [`outbox`]: all Kubernetes Events, about kills and changes; [`events`]: their texts and the plan for them. Pure.
 //!
 //! No part of this loses a kill silently, counts one twice for the same destination, or waits for a destination while a kill
 //! is to be stored.
 
-pub mod cluster;
 mod content;
 mod destination;
 pub mod events;
 pub mod grpc;
 pub mod log;
 pub mod metrics;
+pub mod outbox;
 mod reporter;
 #[cfg(test)]
 pub(crate) mod testing;

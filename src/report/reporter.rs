@@ -4,7 +4,7 @@
 //! the first new report and then at most every [`SYNC_EVERY`]: a burst of kills costs one or two waits, and a power cut can
 //! take the reports since the last one. The task tries a disk that refuses again every [`RETRY_EVERY`].
 //!
-//! Each destination has a [`ReportQueue`]: the next reports come out of the log, and their acknowledgements go into it.
+//! Each destination has a [`ReportQueue`] ([`Reporter::queue`]): the next reports come out of the log, and their acknowledgements go into it.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -76,31 +76,39 @@ impl Reporter {
         };
         log.metrics.show_log_status(&log.status.borrow());
         let saving = tokio::spawn(log.clone().keep_saved()).abort_handle();
-        let deliveries = TaskTracker::new();
-        for deliver in destinations {
-            let destination = deliver.destination();
-            metrics.selected(destination);
-            let queue = ReportQueue {
-                destination,
-                log: log.clone(),
-                backoff: Backoff::new(FIRST_WAIT, LONGEST_WAIT),
-                highest: 0,
-                after: 0,
-                known: None,
-            };
-            queue.set_link(Link::Starting);
-            let span = tracing::debug_span!("receiver", name = destination.as_str());
-            deliveries.spawn(
-                stop.clone()
-                    .run_until_cancelled_owned(deliver.run(queue).instrument(span)),
-            );
-        }
-        Self {
+        let reporter = Self {
             log,
             stop,
-            deliveries,
+            deliveries: TaskTracker::new(),
             saving,
+        };
+        for deliver in destinations {
+            let destination = deliver.destination();
+            let span = tracing::debug_span!("receiver", name = destination.as_str());
+            reporter.spawn(deliver.run(reporter.queue(destination)).instrument(span));
         }
+        reporter
+    }
+
+    /// The reports of one of the destinations that the log was opened for. Each destination has one queue.
+    pub fn queue(&self, destination: Destination) -> ReportQueue {
+        self.log.metrics.selected(destination);
+        let queue = ReportQueue {
+            destination,
+            log: self.log.clone(),
+            backoff: Backoff::new(FIRST_WAIT, LONGEST_WAIT),
+            highest: 0,
+            after: 0,
+            known: None,
+        };
+        queue.set_link(Link::Starting);
+        queue
+    }
+
+    /// Runs a delivery until the reporter ends.
+    pub fn spawn(&self, delivery: impl Future<Output = Infallible> + Send + 'static) {
+        self.deliveries
+            .spawn(self.stop.clone().run_until_cancelled_owned(delivery));
     }
 
     /// Stops the deliveries and waits until the disk has everything. The caller commits nothing after this.
@@ -184,7 +192,7 @@ pub enum Link {
 /// The reports of one destination in order, each until it is acknowledged.
 #[derive(Debug)]
 pub struct ReportQueue {
-    destination: Destination,
+    pub(super) destination: Destination,
     log: SharedLog,
     /// The pauses between attempts. An acknowledgement starts them over.
     pub(super) backoff: Backoff,
@@ -210,7 +218,8 @@ impl ReportQueue {
         self.after = pending.last().map_or(after, |last| last.number);
         self.known = (pending.len() < most).then_some(known);
         for Pending { number, report } in &pending {
-            tracing::debug!(number, id = &*report.id(), "a report is due at its receiver");
+            let to = destination.as_str();
+            tracing::debug!(number, id = &*report.id(), to, "a report is due at its receiver");
         }
         pending
     }
@@ -234,8 +243,9 @@ impl ReportQueue {
     /// The destination has received the reports with these numbers.
     pub async fn acknowledge(&mut self, numbers: Vec<u64>) {
         self.backoff.reset();
-        tracing::debug!(?numbers, "reports need nothing more from their receiver");
         let destination = self.destination;
+        let to = destination.as_str();
+        tracing::debug!(?numbers, to, "reports need nothing more from their receiver");
         let acknowledge = move |log: &mut KillLog| log.acknowledge(destination, &numbers);
         self.count(ReportOutcome::Acknowledged, self.log.call(acknowledge).await);
     }
@@ -271,15 +281,15 @@ impl ReportQueue {
         })
     }
 
-    /// Records that the destination cannot be reached, and waits, longer each time; where the destination asked for a wait, at
-    /// least for that.
-    pub async fn wait(&mut self, reports: &str, error: String, asked_for: Option<Duration>) {
+    /// Records that the destination cannot be reached. Returns how long to wait, longer each time; where the destination asked for
+    /// a wait, at least that.
+    pub fn failed(&mut self, reports: &str, error: String, asked_for: Option<Duration>) -> Duration {
         let pause = self.backoff.next(asked_for);
         tracing::warn!(error, wait = ?pause, "{reports} are not delivered; they are kept");
         self.log.metrics.link(self.destination, LinkOutcome::Failed);
         let until = Timestamp::now() + pause;
         self.set_link(Link::Waiting { error, until });
-        tokio::time::sleep(pause).await;
+        pause
     }
 }
 

@@ -4,18 +4,21 @@
 mod guard;
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 use vscaled::kubernetes::ApiClient;
-use vscaled::kubernetes::events::{
-    EventMessage, EventRecorder, NamedEvent, PodReference, Posted, Severity, Subject, post,
-};
+use vscaled::kubernetes::events::{NamedEvent, PodReference, Posted, Severity, Subject, post};
 use vscaled::kubernetes::metrics::{ApiMetrics, EventMetrics};
 use vscaled::model::objects::PodId;
+use vscaled::model::{Cause, ChangeRecord, Outcome};
 use vscaled::observe::metrics::registry;
+use vscaled::report::outbox::{ChangeEvents, Outbox};
 
+use crate::cluster_kills::again::Nothing;
 use crate::support::cluster::{ApiServer, Release, User};
 
 fn app() -> PodReference {
@@ -30,14 +33,8 @@ fn app() -> PodReference {
     }
 }
 
-fn refusal(message: &str) -> EventMessage {
-    EventMessage {
-        about: app(),
-        severity: Severity::Warning,
-        reason: "Refused",
-        message: message.to_owned(),
-        continues: None,
-    }
+fn refusal(message: &str) -> ChangeRecord {
+    ChangeRecord::new(app().pod, Cause::OverrideEnded, Outcome::Refused(message.to_owned()))
 }
 
 fn kill_event(count: u64) -> NamedEvent {
@@ -112,15 +109,23 @@ async fn events_are_made_once_and_counted() {
     );
 
     let stop = CancellationToken::new();
-    let recorder = EventRecorder::start(client, "node-1", EventMetrics::register(&mut registry()), stop.clone());
+    let (records, received) = broadcast::channel(50);
+    let outbox = Outbox {
+        client,
+        node: "node-1".to_owned(),
+        metadata: Arc::new(Nothing),
+        changes: ChangeEvents::new(EventMetrics::register(&mut registry())),
+        kills: Vec::new(),
+    };
+    tokio::spawn(stop.clone().run_until_cancelled_owned(outbox.run(received)));
     for _ in 0..50 {
-        recorder.record(refusal("over and over"));
+        records.send(Arc::new(refusal("over and over"))).unwrap();
     }
     let repeated = async || {
         let all = events(&cluster, 2).await;
         assert_eq!(all.len(), 2, "{all:#?}");
         all.into_iter()
-            .find(|event| event["message"] == "over and over" && event["count"] == 50)
+            .find(|event| event["message"] == "override ended: over and over" && event["count"] == 50)
     };
     while repeated().await.is_none() {
         tokio::time::sleep(Duration::from_millis(100)).await;

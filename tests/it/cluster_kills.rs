@@ -2,7 +2,7 @@
 //! server or of the agent. The number of Events is bounded. If configured, the agent reports the kills that an
 //! unmodified VPA recommender would otherwise miss.
 
-mod again;
+pub(crate) mod again;
 mod outages;
 mod pods;
 mod recommender;

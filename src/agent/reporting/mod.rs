@@ -8,40 +8,46 @@ use std::time::Instant;
 use futures::future::{BoxFuture, FutureExt};
 use jiff::Timestamp;
 use prometheus_client::registry::Registry;
-use tokio::sync::watch;
+use tokio::sync::{broadcast, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::decide::{self, Index};
 use crate::kubernetes::ApiClient;
 use crate::kubernetes::events::PodReference;
-use crate::model::Resource;
-use crate::model::objects::{Pod, VerticalPodAutoscaler, pod_of_uid};
+use crate::kubernetes::metrics::EventMetrics;
+use crate::model::objects::{Pod, PodUid, VerticalPodAutoscaler, pod_of_uid};
+use crate::model::{ChangeRecord, Resource};
 use crate::oom::kmsg::BootId;
 use crate::oom::watch::NodePods;
 use crate::oom::{KillFacts, ReportedContainer};
-use crate::report::cluster::{EventDelivery, EventPlan, PodMetadata, read_memory};
 use crate::report::events::{ContainerFacts, PodEvents, VpaEvents, pod_id};
 use crate::report::grpc::GrpcDelivery;
 use crate::report::log::{KillLog, Recovered};
 use crate::report::metrics::ReportMetrics;
+use crate::report::outbox::{ChangeEvents, EventPlan, KillEvents, Outbox, PodMetadata, read_memory};
 use crate::report::{Deliver, Destination, Report, Reporter};
 use crate::sources::NodeView;
 
 /// The file with the time of each container's latest Event for the VPA recommender.
 const VPA_EVENTS: &str = "vpa-events.json";
 
-/// Opens the kill log and starts to deliver its pending reports, also to the API server if there is one. Returns the
-/// log's content from an earlier agent: the watcher resumes from its checkpoint. Blocks while it reads the log.
+/// Opens the kill log and starts to deliver its pending reports, and, if there is an API server, Events about kills and changes.
+/// Returns the log's content from an earlier agent: the watcher resumes from its checkpoint. Blocks while it reads the log.
 pub(super) fn start(
     config: &Config,
-    api: Option<ApiClient>,
+    api: Option<(ApiClient, broadcast::Receiver<Arc<ChangeRecord>>)>,
     known: AgentMetadata,
     registry: &mut Registry,
     stop: &CancellationToken,
 ) -> (Reporter, Recovered) {
-    let destinations = destinations(config, api, known);
-    let selected = destinations.iter().map(|one| one.destination()).collect();
+    let grpc = config.report.grpc().map(|options| -> Box<dyn Deliver> {
+        let boot_id = BootId::current().map(|boot| boot.0).unwrap_or_default();
+        Box::new(GrpcDelivery::new(options, config.node_name.clone(), boot_id))
+    });
+    let plans = if api.is_some() { event_plans(config) } else { Vec::new() };
+    let selected = plans.iter().map(|(destination, _)| *destination);
+    let selected = selected.chain(grpc.iter().map(|grpc| grpc.destination())).collect();
     let (log, recovered) = KillLog::open(&config.state_dir, config.report.bounds(), selected);
     let metrics = ReportMetrics::register(registry, log.totals());
     if let Some(problem) = &recovered.problem {
@@ -53,35 +59,37 @@ pub(super) fn start(
             "OOM reports are given up: where they were to go is not configured any more"
         );
     }
-    (Reporter::start(log, destinations, &metrics, stop), recovered)
+    let reporter = Reporter::start(log, Vec::from_iter(grpc), &metrics, stop);
+    let changes = ChangeEvents::new(EventMetrics::register(registry));
+    let Some((client, records)) = api else {
+        return (reporter, recovered);
+    };
+    let kills = plans.into_iter();
+    let kills = kills.map(|(destination, plan)| KillEvents::new(reporter.queue(destination), plan));
+    let outbox = Outbox {
+        client,
+        node: config.node_name.clone(),
+        metadata: Arc::new(known),
+        changes,
+        kills: kills.collect(),
+    };
+    reporter.spawn(outbox.run(records));
+    (reporter, recovered)
 }
 
-fn destinations(config: &Config, api: Option<ApiClient>, known: AgentMetadata) -> Vec<Box<dyn Deliver>> {
-    let mut destinations: Vec<Box<dyn Deliver>> = Vec::new();
-    if let Some(options) = config.report.grpc() {
-        let boot_id = BootId::current().map(|boot| boot.0).unwrap_or_default();
-        destinations.push(Box::new(GrpcDelivery::new(options, config.node_name.clone(), boot_id)));
+/// The configured Events about kills.
+fn event_plans(config: &Config) -> Vec<(Destination, Box<dyn EventPlan>)> {
+    let mut plans: Vec<(Destination, Box<dyn EventPlan>)> = Vec::new();
+    if config.report.pod_events() {
+        let events = PodEvents::new(Destination::PodEvents.window(), Instant::now());
+        plans.push((Destination::PodEvents, Box::new(events)));
     }
-    let Some(api) = api else { return destinations };
-    let mut plans: Vec<Box<dyn EventPlan>> = Vec::new();
     if let Some(window) = config.report.vpa_events() {
         let memory = config.state_dir.join(VPA_EVENTS);
-        plans.push(Box::new(VpaEvents::new(window, read_memory(&memory), memory)));
+        let events = VpaEvents::new(window, read_memory(&memory), memory);
+        plans.push((Destination::VpaEvents, Box::new(events)));
     }
-    if config.report.pod_events() {
-        let most = Destination::PodEvents.window();
-        plans.push(Box::new(PodEvents::new(most, Instant::now())));
-    }
-    let known: Arc<dyn PodMetadata> = Arc::new(known);
-    for plan in plans {
-        destinations.push(Box::new(EventDelivery {
-            client: api.clone(),
-            node: config.node_name.clone(),
-            metadata: Arc::clone(&known),
-            plan,
-        }));
-    }
-    destinations
+    plans
 }
 
 /// The present problems of reporting.
@@ -137,6 +145,10 @@ impl PodMetadata for AgentMetadata {
         let is_named = |name: &String| pod.spec.init_containers.iter().any(|container| container.name == *name);
         reference.init = reference.container.as_ref().is_some_and(is_named);
         reference.pod.uid = pod.metadata.uid.as_str().into();
+    }
+
+    fn has_pod(&self, uid: &PodUid) -> bool {
+        self.view.borrow().pods.iter().any(|pod| pod.cgroup_uid() == &**uid)
     }
 
     fn container_facts(&self, report: &Report) -> ContainerFacts {

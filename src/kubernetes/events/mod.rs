@@ -1,35 +1,14 @@
-//! Kubernetes Events at the API server.
-//!
-//! [`EventRecorder::record`] never waits. A task creates an Event for each new message, raises the count of a repeated one, and
-//! bounds their number (`limits`). During an outage of the API server the task waits; the queue drops and counts messages
-//! beyond its capacity.
-//!
-//! [`post()`] makes one attempt to create an Event and returns its failure. The Event's name makes a second attempt harmless.
+//! Kubernetes Events at the API server: [`post()`] makes one attempt to create an Event, [`raise()`] one to raise its count, and
+//! [`EventRates`] bounds how many the node may send. Each returns its failure; the caller tries again. The Event's name makes a
+//! second attempt harmless.
 
-mod limits;
 mod post;
 mod rates;
-mod writer;
 
-use jiff::Timestamp;
-use tokio::sync::mpsc;
-use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
-
-use super::call::Kind;
-use super::client::ApiClient;
-use crate::kubernetes::metrics::{EventMetrics, EventOutcome};
 use crate::model::objects::PodId;
-use limits::EventLimits;
-use writer::EventWriter;
 
-pub use post::{NamedEvent, Posted, Subject, name, post};
-pub use rates::{EventRates, OF_A_POD, OF_THE_NODE};
-
-const EVENTS: Kind = Kind::new("", "v1", "events");
-
-/// The capacity of the queue of messages.
-const QUEUE: usize = 256;
+pub use post::{NamedEvent, Posted, Subject, name, post, raise};
+pub use rates::{EventRates, OF_A_POD, OF_THE_NODE, Topic};
 
 /// A pod, or one of its containers.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -54,50 +33,4 @@ impl PodReference {
 pub enum Severity {
     Normal,
     Warning,
-}
-
-/// A message about a pod.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct EventMessage {
-    pub about: PodReference,
-    pub severity: Severity,
-    /// The machine-readable reason, such as `Resized`.
-    pub reason: &'static str,
-    pub message: String,
-    /// Messages with the same value share an Event, which has the newest text.
-    pub continues: Option<String>,
-}
-
-/// The sending end of the task that writes Events. Cheap to clone.
-#[derive(Debug, Clone)]
-pub struct EventRecorder {
-    sender: mpsc::Sender<EventMessage>,
-    metrics: EventMetrics,
-}
-
-impl EventRecorder {
-    /// Starts the task, which writes Events in the name of a node until `stop`.
-    ///
-    /// # Panics
-    /// Outside of a tokio runtime.
-    pub fn start(client: ApiClient, node: &str, metrics: EventMetrics, stop: CancellationToken) -> Self {
-        let (sender, receiver) = mpsc::channel(QUEUE);
-        let writer = EventWriter {
-            client,
-            node: node.to_owned(),
-            limits: EventLimits::new(Instant::now().into_std()),
-            metrics: metrics.clone(),
-            started: Timestamp::now(),
-        };
-        // Cancel-safe: an unwritten Event counts as not recorded.
-        tokio::spawn(stop.run_until_cancelled_owned(writer.run(receiver)));
-        Self { sender, metrics }
-    }
-
-    /// Queues a message, or counts it as lost when the queue is full.
-    pub fn record(&self, message: EventMessage) {
-        if self.sender.try_send(message).is_err() {
-            self.metrics.count(EventOutcome::Lost, 1);
-        }
-    }
 }

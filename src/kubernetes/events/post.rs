@@ -1,14 +1,16 @@
-//! One attempt to create an Event. The caller repeats it after a failure. An Event that exists already stays as it is, so the
+//! One attempt to create or to change an Event. The caller repeats it after a failure. An Event that exists already stays as it is, so the
 //! Event's name makes a second attempt harmless.
 
 use jiff::{Timestamp, Unit};
 use serde_json::{Value, json};
 
-use super::{EVENTS, PodReference, Severity};
-use crate::kubernetes::call::{Call, Verb};
+use super::{PodReference, Severity};
+use crate::kubernetes::call::{Call, Kind, Verb};
 use crate::kubernetes::client::ApiClient;
 use crate::kubernetes::error::ApiError;
 use crate::printable::is_dangerous;
+
+const EVENTS: Kind = Kind::new("", "v1", "events");
 
 /// The namespace of Events about cluster-scoped objects.
 const OF_NO_NAMESPACE: &str = "default";
@@ -77,6 +79,20 @@ pub async fn post(client: &ApiClient, node: &str, event: &NamedEvent) -> Result<
     }
 }
 
+/// Raises the count of an Event and replaces its text. Returns whether the API server still has the Event.
+///
+/// Errors: [`ApiError`] when the API server may have the Event as it was.
+pub async fn raise(client: &ApiClient, event: &NamedEvent) -> Result<bool, ApiError> {
+    let namespace = Some(event.subject.namespace());
+    let call = Call::new(Verb::Patch, EVENTS).within(namespace).named(&event.name);
+    let (last, message) = (seconds(event.last), shortened(&event.message));
+    let patch = json!({"count": event.count, "lastTimestamp": last, "message": message});
+    match client.send::<Value>(&call, &patch).await {
+        Err(error) if error.problem.status() == Some(404) => Ok(false),
+        answer => answer.map(|_| true),
+    }
+}
+
 /// The API server's limit of a message in bytes.
 const LONGEST_MESSAGE: usize = 1024;
 
@@ -127,11 +143,6 @@ fn involved(node: &str, subject: &Subject) -> Value {
         // The kubelet's Events about its node have the name as UID, too.
         Subject::Node => json!({"apiVersion": "v1", "kind": "Node", "name": node, "uid": node}),
     }
-}
-
-/// The patch of an Event for a repeated message.
-pub(super) fn repeated(message: &str, count: u32, now: Timestamp) -> Value {
-    json!({"count": count, "lastTimestamp": seconds(now), "message": shortened(message)})
 }
 
 /// The name of an Event: the name of a pod and a distinguishing suffix, cut to 253 bytes (RFC 1123 subdomain).

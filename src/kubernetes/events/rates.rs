@@ -1,21 +1,28 @@
-//! How many Events one way to the API server may create. Time is an argument.
+//! How many Events the node may send to the API server. Time is an argument.
 
 use std::time::{Duration, Instant};
 
 use super::Subject;
 use crate::rate_limiter::{FairRateLimiter, KeyedRateLimiter, Rate};
 
-/// About one pod. The first are fewer than client-go lets a source send about an object at once
+/// About one pod and one topic. The first of all topics are fewer than client-go lets a source send about an object at once
 /// (`EventSourceObjectSpamFilter`: 25).
 pub const OF_A_POD: Rate = Rate::new(10, Duration::from_secs(60));
 /// From the node.
 pub const OF_THE_NODE: Rate = Rate::new(50, Duration::from_secs(2));
 
+/// What an Event is about. A pod's changes do not delay its kills.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Topic {
+    Change,
+    Kill,
+}
+
 /// The rate of Events about each pod, and the rate of the node, of which each namespace has a fair share.
 #[derive(Debug)]
 pub struct EventRates {
     /// By UID; Events about the node have a rate, too.
-    pods: KeyedRateLimiter<String>,
+    pods: KeyedRateLimiter<(String, Topic)>,
     node: FairRateLimiter<String>,
 }
 
@@ -29,14 +36,15 @@ impl EventRates {
     }
 
     /// Uses a turn for an Event about this subject, if one is left; an urgent one needs only the node's turn.
-    pub fn try_use(&mut self, subject: &Subject, is_urgent: bool, now: Instant) -> bool {
+    pub fn try_use(&mut self, subject: &Subject, topic: Topic, is_urgent: bool, now: Instant) -> bool {
         let pod = match subject {
-            Subject::Pod(reference) => &reference.pod.uid,
-            Subject::Node => "",
+            Subject::Pod(reference) => reference.pod.uid.to_string(),
+            Subject::Node => String::new(),
         };
-        let is_free = (is_urgent || self.pods.is_ready(pod, now)) && self.try_use_of_node(subject.namespace(), now);
+        let pod = (pod, topic);
+        let is_free = (is_urgent || self.pods.is_ready(&pod, now)) && self.try_use_of_node(subject.namespace(), now);
         // An urgent Event uses the pod's turn only if there is one.
-        is_free && (self.pods.try_use(pod.to_owned(), now) || is_urgent)
+        is_free && (self.pods.try_use(pod, now) || is_urgent)
     }
 
     /// Uses a turn of the node, if one is left for this namespace.

@@ -1,7 +1,9 @@
-//! Plans the Kubernetes Events for a stream of reports. Nothing here sends anything, or reads or writes a file.
+//! Plans Kubernetes Events. Nothing here sends anything, or reads or writes a file.
 //!
-//! In come reports as a queue gives them; out come [`PlannedEvent`]s, each with the reports that it covers, which the delivery
-//! acknowledges once the API server has the Event.
+//! Of records of changes, [`Composer`] makes messages, and [`EventLimits`] counts the messages that become one Event.
+//!
+//! Of reports of kills come [`PlannedEvent`]s, each with the reports that it covers, which the outbox acknowledges once the API
+//! server has the Event.
 //!
 //! - [`PodEvents`]: for people. An Event for each kill, on its pod; where kills come faster than a pod or the node may send
 //!   Events, one Event covers many, and says how many.
@@ -13,12 +15,16 @@
 //! it acknowledged the reports may be followed by one with another plan for them and more; the count of the Event that exists
 //! says how many kills it covered ([`PlannedEvent::covered_by`]).
 
+mod changes;
+mod counts;
 mod pods;
 #[cfg(test)]
 mod tests;
 mod text;
 mod vpa;
 
+pub(super) use changes::Composer;
+pub(super) use counts::{EventLimits, EventMessage};
 pub use pods::PodEvents;
 pub use vpa::{ContainerFacts, LastEvent, VpaEvents};
 

@@ -4,12 +4,11 @@ use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
 use super::{CoveredReport, PlannedEvent, name_of, subject, text};
-use crate::kubernetes::events::{EventRates, NamedEvent, PodReference, Severity, Subject};
+use crate::kubernetes::events::{EventRates, NamedEvent, PodReference, Severity, Subject, Topic};
 use crate::oom::Level;
-use crate::report::cluster::{EventPlan, PodMetadata};
 use crate::report::content::Report;
-use crate::report::destination::Destination;
 use crate::report::log::Pending;
+use crate::report::outbox::{EventPlan, PodMetadata};
 
 /// The time between two attempts to find a turn for one of the reports that wait.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
@@ -17,7 +16,6 @@ const TRY_AGAIN: Duration = Duration::from_secs(1);
 /// The reports that wait for an Event.
 #[derive(Debug)]
 pub struct PodEvents {
-    rates: EventRates,
     /// So many reports may wait.
     most: usize,
     groups: Vec<Group>,
@@ -40,33 +38,16 @@ impl PodEvents {
     /// pod does not keep out the reports of others.
     pub fn new(most: usize, now: Instant) -> Self {
         Self {
-            rates: EventRates::new(now),
             most,
             groups: Vec::new(),
             try_at: now,
         }
     }
-
-    /// The next Event that may be sent now, which counts as sent.
-    pub fn next(&mut self, now: Instant) -> Option<PlannedEvent> {
-        self.try_at = now + TRY_AGAIN;
-        let is_full = self.waiting() >= self.most;
-        if is_full {
-            self.groups.sort_by_key(|group| Reverse(group.reports.len()));
-        }
-        let rates = &mut self.rates;
-        let mut groups = self.groups.iter();
-        let place = groups.position(|group| rates.try_use(&group.subject, is_full, now))?;
-        Some(self.groups.remove(place).event())
-    }
 }
 
 impl EventPlan for PodEvents {
-    fn destination(&self) -> Destination {
-        Destination::PodEvents
-    }
-
     fn offer(&mut self, pending: Pending) {
+        self.try_at = Instant::now();
         // One Event covers all that wait with the same container and levels.
         let facts = pending.report.facts();
         let (subject, levels) = (subject(facts), [facts.level, facts.limit_of()]);
@@ -91,8 +72,21 @@ impl EventPlan for PodEvents {
         (!self.groups.is_empty()).then_some(self.try_at)
     }
 
-    fn next_event(&mut self, now: Instant, _: &dyn PodMetadata, _: &mut Vec<u64>) -> Option<PlannedEvent> {
-        self.next(now)
+    fn next_event(
+        &mut self,
+        now: Instant,
+        rates: &mut EventRates,
+        _: &dyn PodMetadata,
+        _: &mut Vec<u64>,
+    ) -> Option<PlannedEvent> {
+        let is_full = self.waiting() >= self.most;
+        if is_full {
+            self.groups.sort_by_key(|group| Reverse(group.reports.len()));
+        }
+        let mut groups = self.groups.iter();
+        let place = groups.position(|group| rates.try_use(&group.subject, Topic::Kill, is_full, now));
+        self.try_at = if place.is_some() { now } else { now + TRY_AGAIN };
+        Some(self.groups.remove(place?).event())
     }
 
     fn start_over(&mut self) {

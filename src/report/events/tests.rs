@@ -2,17 +2,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use futures::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
-
 use proptest::prelude::*;
 
 use super::*;
-use crate::kubernetes::events::{OF_A_POD, OF_THE_NODE, PodReference, Subject};
-use crate::model::objects::PodId;
+use crate::kubernetes::events::{EventRates, OF_A_POD, OF_THE_NODE, PodReference, Subject, Topic};
+use crate::model::objects::{PodId, PodUid};
 use crate::oom::{Confidence, HitLimit, Level, OomReport, ReportedPod, Role};
 use crate::rate_limiter::Rate;
-use crate::report::cluster::EventPlan;
+use crate::report::Report;
 use crate::report::log::Pending;
+use crate::report::outbox::{EventPlan, PodMetadata};
 use crate::report::testing::{arbitrary_kill, kill_of};
 
 fn pending(number: u64, kill: OomReport) -> Pending {
@@ -27,14 +28,64 @@ fn message(planned: &PlannedEvent) -> String {
     planned.event.body("node-1")["message"].as_str().unwrap().to_owned()
 }
 
-fn all(events: &mut PodEvents, now: Instant) -> Vec<PlannedEvent> {
+/// A node without pods.
+#[derive(Debug)]
+struct Unknown;
+
+impl PodMetadata for Unknown {
+    fn wait_until_known(&self) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn complete_names(&self, _: &mut KillFacts) {}
+
+    fn resolve(&self, _: &mut PodReference) {}
+
+    fn has_pod(&self, _: &PodUid) -> bool {
+        false
+    }
+
+    fn container_facts(&self, _: &Report) -> ContainerFacts {
+        ContainerFacts::default()
+    }
+}
+
+/// Events of kills with the rates of a node.
+struct Kills {
+    events: PodEvents,
+    rates: EventRates,
+}
+
+impl Kills {
+    fn new(most: usize, now: Instant) -> Self {
+        Self {
+            events: PodEvents::new(most, now),
+            rates: EventRates::new(now),
+        }
+    }
+
+    fn offer(&mut self, pending: Pending) {
+        self.events.offer(pending);
+    }
+
+    fn next(&mut self, now: Instant) -> Option<PlannedEvent> {
+        let (metadata, mut withheld) = (Unknown, Vec::new());
+        self.events.next_event(now, &mut self.rates, &metadata, &mut withheld)
+    }
+
+    fn ready_at(&self) -> Option<Instant> {
+        self.events.ready_at()
+    }
+}
+
+fn all(events: &mut Kills, now: Instant) -> Vec<PlannedEvent> {
     std::iter::from_fn(|| events.next(now)).collect()
 }
 
 #[test]
 fn few_kills_have_an_event_each() {
     let now = Instant::now();
-    let mut events = PodEvents::new(usize::MAX, now);
+    let mut events = Kills::new(usize::MAX, now);
     let mut told = Vec::new();
     for number in 1..=2 {
         events.offer(pending(number, kill_of("web", number)));
@@ -56,12 +107,12 @@ fn few_kills_have_an_event_each() {
 #[test]
 fn a_flood_becomes_one_event_with_a_count() {
     let start = Instant::now();
-    let mut events = PodEvents::new(usize::MAX, start);
+    let mut events = Kills::new(usize::MAX, start);
     for number in 1..=100 {
         events.offer(pending(number, kill_of("web", number)));
         all(&mut events, start);
     }
-    assert_eq!(events.waiting(), 90);
+    assert_eq!(events.events.waiting(), 90);
     events.offer(pending(101, kill_of("db", 101)));
     assert_eq!(all(&mut events, start)[0].numbers(), [101]);
     assert_eq!(events.ready_at(), Some(start + Duration::from_secs(1)));
@@ -80,7 +131,7 @@ fn a_flood_becomes_one_event_with_a_count() {
 #[test]
 fn a_kill_outside_pods_is_about_the_node() {
     let now = Instant::now();
-    let mut events = PodEvents::new(usize::MAX, now);
+    let mut events = Kills::new(usize::MAX, now);
     let mut kill = kill_of("web", 1);
     kill.facts.pod = Some(ReportedPod {
         namespace: String::new(),
@@ -97,7 +148,7 @@ fn a_kill_outside_pods_is_about_the_node() {
 #[test]
 fn an_event_has_a_valid_name_and_message() {
     let now = Instant::now();
-    let mut events = PodEvents::new(usize::MAX, now);
+    let mut events = Kills::new(usize::MAX, now);
     let mut kill = kill_of(&"long-".repeat(50), 1);
     kill.victim.as_mut().unwrap().comm = "a\u{1b}[2J\n\u{fc}".to_owned();
     kill.own_write = Some(crate::oom::OwnWrite {
@@ -258,7 +309,7 @@ fn a_container_that_fills_its_pod_is_named() {
 #[test]
 fn kills_for_others_share_no_event() {
     let now = Instant::now();
-    let mut events = PodEvents::new(usize::MAX, now);
+    let mut events = Kills::new(usize::MAX, now);
     for (number, limit) in (1..).zip([None, Some(HitLimit::default()), None]) {
         events.offer(pending(number, at_the_pods_limit(limit)));
     }
@@ -333,7 +384,7 @@ proptest! {
         kills in prop::collection::vec((arbitrary_kill(), 0u64..3), 0..150),
     ) {
         let mut now = Instant::now();
-        let mut events = PodEvents::new(usize::MAX, now);
+        let mut events = Kills::new(usize::MAX, now);
         let mut sent: Vec<(Instant, PlannedEvent)> = Vec::new();
         let total = kills.len();
         for (number, (kill, pause)) in (1..).zip(kills) {
@@ -398,7 +449,7 @@ fn pod_of(event: &PlannedEvent) -> Option<&str> {
 fn an_event_is_named_by_its_first_report() {
     let plan = |reports: std::ops::RangeInclusive<u64>| {
         let now = Instant::now();
-        let mut events = PodEvents::new(usize::MAX, now);
+        let mut events = Kills::new(usize::MAX, now);
         reports.for_each(|number| events.offer(pending(number, kill_of("web", number))));
         events.next(now).unwrap()
     };
@@ -413,7 +464,7 @@ fn an_event_is_named_by_its_first_report() {
 #[test]
 fn the_largest_group_goes_when_full() {
     let now = Instant::now();
-    let mut events = PodEvents::new(20, now);
+    let mut events = Kills::new(20, now);
     for number in 1..=29 {
         events.offer(pending(number, kill_of("web", number)));
         if number <= 10 {
@@ -428,7 +479,7 @@ fn the_largest_group_goes_when_full() {
 #[test]
 fn a_flood_leaves_other_namespaces_their_events() {
     let now = Instant::now();
-    let mut events = PodEvents::new(usize::MAX, now);
+    let mut events = Kills::new(usize::MAX, now);
     let of = |namespace: &str, pod: &str, number: u64| {
         let mut kill = kill_of(pod, number);
         let reported = kill.facts.pod.as_mut().unwrap();
@@ -441,4 +492,27 @@ fn a_flood_leaves_other_namespaces_their_events() {
     assert_eq!(all(&mut events, now).len(), 43);
     events.offer(of("shop", "web", 100));
     assert_eq!(all(&mut events, now)[0].numbers(), [100]);
+}
+
+#[test]
+fn a_pods_changes_do_not_delay_its_kills() {
+    let now = Instant::now();
+    let mut kills = Kills::new(usize::MAX, now);
+    kills.offer(pending(1, kill_of("web", 1)));
+    let subject = subject(&kill_of("web", 1).facts);
+    let changes = (0..99).filter(|_| kills.rates.try_use(&subject, Topic::Change, false, now));
+    assert_eq!(changes.count(), 10);
+    assert_eq!(all(&mut kills, now).len(), 1);
+}
+
+#[test]
+fn kills_and_changes_share_the_nodes_rate() {
+    let now = Instant::now();
+    let mut kills = Kills::new(usize::MAX, now);
+    let subject = |number: u64| subject(&kill_of(&number.to_string(), 1).facts);
+    let changes = (0..99).filter(|number| kills.rates.try_use(&subject(*number), Topic::Change, true, now));
+    assert_eq!(changes.count(), 43);
+    kills.offer(pending(1, kill_of("web", 1)));
+    assert_eq!(all(&mut kills, now), []);
+    assert_eq!(all(&mut kills, now + OF_THE_NODE.every).len(), 1);
 }

@@ -13,12 +13,11 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::{CoveredReport, PlannedEvent, name_of, subject, text};
-use crate::kubernetes::events::{NamedEvent, Severity};
+use crate::kubernetes::events::{EventRates, NamedEvent, Severity};
 use crate::oom::{Confidence, HitLimit, Level, OomReport, ReportedContainer, ReportedPod, Role};
-use crate::report::cluster::{EventPlan, PodMetadata};
 use crate::report::content::Report;
-use crate::report::destination::Destination;
 use crate::report::log::Pending;
+use crate::report::outbox::{EventPlan, PodMetadata};
 
 /// How long the kubelet has to write the end of a container into the pod's status: the recommender reads that, too, and must
 /// not count a kill twice. The kubelet looks at its containers every second (`genericPlegRelistPeriod`) and writes the
@@ -165,10 +164,6 @@ impl VpaEvents {
 }
 
 impl EventPlan for VpaEvents {
-    fn destination(&self) -> Destination {
-        Destination::VpaEvents
-    }
-
     fn offer(&mut self, pending: Pending) {
         let now = Instant::now();
         match self.screen(&pending.report, Timestamp::now()) {
@@ -189,6 +184,7 @@ impl EventPlan for VpaEvents {
     fn next_event(
         &mut self,
         now: Instant,
+        _: &mut EventRates,
         metadata: &dyn PodMetadata,
         withheld: &mut Vec<u64>,
     ) -> Option<PlannedEvent> {

@@ -7,22 +7,24 @@ use std::time::Instant;
 
 use futures::future::{BoxFuture, FutureExt};
 use serde_json::json;
+use tokio::sync::broadcast;
 use vscaled::kubernetes::ApiClient;
 use vscaled::kubernetes::events::PodReference;
-use vscaled::kubernetes::metrics::ApiMetrics;
+use vscaled::kubernetes::metrics::{ApiMetrics, EventMetrics};
+use vscaled::model::objects::PodUid;
 use vscaled::observe::metrics::registry;
 use vscaled::oom::KillFacts;
-use vscaled::report::cluster::{EventDelivery, PodMetadata};
 use vscaled::report::events::{ContainerFacts, PodEvents};
 use vscaled::report::log::{Bounds, KillLog};
-use vscaled::report::{Deliver, Destination, Destinations, Report};
+use vscaled::report::outbox::{ChangeEvents, KillEvents, Outbox, PodMetadata};
+use vscaled::report::{Destination, Destinations, Report};
 
 use crate::reports::station::{Station, kill};
 use crate::support::cluster::{ApiServer, Release, User};
 
 /// A cluster without any objects.
 #[derive(Debug)]
-struct Nothing;
+pub(crate) struct Nothing;
 
 impl PodMetadata for Nothing {
     fn wait_until_known(&self) -> BoxFuture<'static, ()> {
@@ -32,6 +34,10 @@ impl PodMetadata for Nothing {
     fn complete_names(&self, _: &mut KillFacts) {}
 
     fn resolve(&self, _: &mut PodReference) {}
+
+    fn has_pod(&self, _: &PodUid) -> bool {
+        true
+    }
 
     fn container_facts(&self, _: &Report) -> ContainerFacts {
         ContainerFacts::default()
@@ -52,13 +58,16 @@ async fn deliver(cluster: &ApiServer, directory: &Path) {
     let kubeconfig = cluster.kubeconfig(User::Admin);
     let metrics = ApiMetrics::register(&mut registry());
     let client = ApiClient::connect(Some(&kubeconfig), metrics).await.unwrap();
-    let delivery: Box<dyn Deliver> = Box::new(EventDelivery {
+    let station = Station::with(directory, Bounds::default(), Vec::new());
+    let plan = Box::new(PodEvents::new(512, Instant::now()));
+    let outbox = Outbox {
         client,
         node: "node-1".to_owned(),
         metadata: Arc::new(Nothing),
-        plan: Box::new(PodEvents::new(512, Instant::now())),
-    });
-    let station = Station::with(directory, Bounds::default(), vec![delivery]);
+        changes: ChangeEvents::new(EventMetrics::register(&mut registry())),
+        kills: vec![KillEvents::new(station.handle.queue(Destination::PodEvents), plan)],
+    };
+    station.handle.spawn(outbox.run(broadcast::channel(1).1));
     station.settled().await;
     station.finish().await;
 }

@@ -1,49 +1,17 @@
-//! Emits Kubernetes Events about changes, refusals and undone passes, where there is an API server.
+//! Composes the Events about changes, refusals and undone passes. Pure.
 //!
 //! An Event names the cause of a change, never the reason of a later pass: a change that succeeds later has the cause that
 //! began it. A temporary limit has one Event from its first growth to its end. An Event about a resize through the API
 //! server has the old and the new value of every amount, and comes with the record that the kubelet has carried it out.
 
-use std::collections::{BTreeMap, HashSet};
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
-use tokio::sync::{broadcast, watch};
-
-use crate::kubernetes::events::{EventMessage, EventRecorder, PodReference, Severity};
-use crate::model::objects::{Pod, PodUid};
+use super::counts::EventMessage;
+use crate::kubernetes::events::{PodReference, Severity, Subject};
+use crate::model::objects::PodUid;
 use crate::model::{
     Cause, Change, ChangeRecord, Outcome, Requirements, Resource, Setting, StepRecord, Target, Withheld,
 };
-use crate::sources::NodeView;
-
-/// Emits the Event of each record that has one, until the channel closes.
-pub(super) async fn emit_events(
-    mut records: broadcast::Receiver<Arc<ChangeRecord>>,
-    mut view: watch::Receiver<Arc<NodeView>>,
-    events: EventRecorder,
-) {
-    let mut composer = Composer::default();
-    loop {
-        // Cancel-safe, both of them.
-        let record = tokio::select! {
-            record = records.recv() => record.map(Some),
-            Ok(()) = view.changed() => Ok(None),
-        };
-        let message = match record {
-            Ok(Some(record)) => composer.compose(&record),
-            Ok(None) => {
-                composer.retain(&view.borrow_and_update().pods);
-                None
-            }
-            Err(broadcast::error::RecvError::Lagged(missed)) => {
-                tracing::warn!(missed, "changes became no Events");
-                None
-            }
-            Err(broadcast::error::RecvError::Closed) => return,
-        };
-        message.into_iter().for_each(|message| events.record(message));
-    }
-}
 
 /// A container's temporary limit.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,7 +41,7 @@ impl TemporaryLimit {
 
 /// Composes Events from records, one after the other. Remembers only what concerns pods of the node's view.
 #[derive(Debug, Default)]
-struct Composer {
+pub(in crate::report) struct Composer {
     /// The causes of the changes that are not done yet, by the UIDs of the pods.
     unfinished: BTreeMap<PodUid, Cause>,
     /// The amounts before and after resizes through the API server whose Event is still to come, by the UIDs of the pods. Several
@@ -84,16 +52,15 @@ struct Composer {
 }
 
 impl Composer {
-    /// Forgets what concerns other pods than these of the node.
-    fn retain(&mut self, pods: &[Arc<Pod>]) {
-        let pods: HashSet<&str> = pods.iter().map(|pod| pod.cgroup_uid()).collect();
-        self.unfinished.retain(|uid, _| pods.contains(&**uid));
-        self.resizes.retain(|uid, _| pods.contains(&**uid));
-        self.temporary_limits.retain(|limit, _| pods.contains(&*limit.uid));
+    /// Forgets what concerns pods that have left the node.
+    pub(in crate::report) fn retain(&mut self, is_here: impl Fn(&PodUid) -> bool) {
+        self.unfinished.retain(|uid, _| is_here(uid));
+        self.resizes.retain(|uid, _| is_here(uid));
+        self.temporary_limits.retain(|limit, _| is_here(&limit.uid));
     }
 
     /// The Event about a record. A pass without steps, or with a retry at once, has none.
-    fn compose(&mut self, record: &ChangeRecord) -> Option<EventMessage> {
+    pub(in crate::report) fn compose(&mut self, record: &ChangeRecord) -> Option<EventMessage> {
         if let Cause::Hook { .. } = &record.cause {
             return hook_event(record);
         }
@@ -245,11 +212,11 @@ fn event(
     continues: Option<String>,
 ) -> EventMessage {
     EventMessage {
-        about: PodReference {
+        subject: Subject::Pod(PodReference {
             pod: record.pod.clone(),
             container: None,
             init: false,
-        },
+        }),
         severity,
         reason,
         message,
@@ -334,15 +301,6 @@ mod tests {
             steps: vec![step],
             stages: Stages::default(),
         }
-    }
-
-    /// A pod with one container, from its manifest.
-    fn pod(uid: &str) -> Arc<Pod> {
-        let pod = serde_json::json!({
-            "metadata": {"uid": uid, "name": "web", "namespace": "a"},
-            "spec": {"containers": [{"name": "app", "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}}}]},
-        });
-        Arc::new(serde_json::from_value(pod).unwrap())
     }
 
     fn composed(records: &[ChangeRecord]) -> Vec<EventMessage> {
@@ -448,7 +406,7 @@ mod tests {
         let mut compose = |number: u32, cause: Cause, outcome: Outcome| {
             let mut record = record(cause, outcome);
             record.pod.uid = number.to_string().into();
-            composer.retain(&[pod(&number.to_string())]);
+            composer.retain(|uid| **uid == *number.to_string());
             let said = composer.compose(&record);
             (said, composer.unfinished.len())
         };

@@ -1,4 +1,4 @@
-//! Recorded messages → the Events to write. Pure; time is an argument.
+//! Messages about changes → the Events to write. Pure; time is an argument.
 //!
 //! A new message becomes an Event at once, unless the pod or the node exceeds its rate; the first message of a pod and
 //! reason ignores the pod's rate. A repeated message raises the count of its Event: after a second at first, then ever
@@ -7,8 +7,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::rates::EventRates;
-use super::{EventMessage, Subject};
+use jiff::Timestamp;
+
+use crate::kubernetes::events::{EventRates, NamedEvent, PodReference, Severity, Subject, Topic, name};
 
 #[cfg(test)]
 mod tests;
@@ -23,21 +24,28 @@ const REMEMBERED_OF_MANY: Duration = Duration::from_secs(10);
 /// The usual bound of remembered Events; a node has fewer pods.
 const MANY: usize = 1024;
 
-/// A write of an Event: a new one, or the change of an existing one.
+/// A message about a change of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct EventWrite {
-    pub(super) message: EventMessage,
-    pub(super) ticket: Ticket,
-    /// The number of messages in the Event; 1 for a new Event.
-    pub(super) count: u32,
+pub(in crate::report) struct EventMessage {
+    pub(in crate::report) subject: Subject,
+    pub(in crate::report) severity: Severity,
+    /// The machine-readable reason, such as `ResourcesResized`.
+    pub(in crate::report) reason: &'static str,
+    pub(in crate::report) message: String,
+    /// Messages with the same value share an Event, which has the newest text.
+    pub(in crate::report) continues: Option<String>,
 }
 
 /// The number of an Event, which makes its name.
-pub(super) type Ticket = u64;
+pub(in crate::report) type Ticket = i128;
 
 #[derive(Debug)]
 struct KnownEvent {
-    latest: EventWrite,
+    ticket: Ticket,
+    /// The newest message.
+    message: EventMessage,
+    /// The number of messages in the Event.
+    count: u32,
     /// The count at the API server.
     written: u32,
     /// The number of changes at the API server.
@@ -47,42 +55,67 @@ struct KnownEvent {
 }
 
 #[derive(Debug)]
-pub(super) struct EventLimits {
+pub(in crate::report) struct EventLimits {
     /// Oldest first.
     known: Vec<KnownEvent>,
-    rates: EventRates,
+    /// The number of the last Event.
     tickets: Ticket,
     /// The number of messages that are in no Event.
     held_back: u64,
 }
 
 impl KnownEvent {
+    /// The Event, without the time at which it is sent.
+    fn event(&self) -> NamedEvent {
+        let message = self.message.clone();
+        let pod = match &message.subject {
+            Subject::Pod(PodReference { pod, .. }) => &*pod.name,
+            Subject::Node => "node",
+        };
+        NamedEvent {
+            name: name(pod, &format!("{:x}", self.ticket)),
+            subject: message.subject,
+            severity: message.severity,
+            reason: message.reason,
+            message: message.message,
+            first: Timestamp::UNIX_EPOCH,
+            last: Timestamp::UNIX_EPOCH,
+            count: self.count.into(),
+            annotations: Vec::new(),
+        }
+    }
+
     /// When the Event's count at the API server may be changed, if it is too low.
     fn change_at(&self) -> Option<Instant> {
         let doubled = FIRST_CHANGE.saturating_mul(1_u32.checked_shl(self.changes).unwrap_or(u32::MAX));
-        (self.latest.count > self.written).then(|| self.written_at + doubled.min(BETWEEN_CHANGES))
+        (self.count > self.written).then(|| self.written_at + doubled.min(BETWEEN_CHANGES))
     }
 }
 
 impl EventLimits {
-    pub(super) fn new(now: Instant) -> Self {
+    /// Numbers the Events from here on.
+    pub(in crate::report) const fn new(tickets: Ticket) -> Self {
         Self {
             known: Vec::new(),
-            rates: EventRates::new(now),
-            tickets: 0,
+            tickets,
             held_back: 0,
         }
     }
 
     /// Counts a message; returns the write that is due for it now.
-    pub(super) fn record(&mut self, message: EventMessage, now: Instant) -> Option<EventWrite> {
+    pub(in crate::report) fn record(
+        &mut self,
+        message: EventMessage,
+        rates: &mut EventRates,
+        now: Instant,
+    ) -> Option<NamedEvent> {
         self.forget(now);
         let place = |of_same: &dyn Fn(&EventMessage) -> bool| {
-            let mut latest = self.known.iter().map(|known| &known.latest.message);
-            latest.rposition(of_same)
+            let mut messages = self.known.iter().map(|known| &known.message);
+            messages.rposition(of_same)
         };
         // In floods, the messages about one object with one reason count in one Event.
-        let is_like = |known: &EventMessage| known.about == message.about && known.reason == message.reason;
+        let is_like = |known: &EventMessage| known.subject == message.subject && known.reason == message.reason;
         let last = place(&is_like);
         let continued = || {
             message.continues.as_ref()?;
@@ -91,31 +124,27 @@ impl EventLimits {
         let mut counts_in = place(&|known| *known == message).or_else(continued);
         if counts_in.is_none() {
             // There are few reasons, and later messages need a first Event to count in.
-            if self
-                .rates
-                .try_use(&Subject::Pod(message.about.clone()), last.is_none(), now)
-            {
+            if rates.try_use(&message.subject, Topic::Change, last.is_none(), now) {
                 self.tickets += 1;
-                let latest = EventWrite {
-                    message,
+                let known = KnownEvent {
                     ticket: self.tickets,
+                    message,
                     count: 1,
-                };
-                self.known.push(KnownEvent {
-                    latest: latest.clone(),
                     written: 1,
                     changes: 0,
                     written_at: now,
                     seen_at: now,
-                });
-                return Some(latest);
+                };
+                let event = known.event();
+                self.known.push(known);
+                return Some(event);
             }
             counts_in = last;
         }
         match counts_in.map(|index| &mut self.known[index]) {
             Some(known) => {
-                known.latest.message = message;
-                known.latest.count += 1;
+                known.message = message;
+                known.count += 1;
                 known.seen_at = now;
             }
             None => self.held_back += 1,
@@ -124,20 +153,20 @@ impl EventLimits {
     }
 
     /// The change of an Event that is due now.
-    pub(super) fn due(&mut self, now: Instant) -> Option<EventWrite> {
+    pub(in crate::report) fn due(&mut self, rates: &mut EventRates, now: Instant) -> Option<NamedEvent> {
         let is_due = |known: &&mut KnownEvent| {
-            let namespace = &known.latest.message.about.pod.namespace;
-            known.change_at().is_some_and(|at| at <= now) && self.rates.try_use_of_node(namespace, now)
+            let namespace = known.message.subject.namespace();
+            known.change_at().is_some_and(|at| at <= now) && rates.try_use_of_node(namespace, now)
         };
         let known = self.known.iter_mut().find(is_due)?;
-        known.written = known.latest.count;
+        known.written = known.count;
         known.changes = known.changes.saturating_add(1);
         known.written_at = now;
-        Some(known.latest.clone())
+        Some(known.event())
     }
 
     /// The time until a change may be due.
-    pub(super) fn next_due(&self, now: Instant) -> Option<Duration> {
+    pub(in crate::report) fn next_due(&self, now: Instant) -> Option<Duration> {
         const NOT_AT_ONCE: Duration = Duration::from_millis(100);
         let first = self.known.iter().filter_map(KnownEvent::change_at).min()?;
         // A due change that is not written exceeds the rate of the node.
@@ -145,7 +174,7 @@ impl EventLimits {
     }
 
     /// The number of messages held back since the last call.
-    pub(super) const fn take_held_back(&mut self) -> u64 {
+    pub(in crate::report) const fn take_held_back(&mut self) -> u64 {
         std::mem::replace(&mut self.held_back, 0)
     }
 
@@ -153,7 +182,7 @@ impl EventLimits {
     fn forget(&mut self, now: Instant) {
         let is_full = self.known.len() >= MANY;
         let remembered = if is_full { REMEMBERED_OF_MANY } else { REMEMBERED };
-        let is_needed = |known: &KnownEvent| known.seen_at + remembered > now || known.latest.count > known.written;
+        let is_needed = |known: &KnownEvent| known.seen_at + remembered > now || known.count > known.written;
         self.known.retain(is_needed);
     }
 }

@@ -1,0 +1,418 @@
+//! The one way of Kubernetes Events to the API server, about changes and about kills.
+//!
+//! In come records of changes, the reports of [`ReportQueue`]s and [`PodMetadata`]; out go Events, within one set of rates, those
+//! about kills first. [`events`](super::events) composes and plans them. A message about a change waits in memory and is counted
+//! where it becomes no Event. Reports of kills wait in the log: the outbox acknowledges them once the API server has their
+//! Event. Where the API server is away, or lacks a right for kills, each kind of Event waits by itself, and the link's state gives
+//! the reason. Where the API server will never take an Event of a kill on a pod (the pod's namespace is gone, or a quota is used
+//! up), the Event is about the node instead.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::future::pending;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use std::{fmt, fs, io};
+
+use futures::future::{BoxFuture, FutureExt, select_all};
+use jiff::Timestamp;
+use tokio::sync::broadcast::{self, error::RecvError};
+
+use crate::failpoint::failpoint;
+use crate::files::replace_atomically;
+use crate::kubernetes::events::{EventRates, NamedEvent, PodReference, Posted, Subject, post, raise};
+use crate::kubernetes::metrics::{EventMetrics, EventOutcome};
+use crate::kubernetes::{ApiClient, ApiError, Problem};
+use crate::model::ChangeRecord;
+use crate::model::objects::PodUid;
+use crate::oom::KillFacts;
+use crate::pace::Backoff;
+use crate::report::content::Report;
+use crate::report::destination::Destination;
+use crate::report::events::{Composer, ContainerFacts, EventLimits, EventMessage, LastEvent, PlannedEvent};
+use crate::report::log::Pending;
+use crate::report::metrics::ReportOutcome;
+use crate::report::reporter::{ReportQueue, until};
+
+/// So many messages about changes may wait for the API server.
+const QUEUE: usize = 256;
+
+/// The agent's facts about pods, besides the reports.
+pub trait PodMetadata: fmt::Debug + Send + Sync {
+    /// Waits until the pods of the node are known for the first time. An agent that begins while the API server is away
+    /// knows no pod by name.
+    fn wait_until_known(&self) -> BoxFuture<'static, ()>;
+
+    /// Fills in the names of pod and container that were not known at the kill: the pod by the UID in its cgroup's
+    /// name, the container by its id.
+    fn complete_names(&self, facts: &mut KillFacts);
+
+    /// Gives a pod the UID it has at the API server (for a static pod its mirror pod's) and finds out whether the container
+    /// is an init container. A pod that is not known stays as it is.
+    fn resolve(&self, reference: &mut PodReference);
+
+    /// Whether the node has a pod with this UID in its cgroup's name.
+    fn has_pod(&self, uid: &PodUid) -> bool;
+
+    /// The facts about the report's container that decide whether a VPA recommender needs an Event.
+    fn container_facts(&self, report: &Report) -> ContainerFacts;
+}
+
+/// Sends the Events of a node.
+#[derive(Debug)]
+pub struct Outbox {
+    pub client: ApiClient,
+    pub node: String,
+    pub metadata: Arc<dyn PodMetadata>,
+    pub changes: ChangeEvents,
+    /// The first goes first.
+    pub kills: Vec<KillEvents>,
+}
+
+impl Outbox {
+    /// Sends Events about changes and about the reports of the queues. Cancelling it is harmless: the next agent sends what is not
+    /// acknowledged then, under the same names.
+    pub async fn run(mut self, mut records: broadcast::Receiver<Arc<ChangeRecord>>) -> Infallible {
+        let mut rates = EventRates::new(Instant::now());
+        let mut first_view = self.metadata.wait_until_known();
+        let mut is_known = false;
+        loop {
+            for kills in self.kills.iter_mut().filter(|_| is_known) {
+                kills.take_in(self.metadata.as_ref()).await;
+            }
+            let due = self.kills.iter().filter_map(KillEvents::ready_at);
+            let due = due.chain(self.changes.ready_at()).min();
+            let more = self.kills.iter_mut().map(|kills| kills.queue.more().boxed());
+            let more = select_all(more.chain([pending().boxed()])).map(drop);
+            // Cancel-safe, all of them: none has taken anything yet.
+            tokio::select! {
+                biased;
+                record = next_record(&mut records) => self.changes.add(&record, self.metadata.as_ref()),
+                () = &mut first_view, if !is_known => is_known = true,
+                () = more => {}
+                () = until(due) => self.send_next(&mut rates).await,
+            }
+        }
+    }
+
+    /// Tries to send one Event. Those about kills go first: the rates may leave room for few.
+    async fn send_next(&mut self, rates: &mut EventRates) {
+        for kills in &mut self.kills {
+            if let Some((outcome, event)) = kills.next(rates, self.metadata.as_ref()).await {
+                return kills.send(&self.client, &self.node, outcome, event).await;
+            }
+        }
+        self.changes.send_next(&self.client, &self.node, rates).await;
+    }
+}
+
+/// The next record of a change; waits for ever once there are no more.
+async fn next_record(records: &mut broadcast::Receiver<Arc<ChangeRecord>>) -> Arc<ChangeRecord> {
+    loop {
+        match records.recv().await {
+            Ok(record) => return record,
+            Err(RecvError::Lagged(missed)) => tracing::warn!(missed, "changes became no Events"),
+            Err(RecvError::Closed) => return pending().await,
+        }
+    }
+}
+
+/// The Events about changes.
+#[derive(Debug)]
+pub struct ChangeEvents {
+    composer: Composer,
+    limits: EventLimits,
+    /// Messages that wait for the API server, oldest first.
+    messages: VecDeque<EventMessage>,
+    /// The Event whose attempt failed, and when to try again.
+    failed: Option<(Instant, NamedEvent)>,
+    backoff: Backoff,
+    metrics: EventMetrics,
+}
+
+impl ChangeEvents {
+    /// The names of the Events contain the present time.
+    pub fn new(metrics: EventMetrics) -> Self {
+        Self {
+            composer: Composer::default(),
+            limits: EventLimits::new(Timestamp::now().as_nanosecond()),
+            messages: VecDeque::new(),
+            failed: None,
+            backoff: Backoff::new(Duration::from_secs(1), Duration::from_secs(60)),
+            metrics,
+        }
+    }
+
+    fn add(&mut self, record: &ChangeRecord, metadata: &dyn PodMetadata) {
+        self.composer.retain(|uid| metadata.has_pod(uid));
+        match self.composer.compose(record) {
+            Some(message) if self.messages.len() < QUEUE => self.messages.push_back(message),
+            Some(_) => self.metrics.count(EventOutcome::Lost, 1),
+            None => {}
+        }
+    }
+
+    fn ready_at(&self) -> Option<Instant> {
+        let now = Instant::now();
+        let failed = self.failed.as_ref().map(|(again, _)| *again);
+        let waits = || (!self.messages.is_empty()).then_some(now);
+        failed.or_else(waits).or_else(|| Some(now + self.limits.next_due(now)?))
+    }
+
+    /// Tries to send one Event. Drops an Event that the API server refuses.
+    async fn send_next(&mut self, client: &ApiClient, node: &str, rates: &mut EventRates) {
+        let now = Instant::now();
+        if self.failed.as_ref().is_some_and(|(again, _)| *again > now) {
+            return;
+        }
+        let failed = self.failed.take().map(|(_, event)| event);
+        let event = failed.or_else(|| {
+            let message = self.messages.pop_front();
+            let new = message.and_then(|message| self.limits.record(message, rates, now));
+            // Also after a message, so that a stream of messages does not delay due changes.
+            new.or_else(|| self.limits.due(rates, now))
+        });
+        self.metrics.count(EventOutcome::HeldBack, self.limits.take_held_back());
+        let Some(mut event) = event else { return };
+        event.last = Timestamp::now();
+        event.first = event.last;
+        let attempt = async {
+            if event.count == 1 || !raise(client, &event).await? {
+                // An existing Event is from an earlier attempt.
+                post(client, node, &event).await?;
+            }
+            Ok::<_, ApiError>(())
+        };
+        match attempt.await {
+            Ok(()) => {
+                failpoint("event.posted");
+                self.backoff.reset();
+                self.metrics.count(EventOutcome::Written, 1);
+            }
+            Err(error) if error.problem.is_retryable() => {
+                tracing::debug!("an Event waits: {error}");
+                let again = now + self.backoff.next(error.problem.retry_after());
+                self.failed = Some((again, event));
+            }
+            Err(error) => {
+                tracing::warn!("an Event was not written: {error}");
+                self.backoff.reset();
+                self.metrics.count(EventOutcome::Lost, 1);
+            }
+        }
+    }
+}
+
+/// The Events about the kills of one destination.
+#[derive(Debug)]
+pub struct KillEvents {
+    queue: ReportQueue,
+    plan: Box<dyn EventPlan>,
+    /// The Event whose attempt failed, and when to try again.
+    failed: Option<(Instant, PlannedEvent)>,
+}
+
+impl KillEvents {
+    /// Events for the reports of a queue.
+    pub fn new(queue: ReportQueue, plan: Box<dyn EventPlan>) -> Self {
+        let failed = None;
+        Self { queue, plan, failed }
+    }
+
+    async fn take_in(&mut self, metadata: &dyn PodMetadata) {
+        let room = self.queue.destination.window().saturating_sub(self.plan.waiting());
+        for mut pending in self.queue.next(room).await {
+            metadata.complete_names(pending.report.facts_mut());
+            self.plan.offer(pending);
+        }
+    }
+
+    fn ready_at(&self) -> Option<Instant> {
+        let failed = self.failed.as_ref().map(|(again, _)| *again);
+        failed.or_else(|| self.plan.ready_at())
+    }
+
+    /// The next Event that is due, and whether it is sent again.
+    async fn next(
+        &mut self,
+        rates: &mut EventRates,
+        metadata: &dyn PodMetadata,
+    ) -> Option<(ReportOutcome, PlannedEvent)> {
+        let now = Instant::now();
+        if self.failed.is_some() {
+            let (_, event) = self.failed.take_if(|(again, _)| *again <= now)?;
+            return Some((ReportOutcome::SentAgain, event));
+        }
+        let mut withheld = Vec::new();
+        let mut next = self.plan.next_event(now, rates, metadata, &mut withheld);
+        if !withheld.is_empty() {
+            self.queue.count(ReportOutcome::Withheld, withheld.len());
+            self.queue.acknowledge(withheld).await;
+        }
+        let waiting = self.plan.waiting();
+        if next.is_none() && waiting > 0 {
+            tracing::debug!(waiting, "no Event is due: reports wait for their rate");
+        }
+        if let Some(PlannedEvent { event, .. }) = &mut next
+            && let Subject::Pod(reference) = &mut event.subject
+        {
+            // The pod as the API server knows it.
+            metadata.resolve(reference);
+        }
+        Some((ReportOutcome::Sent, next?))
+    }
+
+    /// Tries to send an Event, and acknowledges its reports once the API server has it or will never take it.
+    async fn send(&mut self, client: &ApiClient, node: &str, outcome: ReportOutcome, mut planned: PlannedEvent) {
+        let queue = &mut self.queue;
+        queue.count(outcome, planned.reports.len());
+        let event = &planned.event;
+        let posted = post(client, node, event).await;
+        tracing::debug!(event = event.name, ?outcome, posted = ?posted.as_ref().ok(), "an Event was sent");
+        if let Err(error) = &posted
+            && !is_permanent(&error.problem)
+        {
+            let asked_for = error.problem.retry_after();
+            let pause = queue.failed("Events about OOM kills", error.to_string(), asked_for);
+            self.failed = Some((Instant::now() + pause, planned));
+            return;
+        }
+        queue.connected();
+        let numbers = match posted {
+            Ok(Posted::Created) => planned.numbers(),
+            Ok(Posted::Existed { count }) => planned.covered_by(count),
+            // An Event on the node would mean nothing to a recommender.
+            Err(error) if event.subject == Subject::Node || queue.destination == Destination::VpaEvents => {
+                tracing::error!(event = event.name, "an Event is given up: {error}");
+                queue.count(ReportOutcome::Refused, planned.reports.len());
+                planned.numbers()
+            }
+            Err(error) => {
+                tracing::warn!(event = event.name, "an Event on a pod becomes one on the node: {error}");
+                planned.event = about_node(planned.event);
+                self.failed = Some((Instant::now(), planned));
+                return;
+            }
+        };
+        keep(self.plan.as_ref()).await;
+        let all = numbers.len() == planned.reports.len();
+        queue.acknowledge(numbers).await;
+        if !all {
+            // An Event of an earlier agent covers some. The plan takes in again everything that is still pending.
+            self.plan.start_over();
+            queue.start_over();
+        }
+    }
+}
+
+/// Writes down when each container had its last Event.
+async fn keep(plan: &dyn EventPlan) {
+    let Some((path, told)) = plan.memory() else { return };
+    let (path, told) = (path.to_owned(), told.to_vec());
+    let replace = move || {
+        let replaced = replace_atomically(&path, |new| Ok(serde_json::to_writer(new, &told)?));
+        if let Err(error) = replaced {
+            tracing::warn!(path = %path.display(), %error, "the times of Events for the VPA recommender are not saved");
+        }
+    };
+    // An error: the runtime is ending.
+    tokio::task::spawn_blocking(replace).await.unwrap_or(());
+}
+
+/// The same Event, about the node: the API server takes none about the pod.
+fn about_node(event: NamedEvent) -> NamedEvent {
+    let whose = match &event.subject {
+        Subject::Node => String::new(),
+        Subject::Pod(PodReference { pod, container, .. }) => {
+            let container = container.as_ref().map(|name| format!(", container {name}"));
+            format!("Pod {}/{}{}: ", pod.namespace, pod.name, container.unwrap_or_default())
+        }
+    };
+    NamedEvent {
+        subject: Subject::Node,
+        message: format!("{whose}{}", event.message),
+        ..event
+    }
+}
+
+/// Whether the API server will refuse the Event however often the agent sends it. Operators can mend missing rights and expired
+/// credentials, and a proxy may have sent an answer that cannot be read.
+const fn is_permanent(problem: &Problem) -> bool {
+    matches!(problem, Problem::Refused(status) if !matches!(status.code, 401 | 409 | 429 | 500..))
+}
+
+/// Makes Events of the reports of one destination: [`PodEvents`](super::events::PodEvents) for people,
+/// [`VpaEvents`](super::events::VpaEvents) for a VPA recommender.
+pub trait EventPlan: fmt::Debug + Send + Sync {
+    /// Takes a report in.
+    fn offer(&mut self, pending: Pending);
+
+    /// How many of the reports taken in are in no Event yet.
+    fn waiting(&self) -> usize;
+
+    /// When [`Self::next_event`] has something, if no more reports come: in the past if now, never if none waits.
+    fn ready_at(&self) -> Option<Instant>;
+
+    /// The next Event that may be sent now. Adds the numbers of reports that get no Event to `withheld`.
+    fn next_event(
+        &mut self,
+        now: Instant,
+        rates: &mut EventRates,
+        metadata: &dyn PodMetadata,
+        withheld: &mut Vec<u64>,
+    ) -> Option<PlannedEvent>;
+
+    /// Forgets the reports that wait. Events that were sent still count against the rates.
+    fn start_over(&mut self);
+
+    /// The content of the plan's file after each Event, and its path.
+    fn memory(&self) -> Option<(&Path, &[LastEvent])> {
+        None
+    }
+}
+
+/// Reads when each container had its last Event, from the file of [`EventPlan::memory`]. Without the file each container has
+/// one Event too many. Blocks.
+pub fn read_memory(path: &Path) -> Vec<LastEvent> {
+    let read = match fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
+        read => read.and_then(|text| Ok(serde_json::from_slice(&text)?)),
+    };
+    read.unwrap_or_else(|error| {
+        tracing::warn!(path = %path.display(), %error, "the times of earlier Events for the VPA recommender are unknown");
+        Vec::new()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::SignedDuration;
+
+    use super::*;
+    use crate::report::events::VpaEvents;
+    use crate::report::testing::kill_of;
+
+    #[tokio::test]
+    async fn earlier_events_are_known_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("vpa-events.json");
+        let mut plan = VpaEvents::new(SignedDuration::from_mins(10), read_memory(&path), path.clone());
+        let pending = Pending {
+            number: 1,
+            report: kill_of("web", 1).into(),
+        };
+        let facts = ContainerFacts {
+            regular: true,
+            vpa: true,
+            pinned: false,
+            survived: Some(true),
+        };
+        plan.decide(&pending, facts, Timestamp::now()).unwrap();
+        keep(&plan).await;
+        assert_eq!(read_memory(&path).as_slice(), plan.memory().unwrap().1);
+        assert_eq!(read_memory(&path).len(), 1);
+        fs::write(&path, "[{").unwrap();
+        assert_eq!(read_memory(&path), []);
+    }
+}

@@ -97,6 +97,11 @@ async fn stages(mut pass: Box<Pass>) -> Staged<Box<Pass>> {
                 });
                 break;
             }
+            Act::Write(grant) if grant.follows.is_some() => {
+                let next;
+                (pass, next) = pass.compare_and_read(grant).await?;
+                next
+            }
             Act::Write(grant) => {
                 pass.aim_at_grant(grant);
                 break;
@@ -228,6 +233,34 @@ impl Pass {
             // The pass does something else than what it has observed for.
             _ => self.making_room = None,
         }
+        Ok((self, next))
+    }
+
+    /// Observes the cgroups, and reads the pod if they differ from its object, or get back what the object has. The guard's limits do not
+    /// wait for that. Returns what the pass does after the answer.
+    async fn compare_and_read(mut self: Box<Self>, grant: Grant) -> Staged<(Box<Self>, Act)> {
+        let foreign = self.done.foreign.clone();
+        self.aim_at_grant(grant.clone());
+        let node = Arc::clone(&self.node);
+        let permit = node.concurrency.kernel.acquire().await;
+        let observed;
+        (self, observed) = self.blocking(Self::observe).await;
+        drop(permit);
+        if let Err(outcome) = observed {
+            return Err(self.stop(outcome));
+        }
+        let is_as_known = self.plan.steps.is_empty() && !self.decided.lift_undeclared;
+        let next = if is_as_known || !self.least_limits.is_empty() {
+            // The pass uses what it has observed.
+            self.making_room = Some((Instant::now(), 0));
+            Act::Write(Grant { follows: None, ..grant })
+        } else {
+            // It observes again after the answer. What differs from a late object is no drift.
+            self.done.flipped.clear();
+            self.done.foreign = foreign;
+            let read = self.read_unless_away().await;
+            grant.was_read(read.as_ref(), &mut self.done.api)
+        };
         Ok((self, next))
     }
 

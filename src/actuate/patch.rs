@@ -136,6 +136,14 @@ impl Pass {
         }
     }
 
+    /// Reads the pod from the API server, unless that does not answer anyway.
+    pub(super) async fn read_unless_away(&mut self) -> Result<Pod, ResizeError> {
+        match self.resizer()?.away() {
+            Some(why) => Err(ResizeError::Away(why)),
+            None => self.read().await,
+        }
+    }
+
     /// Reads the pod from the API server.
     async fn read(&mut self) -> Result<Pod, ResizeError> {
         let start = Instant::now();

@@ -79,6 +79,20 @@ pub enum Cause {
     FailedShrink { why: String },
 }
 
+impl Cause {
+    /// Whether a container may be out of memory in a moment, so nothing that takes long comes before the write.
+    pub const fn is_emergency(&self) -> bool {
+        matches!(
+            self,
+            Self::FailedShrink { .. }
+                | Self::Guard {
+                    resource: Resource::Memory,
+                    ..
+                }
+        )
+    }
+}
+
 /// The separator before a reason that may be empty.
 const fn colon(reason: &str) -> &'static str {
     if reason.is_empty() { "" } else { ": " }

@@ -6,7 +6,7 @@ use super::amounts::least;
 use super::granted::{check_room, granted, grants, grows, lowers_memory};
 use super::{Accepted, Answer, Report, Resize, ResizeError, Unreported, changes, taken_back, undone};
 use crate::model::objects::{Pod, ResizePhase};
-use crate::model::{Cause, KubeletVersion, Outcome, PodAmounts, Resource, ResourceList, Step, Withheld};
+use crate::model::{Cause, KubeletVersion, Outcome, PodAmounts, ResourceList, Step, Withheld};
 use crate::plan::Room;
 
 /// A kubelet that could not lower a limit tries again about every ten seconds, and checks what is in use first.
@@ -77,6 +77,9 @@ pub struct Grant {
     pub ahead: bool,
     /// When the next pass checks again.
     pub retry_after: Option<Duration>,
+    /// The spec from which these amounts follow, if the kubelet writes them, too. Where the cgroups have others, the pod's object may be
+    /// late, and the kubelet may have written a later spec: the pass reads the spec before it writes.
+    pub follows: Option<PodAmounts>,
 }
 
 /// A change of the pod's spec.
@@ -128,6 +131,7 @@ impl Resize {
         if changes.is_empty() && self.prepared.is_none() {
             let mut grant = Grant::new(&phase, targets, &so_far, room);
             grant.ahead = self.is_ahead();
+            grant.follows = (!grant.ahead && !cause.is_emergency()).then(|| self.spec(pod));
             return Act::Write(grant);
         }
         if let ResizePhase::Withheld(Withheld::Failed(_)) = phase {
@@ -164,8 +168,7 @@ impl Resize {
         room: Result<(), String>,
         by_hand: bool,
     ) -> Patch {
-        let accepted = self.accepted.as_ref();
-        let from = accepted.map_or_else(|| pod.requirements(), |accepted| accepted.spec(pod));
+        let (accepted, from) = (self.accepted.as_ref(), self.spec(pod));
         Patch {
             // Without a change the pass only reads the spec.
             ahead: self.is_ahead() || changes.is_empty(),
@@ -179,6 +182,12 @@ impl Resize {
             by_hand,
             room,
         }
+    }
+
+    /// The spec that the API server has, as far as this agent knows.
+    fn spec(&self, pod: &Pod) -> PodAmounts {
+        let accepted = self.accepted.as_ref();
+        accepted.map_or_else(|| pod.requirements(), |accepted| accepted.spec(pod))
     }
 
     /// The kubelet's grant to the containers of `pod`. A kubelet that has not answered yet lowers amounts at any moment: the cgroups
@@ -257,14 +266,7 @@ impl Grant {
     /// The patch waits. The cgroups get the granted amounts, with the limits that are kept or were grown. A pass in
     /// an emergency does only that.
     fn postponed(phase: &ResizePhase, granted: PodAmounts, cause: &Cause, wait: Duration) -> Self {
-        let done = matches!(
-            cause,
-            Cause::FailedShrink { .. }
-                | Cause::Guard {
-                    resource: Resource::Memory,
-                    ..
-                }
-        );
+        let done = cause.is_emergency();
         let why = "a memory limit is being grown; the API server is asked once that is over";
         Self {
             targets: granted,
@@ -287,9 +289,29 @@ impl Grant {
             targets: given.clone(),
             settled: by_hand || settled,
             withheld: Some(Withheld::SpecLater(format!("{why}: {then}"))),
-            reclaim: false,
             ahead: by_hand,
             retry_after: Some(wait),
+            ..Self::default()
+        }
+    }
+
+    /// What the pass does after the API server has shown the pod, or has not. Completes the `report` about that.
+    pub fn was_read(mut self, read: Result<&Pod, &ResizeError>, report: &mut Report) -> Act {
+        let follows = self.follows.take();
+        match read {
+            Ok(pod) if follows.is_some_and(|spec| !spec.same(&pod.requirements())) => {
+                let why =
+                    "another client has changed the pod; its cgroups are compared once the agent knows the change";
+                Act::end(Outcome::Withheld(Withheld::Unanswered(why.to_owned())), Some(LATER))
+            }
+            Err(ResizeError::Gone(why)) => Act::end(Outcome::Interrupted(why.clone()), None),
+            Err(ResizeError::Away(_) | ResizeError::Refused { .. }) => {
+                report.unread = true;
+                self.retry_after = Some(LATER);
+                Act::Write(self)
+            }
+            // What denies a request that changes nothing says nothing about the spec.
+            Ok(_) | Err(_) => Act::Write(self),
         }
     }
 

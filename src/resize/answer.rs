@@ -79,6 +79,8 @@ pub struct Report {
     pub answer: Answer,
     /// Why a rule denies the request. The pass writes the values that were granted before.
     pub denied: Option<String>,
+    /// The API server did not show the spec before the pass wrote amounts of the pod's object, which may be older.
+    pub unread: bool,
     /// The API server cannot resize any pod in place.
     pub unsupported: bool,
     /// The pass sent no request: the node has no room for the targets.

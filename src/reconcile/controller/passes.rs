@@ -209,11 +209,11 @@ impl Controller {
     pub(super) fn run_pass(&mut self, key: &PodKey, id: PassId, mut job: Box<Job>) {
         let Some(node) = self.node.known() else { return };
         job.cgroups = self.files.cgroups(key).cloned();
+        job.resizer = self.endpoint.resizer(&job.cause);
         if let Act::Patch(_) = job.resize {
             // The patch waits until the prepared resize is saved.
             self.store.retry_failed();
             job.saved = Some(self.store.saved().boxed().shared());
-            job.resizer = self.endpoint.resizer(&job.cause);
         }
         let marked = self.store.limit_files.note_written(&id.uid);
         // The span has the level of errors, so that every log level includes it.

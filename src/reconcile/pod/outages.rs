@@ -56,6 +56,8 @@ enum Happening {
     },
     AgentIsKilled,
     FilesAreWritten,
+    /// The kubelet has carried out the spec, which the agent may not have seen.
+    KubeletSettles,
     /// The API server is there for a moment, but an answer is lost.
     AnswerIsLost,
     /// The API server fails with the next request, and perhaps carries it out.
@@ -420,6 +422,10 @@ impl World {
             }
             Happening::AgentIsKilled => self.follow_killed(self.state.saved(), None),
             Happening::FilesAreWritten => self.apply(PodInput::FilesWritten),
+            Happening::KubeletSettles => {
+                self.kubelet_settles();
+                self.apply(PodInput::FilesWritten);
+            }
             Happening::AnswerIsLost => {
                 self.carries_out = true;
                 self.apply(PodInput::ApiServerReturned);
@@ -465,6 +471,19 @@ impl World {
             Happening::Overtakes(how) => self.overtaking = Some(*how),
             Happening::Edits { field, amid_pass: true } => self.amid_pass = Some(*field),
             Happening::Edits { field, .. } => self.edit(*field),
+        }
+    }
+
+    /// The kubelet has written the spec to the cgroups of the containers whose amounts changed.
+    fn kubelet_settles(&mut self) {
+        let spec = self.server.requirements();
+        let status = &mut self.server.status;
+        status.observed_generation = self.server.metadata.generation;
+        status.conditions.clear();
+        for (number, status) in status.container_statuses.iter_mut().enumerate() {
+            if status.resources.replace(spec.containers[number].resources) != Some(spec.containers[number].resources) {
+                self.kernel[number] = limit_of(&spec, number);
+            }
         }
     }
 

@@ -170,7 +170,7 @@ impl PodState {
         }
         self.take_api_report(&api, &outcome, now);
         self.take_shrinks(done.shrink, pass.number, now.wall);
-        self.end_overtaken_override(api.denied.filter(|_| is_current), effects);
+        self.end_overtaken_override(api.denied.clone().filter(|_| is_current), effects);
         record.in_flight = outcome.holds() && self.resize.is_in_flight(&self.pod);
         // What the pass came to may have changed the targets.
         let is_still_current = self.work.generation == pass.generation;
@@ -181,7 +181,7 @@ impl PodState {
         }
         self.end_turn(&outcome, effects);
         effects.push(Effect::WatchFiles(done.handles));
-        let answers = self.schedule_next(&outcome, api.retry_after, effects);
+        let answers = self.schedule_next(&outcome, &api, effects);
         self.record(record, answers, true, effects);
         self.resize.ended(outcome, api.no_room);
         self.admit_next(effects);
@@ -272,14 +272,15 @@ impl PodState {
     }
 
     /// Schedules the next pass after this outcome; returns the request that the ended pass answers.
-    fn schedule_next(&mut self, outcome: &Outcome, wait: Option<Duration>, effects: &mut Effects) -> Option<RequestId> {
-        let now = effects.now;
+    fn schedule_next(&mut self, outcome: &Outcome, api: &Report, effects: &mut Effects) -> Option<RequestId> {
+        let (now, wait) = (effects.now, api.retry_after);
         match outcome {
             Outcome::Applied | Outcome::Unchanged => {
                 self.work.reset_retries();
                 // The way back to the spec continues while a limit is kept for now, until the pod shows its spec again, and for a pass
-                // that is due: the pod's object may have changed since this one began.
-                if self.resize.is_known_in(&self.pod)
+                // that is due: the pod's object may have changed since this one began, or may be late.
+                if !api.unread
+                    && self.resize.is_known_in(&self.pod)
                     && self.work.pending.is_none()
                     && self.shrink.retry_at.is_none()
                     && self.holds(now.wall).is_empty()

@@ -129,6 +129,23 @@ fn happening() -> impl Strategy<Value = Happening> {
     ]
 }
 
+fn beside_a_late_watch() -> impl Strategy<Value = Happening> {
+    let limits: Vec<_> = Field::all()
+        .filter(|field| field.is_limit && field.resource == Resource::Memory)
+        .collect();
+    let edits = proptest::sample::select(limits);
+    prop_oneof![
+        4 => edits.prop_map(|field| Happening::Edits { field, amid_pass: false }),
+        4 => Just(Happening::KubeletSettles),
+        3 => Just(Happening::WatchBrings),
+        2 => [60_u64..70, 60..70].prop_map(|mib| Happening::Recommends { mib }),
+        1 => (200_u64..204).prop_map(|mib| Happening::Sets { mib }),
+        2 => Just(Happening::Releases),
+        1 => Just(Happening::MayLower),
+        1 => Just(Happening::AgentIsKilled),
+    ]
+}
+
 proptest! {
     #[test]
     fn no_request_changes_what_only_another_client_set(happenings in vec(happening(), 0..40)) {
@@ -146,5 +163,22 @@ proptest! {
         world.happen(&Happening::MayLower);
         world.recover();
         prop_assert_eq!(&world.overwritten, &[], "{:?}", world.state);
+    }
+    #[test]
+    fn the_kernel_ends_with_the_spec_though_the_watch_is_late(happenings in vec(beside_a_late_watch(), 0..30)) {
+        let mut world = World::new(false);
+        for happening in &happenings {
+            world.happen_beside(happening);
+        }
+        world.happen(&Happening::Releases);
+        for _ in 0..8 {
+            world.happen_beside(&Happening::KubeletSettles);
+            world.happen_beside(&Happening::WatchBrings);
+            world.happen_beside(&Happening::MayLower);
+        }
+        let spec = world.server.requirements();
+        let status = &world.server.status;
+        prop_assert_eq!(status.observed_generation, world.server.metadata.generation, "the agent patches for ever");
+        prop_assert_eq!(world.kernel, [0, 1].map(|number| limit_of(&spec, number)), "{:?}", world.state);
     }
 }

@@ -146,6 +146,7 @@ impl World {
             Move::Answers(answer) => self.answer(*answer),
             Move::Ends(undo) => self.end_running(*undo, None),
             Move::IsKilledAfterWrite => {
+                self.show_spec();
                 if let Some(writes) = self.running.as_mut().and_then(|pass| pass.writes.take()) {
                     self.write(writes);
                 }
@@ -195,19 +196,6 @@ impl World {
         let seen = self.state.pod.metadata.generation;
         self.unanswered
             .take_if(|of| of.is_some_and(|generation| generation <= seen));
-    }
-
-    /// The kubelet has written the spec to the cgroups of the containers whose amounts changed.
-    fn kubelet_settles(&mut self) {
-        let spec = self.server.requirements();
-        let status = &mut self.server.status;
-        status.observed_generation = self.server.metadata.generation;
-        status.conditions.clear();
-        for (number, status) in status.container_statuses.iter_mut().enumerate() {
-            if status.resources.replace(spec.containers[number].resources) != Some(spec.containers[number].resources) {
-                self.kernel[number] = limit_of(&spec, number);
-            }
-        }
     }
 
     fn kubelet_says(&mut self, kind: &str, reason: &str) {
@@ -370,6 +358,7 @@ impl World {
                 &pass.least,
                 &pass.outcome,
                 &pass.writes,
+                pass.reads(),
             ));
             key.add(&(answer, denied));
         }

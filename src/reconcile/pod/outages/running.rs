@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::plan::lift_kept;
-use crate::resize::{self, Patch, Report, ResizeError};
+use crate::resize::{self, Grant, Patch, Report, ResizeError};
 
 /// A node that has room for all.
 pub(super) const ROOM: Room = Room {
@@ -60,6 +60,10 @@ pub(super) struct RunningPass {
     pub(super) outcome: Option<Outcome>,
     /// The amounts that the cgroups get.
     pub(super) writes: Option<PodAmounts>,
+    /// What the pass writes if the spec is as it knows it.
+    reads: Option<Grant>,
+    /// Whether the pod is on the way back to its spec.
+    returns: bool,
 }
 
 impl RunningPass {
@@ -74,6 +78,8 @@ impl RunningPass {
             api: Report::default(),
             outcome: None,
             writes: None,
+            reads: None,
+            returns: job.targets.lift_undeclared,
         };
         pass.turn_to(pass.resize.clone());
         pass
@@ -84,6 +90,7 @@ impl RunningPass {
         match act {
             Act::Patch(_) => {}
             Act::Write(grant) => {
+                self.reads = grant.follows.is_some().then(|| grant.clone());
                 self.api.retry_after = grant.retry_after;
                 self.writes = Some(grant.targets);
                 self.outcome = Some(grant.withheld.map_or(Outcome::Applied, Outcome::Withheld));
@@ -94,10 +101,15 @@ impl RunningPass {
                 no_room,
             } => {
                 (self.api.retry_after, self.api.no_room) = (retry_after, no_room);
-                self.outcome = Some(outcome);
+                (self.writes, self.outcome) = (None, Some(outcome));
             }
             Act::Direct => panic!("the kubelet resizes this pod"),
         }
+    }
+
+    /// Whether the pass reads the spec before it writes, and what else than its cgroups may be a reason.
+    pub(super) const fn reads(&self) -> (bool, bool) {
+        (self.reads.is_some(), self.returns)
     }
 
     /// Whether the pass has patched the spec, and the cgroups are to get the same.
@@ -192,8 +204,12 @@ impl World {
 
     /// The kernel gets these amounts, and no less than the guard gave.
     pub(super) fn write(&mut self, amounts: PodAmounts) {
+        self.kernel = self.kernel_with(amounts);
+    }
+
+    fn kernel_with(&self, amounts: PodAmounts) -> [u64; 2] {
         let amounts = self.state.desired.with_temporary(amounts);
-        self.kernel = [0, 1].map(|number| limit_of(&amounts, number));
+        [0, 1].map(|number| limit_of(&amounts, number))
     }
 
     /// Whether the kernel gives a container more than its spec, what the kubelet is still to lower, what the guard gave, and what is
@@ -209,8 +225,26 @@ impl World {
         (0..self.kernel.len()).any(above)
     }
 
+    /// The API server shows the running pass the spec, if it reads that.
+    pub(super) fn show_spec(&mut self) {
+        let Some(mut pass) = self.running.take() else {
+            return;
+        };
+        if let Some(grant) = pass.reads.take() {
+            let differs = self.kernel_with(grant.targets.clone()) != self.kernel;
+            if (differs || pass.returns) && self.state.desired.temporary.is_empty() {
+                let away = ResizeError::Away("away".to_owned());
+                let read = if self.away { Err(&away) } else { Ok(&self.server) };
+                let next = grant.was_read(read, &mut pass.api);
+                pass.turn_to(next);
+            }
+        }
+        self.running = Some(pass);
+    }
+
     /// The running pass ends. With an `undo`, it takes its patch back, and keeps the limits in `raised`.
     pub(super) fn end_running(&mut self, undo: Option<Undo>, raised: Option<(usize, u64)>) {
+        self.show_spec();
         let Some(mut pass) = self.running.take() else {
             return;
         };

@@ -20,6 +20,9 @@ const SWEPT: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct Account {
     root: Option<Cgroup>,
+    /// The latest sample of the memory that all pods use, and how far the samples went up and down so far.
+    sampled: Option<u64>,
+    moved: u64,
     /// The request of each pod, and how much of it is not used.
     claims: Vec<(Claim, u64)>,
     swept: Option<Duration>,
@@ -37,9 +40,13 @@ impl Account {
         self.swept = None;
     }
 
-    /// Memory in use by all pods, if the kernel shows it.
-    pub(super) fn usage_of_all(&self) -> Option<u64> {
-        Some(self.root.as_ref()?.outer().memory_usage().ok()?.get())
+    /// Samples the memory that all pods use, page cache included. Returns by how many bytes the samples went up and down since the
+    /// guard started, if the kernel shows the use: where one container takes what another gives back, the use alone would not tell.
+    pub(super) fn movement_of_all(&mut self) -> Option<u64> {
+        let usage = self.root.as_ref()?.outer().memory_usage().ok()?.get();
+        let before = self.sampled.replace(usage).unwrap_or(usage);
+        self.moved = self.moved.saturating_add(usage.abs_diff(before));
+        Some(self.moved)
     }
 
     /// The memory that the guard may grant to a container of this pod: available memory, or the room under the
@@ -131,5 +138,12 @@ mod tests {
         };
         account.sweep(&hierarchy, Duration::ZERO);
         assert_eq!(account.claims[0].1, 900, "available memory has those 800 in it");
+
+        account.root = Cgroup::open(&hierarchy, &CgroupPath::new("/pod").unwrap()).ok();
+        let mut uses = |bytes: u64| {
+            fs::write(pod.join("memory.current"), format!("{bytes}\n")).unwrap();
+            account.movement_of_all()
+        };
+        assert_eq!([900, 700, 900, 900].map(&mut uses), [0, 200, 400, 400].map(Some));
     }
 }

@@ -215,10 +215,10 @@ impl Worker {
     }
 
     /// Reads every container that is due or that the kernel has notified about, except where the memory of all pods together
-    /// shows that nothing can have changed. Checks that for all containers at once, so that they do not wake the guard one by one.
+    /// has hardly moved. Checks that for all containers at once, so that they do not wake the guard one by one.
     fn check_due(&mut self, notified: &[Token]) {
         let Some(node) = self.node.clone() else { return };
-        let (now, of_all, version) = (self.now(), self.account.usage_of_all(), node.traits.version);
+        let (now, of_all, version) = (self.now(), self.account.movement_of_all(), node.traits.version);
         let mut containers = std::mem::take(&mut self.containers);
         for watched in &mut containers {
             let mut notified = notified.contains(&watched.token);

@@ -50,9 +50,9 @@ pub(super) struct Watched {
 pub(super) struct Latest {
     /// The reading, and the time to wait after it.
     pub(super) reading: Option<(Reading, Duration)>,
-    /// The least memory that all pods together have used since the reading.
+    /// How far the use of all pods together had moved at the reading.
     pub(super) of_all: Option<u64>,
-    /// By how much that may rise before the next reading.
+    /// By how much that may move before the next reading.
     slack: u64,
     /// Whether use grew since the reading before.
     pub(super) grows: bool,
@@ -195,19 +195,18 @@ impl Watched {
     }
 
     /// Whether the next reading can wait: use did not grow fast, the latest reading is not old, and all pods together have taken
-    /// less memory than the container would need to come close to its limit.
+    /// and given back less memory than the container would need to come close to its limit.
     pub(super) fn can_wait(&mut self, now: Duration, of_all: Option<u64>) -> bool {
-        let (Some(of_all), Some((reading, wait))) = (of_all, self.latest.reading) else {
+        let (Some(of_all), Some(at_reading), Some((reading, wait))) = (of_all, self.latest.of_all, self.latest.reading)
+        else {
             return false;
         };
-        let least_of_all = self.latest.of_all.map_or(of_all, |least| least.min(of_all));
-        self.latest.of_all = Some(least_of_all);
         let has_alarm = wait >= LONGEST && self.alarms.next(reading.limit, reading.usage).is_some();
         let announced = has_alarm && self.subscribed && self.lent.limit.is_none();
         let itself = if announced { ANNOUNCED } else { ITSELF };
         let quiet = !self.latest.grows
             && now.saturating_sub(reading.at) < itself
-            && of_all - least_of_all < self.latest.slack
+            && of_all.saturating_sub(at_reading) < self.latest.slack
             && self.lent.ends_at.is_none_or(|at| at > now);
         if quiet {
             self.due = self.due.max(after(now, wait));
@@ -346,6 +345,25 @@ mod tests {
             evidence: None,
         };
         Watched::new(2, id, cgroup, terms, &pod)
+    }
+
+    #[test]
+    fn what_another_gives_back_hides_no_growth() {
+        let root = tempfile::tempdir().unwrap();
+        let mut watched = watched(root.path());
+        let (second, of_all) = (Duration::from_secs(1), 7 << 20);
+        let reading = Reading {
+            at: second,
+            limit: 128 << 20,
+            usage: 28 << 20,
+            reclaimable: None,
+        };
+        (watched.latest.reading, watched.latest.of_all, watched.latest.slack) =
+            (Some((reading, Duration::from_millis(20))), Some(of_all), 25 << 20);
+        let later = second + Duration::from_millis(20);
+        assert!(watched.can_wait(later, Some(of_all + (24 << 20))));
+        assert!(!watched.can_wait(later, Some(of_all + (25 << 20))));
+        assert!(!watched.can_wait(later, None));
     }
 
     #[test]

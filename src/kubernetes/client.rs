@@ -15,7 +15,7 @@ use http_body_util::{BodyExt, Collected, Limited};
 use kube::client::Body;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Mutex, Notify, Semaphore, watch};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -26,13 +26,17 @@ use super::health::{ApiHealth, PATIENCE};
 use super::splitter::{LARGEST_OBJECT, Layout, RawObject, Splitter};
 use crate::kubernetes::metrics::ApiMetrics;
 use crate::pace::{Backoff, scattered};
+use crate::share::{Class, Slot, Slots};
 
 /// The longest duration of a call, its answer's body included, and the longest wait for a permit.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Calls under way at once, watches not counted. One recommendation may concern every pod of a node, and of all other
-/// nodes at the same moment.
-pub(super) const CALLS_AT_ONCE: usize = 10;
+/// Calls under way at once, watches not counted, shared among the namespaces that they are about. One recommendation may concern
+/// every pod of a node, and of all other nodes at the same moment.
+pub(super) const CALLS_AT_ONCE: usize = 12;
+
+/// Of these, calls that only operators make.
+const OF_OPERATORS: u64 = 2;
 
 /// Lists under way at once, also those at the beginning of a watch. Each may hold an object of the largest size.
 const LISTS_AT_ONCE: usize = 8;
@@ -66,12 +70,60 @@ struct WatchConnection {
     begun: Arc<Mutex<()>>,
 }
 
+/// The calls that may be under way, shared among namespaces: an admission webhook that takes long for the pods of one keeps no other
+/// waiting. Calls about no namespace share as one.
+#[derive(Debug, Clone)]
+struct Permits {
+    slots: Slots<String>,
+    returned: Arc<Notify>,
+}
+
+impl Default for Permits {
+    fn default() -> Self {
+        Self {
+            slots: Slots::new(CALLS_AT_ONCE as u64, OF_OPERATORS),
+            returned: Arc::default(),
+        }
+    }
+}
+
+impl Permits {
+    async fn take(&self, call: &Call, class: Class) -> Permit {
+        let user = call.namespace.clone().unwrap_or_default();
+        loop {
+            let mut returned = pin!(self.returned.notified());
+            returned.as_mut().enable();
+            if let Ok(slot) = self.slots.take(&user, class) {
+                return Permit {
+                    slot: Some(slot),
+                    returned: Arc::clone(&self.returned),
+                };
+            }
+            returned.await;
+        }
+    }
+}
+
+/// The right to one call under way, until it is dropped.
+#[derive(Debug)]
+struct Permit {
+    slot: Option<Slot<String>>,
+    returned: Arc<Notify>,
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.slot.take();
+        self.returned.notify_waiters();
+    }
+}
+
 /// The client of the API server. Cheap to clone.
 #[derive(Clone, derive_more::Debug)]
 #[debug("ApiClient")]
 pub struct ApiClient {
     calls: Arc<Connection>,
-    permits: Arc<Semaphore>,
+    permits: Permits,
     pub(super) lists: Arc<Semaphore>,
     watches: Arc<[Arc<WatchConnection>]>,
     deadline: Duration,
@@ -93,7 +145,7 @@ impl ApiClient {
         };
         Self {
             calls: Arc::new(calls),
-            permits: Arc::new(Semaphore::new(CALLS_AT_ONCE)),
+            permits: Permits::default(),
             lists: Arc::new(Semaphore::new(LISTS_AT_ONCE)),
             watches: watches.into_iter().map(unused).collect(),
             deadline: DEADLINE,
@@ -180,15 +232,24 @@ impl ApiClient {
         Err(ApiError::of(call, Problem::Refused(paused)))
     }
 
-    /// Waits until fewer than [`CALLS_AT_ONCE`] calls are under way.
+    /// Waits until the call's namespace may have one more call under way.
     ///
-    /// Errors: [`Problem::Timeout`] when no other call ends within the deadline.
-    async fn permit(&self, call: &Call) -> Result<OwnedSemaphorePermit, ApiError> {
-        match timeout(self.deadline, Arc::clone(&self.permits).acquire_owned()).await {
-            Ok(Ok(permit)) => self.check_pause(call).map(|()| permit),
-            // The semaphore is never closed.
-            Ok(Err(_)) | Err(_) => self.record(call, Err(Problem::Timeout(self.deadline))),
+    /// Errors: no other call ends within the deadline, which says nothing about the API server.
+    async fn permit(&self, call: &Call) -> Result<Permit, ApiError> {
+        let class = if self.keeps_pauses {
+            Class::Ordinary
+        } else {
+            Class::Privileged
+        };
+        if let Ok(permit) = timeout(self.deadline, self.permits.take(call, class)).await {
+            return self.check_pause(call).map(|()| permit);
         }
+        let busy = Status {
+            code: 429,
+            message: format!("the agent's other calls took more than {} s", self.deadline.as_secs()),
+            ..Status::default()
+        };
+        Err(ApiError::of(call, Problem::Refused(busy)))
     }
 
     /// Makes a call without a body and decodes the answer.
@@ -294,7 +355,7 @@ impl ApiClient {
     fn record<T>(&self, call: &Call, outcome: Result<T, Problem>) -> Result<T, ApiError> {
         self.count(call.verb, call.resource(), &outcome);
         outcome.map_err(|problem| {
-            if let Some(asked_for) = problem.retry_after() {
+            if let Some(asked_for) = problem.pause() {
                 let until = Instant::now() + asked_for.min(LONGEST_PAUSE) + scattered(PAUSE_SPREAD);
                 self.paused.send_modify(|paused| *paused = until.max(*paused));
             }
@@ -342,7 +403,7 @@ pub(super) struct ObjectStream {
     splitter: Splitter,
     health: ApiHealth,
     /// A list holds its permit until its answer is read.
-    _permit: Option<OwnedSemaphorePermit>,
+    _permit: Option<Permit>,
     /// A watch's place on its connection.
     #[debug(skip)]
     _watch: Option<(Arc<WatchConnection>, Arc<Mutex<()>>)>,

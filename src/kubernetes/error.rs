@@ -146,8 +146,18 @@ impl Problem {
     }
 
     /// Whether the API server did not answer: gateways answer 502 and 504 in its place, and it answers 503 while it starts or ends.
-    pub(super) const fn is_silence(&self) -> bool {
-        matches!(self, Self::Timeout(_) | Self::Unreachable(_)) || matches!(self.status(), Some(502..=504))
+    pub(super) fn is_silence(&self) -> bool {
+        match self {
+            Self::Timeout(_) | Self::Unreachable(_) => true,
+            Self::Refused(status) => matches!(status.code, 502..=504) && !status.is_by_webhook(),
+            Self::Forbidden(_) | Self::Unreadable(_) => false,
+        }
+    }
+
+    /// The pause of all calls that the API server asks for. What a webhook asks for is about one object.
+    pub(super) fn pause(&self) -> Option<Duration> {
+        let Self::Refused(status) = self else { return None };
+        self.retry_after().filter(|_| !status.is_by_webhook())
     }
 
     /// Whether a patch with a UID found no such pod: the pod is gone, and another may have its name.
@@ -235,6 +245,17 @@ mod tests {
             assert_eq!(problem.code(), code.to_string());
         }
         assert!(!problem(404, "").is_retryable());
+    }
+
+    #[test]
+    fn a_webhooks_code_says_nothing_of_the_api_server() {
+        let words = "admission webhook \"limits.example.com\" denied the request: not now";
+        for code in [429, 502, 503, 504] {
+            let denied = problem(code, words);
+            assert!(!denied.is_silence() && denied.pause().is_none(), "{denied}");
+            assert_eq!(denied.retry_after(), Some(Duration::from_secs(7)), "for this object");
+            assert!(problem(code, "busy").pause().is_some());
+        }
     }
 
     #[test]

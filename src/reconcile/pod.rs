@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
@@ -214,8 +214,11 @@ impl PodState {
                 self.request_if(resizes, Cause::Retry, true, now);
             }
             PodInput::ApiServerReturned => {
-                let waits = self.resize.progress().waits_for_api_server();
-                self.request_if(waits, Cause::ApiServerReturned, true, now);
+                // The pass's own call may be what finds the API server away, again and again.
+                if self.resize.progress().waits_for_api_server() {
+                    self.work
+                        .request_pass_after(Cause::ApiServerReturned, Duration::ZERO, now.instant);
+                }
             }
             PodInput::Requested { id, request } => self.enqueue(id, request, effects),
             PodInput::Admitted { id, request, capacity } => self.admit(id, request, &capacity, effects),
@@ -372,7 +375,6 @@ use {
     crate::plan::LowPodLevel,
     crate::resize::Act,
     jiff::SignedDuration,
-    std::time::Duration,
 };
 
 #[cfg(test)]

@@ -130,7 +130,6 @@ impl<T: Object> Task<T> {
         loop {
             let piece = match timeout(LIST_SILENCE, stream.next()).await {
                 Ok(piece) => piece.map_err(failed)?,
-                Err(_) if call.verb == Verb::Watch => return Ok(false),
                 Err(_) => return Err(failed(Problem::Timeout(LIST_SILENCE))),
             };
             let piece = piece.ok_or_else(|| failed(Problem::Unreachable("the answer broke off".to_owned())))?;

@@ -61,3 +61,19 @@ fn an_earlier_override_outlasts_a_denial() {
     let spec = limit(&world.server.requirements());
     assert_eq!((world.lost, world.kernel[0], spec), (0, 200, 200));
 }
+
+/// An API server that answers probes, and no patch of this pod.
+#[test]
+fn what_begins_each_outage_is_tried_within_a_rate() {
+    let mut world = World::new(false);
+    world.happen(&Happening::Sets { mib: 200 });
+    for _ in 0..200 {
+        world.happen(&Happening::Fails {
+            carries_out: false,
+            silent: true,
+        });
+        world.passes(true);
+        world.apply(PodInput::ApiServerReturned);
+    }
+    assert!((2..20).contains(&world.passes), "{} passes", world.passes);
+}

@@ -94,14 +94,15 @@ impl KubernetesSource {
         // Pods that have ended use no resources. A pod that ends leaves the list.
         let here = format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed");
         let itself = format!("metadata.name={node}");
+        let of_pods = memory_of::<Pod>();
         let pods = match kubelet {
-            Some(socket) => follow_kubelet(socket, timing, memory_of::<Pod>(), Arc::clone(&changed)),
+            Some(socket) => follow_kubelet(socket, timing, of_pods.clone(), Arc::clone(&changed)),
             None => follow(
                 client.clone(),
                 None,
                 &here,
                 timing,
-                memory_of::<Pod>(),
+                of_pods.clone(),
                 Arc::clone(&changed),
             ),
         };
@@ -120,6 +121,7 @@ impl KubernetesSource {
             timing,
             namespaces: BTreeMap::new(),
             memory: BTreeMap::from([
+                (Pod::plural(), of_pods),
                 (VerticalPodAutoscaler::plural(), memory_of::<VerticalPodAutoscaler>()),
                 (LimitRange::plural(), memory_of::<LimitRange>()),
                 (

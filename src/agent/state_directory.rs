@@ -134,7 +134,10 @@ async fn lock(state_dir: &Path, command: &str, patience: Duration) -> Result<Fil
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let (pid, host, since) = (std::process::id(), host.trim(), Timestamp::now());
     let holder = format!("vscaled {command}, pid {pid} on {host}, since {since:.0}\n");
-    fs::write(&name, holder).map_err(failed("write"))?;
+    if let Err(error) = fs::write(&name, holder) {
+        // The lock holds without its holder's name.
+        tracing::warn!(%error, "stateDir: cannot write {path}; is the disk full?");
+    }
     Ok(file)
 }
 
@@ -177,6 +180,13 @@ mod tests {
             drop(first);
         });
         second.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_full_disk_keeps_no_agent_from_starting() {
+        let directory = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("/dev/full", directory.path().join(FILE_NAME)).unwrap();
+        lock(directory.path(), "run", Duration::ZERO).await.unwrap();
     }
 
     #[test]

@@ -345,6 +345,18 @@ impl Scene {
         fs::write(format!("/proc/{pid}/root/dev/shm/go"), "").unwrap();
     }
 
+    /// Asserts that the kernel confines a container as containerd does by default, where the kernel has AppArmor.
+    fn is_confined(&self, pod: &Value, container: &str) {
+        if !Path::new("/sys/kernel/security/apparmor").exists() {
+            return;
+        }
+        let cgroup = self.cgroup(pod, container).under("/sys/fs/cgroup".as_ref());
+        let processes = fs::read_to_string(cgroup.join("cgroup.procs")).unwrap();
+        let pid = processes.lines().next().unwrap();
+        let profile = fs::read_to_string(format!("/proc/{pid}/attr/current")).unwrap();
+        assert_eq!(profile, "cri-containerd.apparmor.d (enforce)\n", "{container}");
+    }
+
     /// The cgroup of a pod's container.
     fn cgroup(&self, pod: &Value, container: &str) -> CgroupPath {
         let status = containers(pod).find(|status| status["name"] == container).unwrap();

@@ -46,6 +46,9 @@ async fn the_readmes_first_day_leaves_nothing() {
         is_as_before(pod, if pod == &web { &web_levels } else { &other_levels });
     }
 
+    let agents = scene.today.api.get("/api/v1/namespaces/vscaled/pods");
+    scene.is_confined(&agents["items"][0], "agent");
+
     let manage = commands(README, "## Manage one workload", &web);
     let mut manage = manage.iter().map(String::as_str);
     let mut until = |last: &str| -> Vec<String> {

@@ -50,6 +50,7 @@ async fn hooks_canary_export_and_lint_of_live_objects() {
         scene.make_pod(name, &spec);
     }
     let pods = [scene.runs(WEB).await, scene.runs(SECOND).await];
+    scene.is_confined(&pods[0], "app");
     let namespace = scene.namespace.clone();
     scene.agent.set("--hooks", &namespace);
     scene.agent.start().await;

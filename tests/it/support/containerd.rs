@@ -243,6 +243,8 @@ impl Containerd {
         let directory = self.directory.path().display();
         let program = runtime.program();
         let architecture = image::architecture();
+        // The parser must be installed where the kernel confines containers, as on nodes of Debian and Ubuntu.
+        let is_unconfined = !Path::new("/sys/kernel/security/apparmor").exists();
         let by_systemd = self.enclosure.is_some() && has_systemd_driver();
         // Without restrict_oom_score_adj, runc needs CAP_SYS_RESOURCE to give the sandbox its negative score. Unprivileged
         // ports and pings are settings of a pod's own network, which is the node's here.
@@ -259,7 +261,7 @@ platform = "linux/{architecture}"
 snapshotter = "native"
 [plugins."io.containerd.grpc.v1.cri"]
 restrict_oom_score_adj = true
-disable_apparmor = true
+disable_apparmor = {is_unconfined}
 sandbox_image = "{PAUSE}"
 netns_mounts_under_state_dir = true
 enable_unprivileged_ports = false

@@ -164,8 +164,11 @@ impl PodState {
                 self.desired.recommended = Some(recommended.after(self.recommended_in_force()));
             }
             (None, _) if self.decision.reason.ends_recommendation() => {
+                let asks = self.desired.recommended.is_some() && !self.desired.returning;
                 self.desired.end_recommendation();
-                if let (Some(origin), Some(accepted)) = (&mut self.desired.origin, self.resize.accepted()) {
+                // The pod's own amounts have the recommendation's, which the kubelet may not have allocated. A request on the way back to
+                // them is none of the recommendation.
+                if let (true, Some(origin), Some(accepted)) = (asks, &mut self.desired.origin, self.resize.accepted()) {
                     *origin = accepted.without_requests(&self.pod, std::mem::take(origin));
                 }
             }

@@ -362,10 +362,10 @@ impl World {
         self.apply(PodInput::Guard(Box::new(Report { of, event })));
     }
 
-    fn decide(&mut self, amounts: PodAmounts) {
+    fn decide(&mut self, reason: Reason, amounts: PodAmounts) {
         let mut decision = PodDecision::undecided(&self.state.pod);
-        decision.vpa = Some("web".to_owned());
-        decision.reason = Reason::OutOfBounds;
+        decision.vpa = (reason != Reason::NoVpa).then(|| "web".to_owned());
+        decision.reason = reason;
         decision.amounts = amounts;
         self.apply(PodInput::Decided {
             decision: Box::new(decision),
@@ -435,7 +435,13 @@ impl World {
             Happening::Fails { carries_out, silent } => {
                 (self.carries_out, self.fails) = (*carries_out, Some(*silent));
             }
-            Happening::WatchBrings => self.apply(PodInput::Described(Arc::new(self.server.clone()))),
+            Happening::WatchBrings => {
+                self.apply(PodInput::Described(Arc::new(self.server.clone())));
+                if self.recommended.is_none() {
+                    // Each object is decided about, also without a VPA.
+                    self.decide(Reason::NoVpa, self.state.pod.requirements());
+                }
+            }
             Happening::Recommends { mib } => {
                 (self.recommended, self.undecided) = (Some(*mib), false);
                 let mut amounts = self.state.without_own_changes().requirements();
@@ -443,7 +449,7 @@ impl World {
                     has.requests.memory = Some(Bytes::new(mib * MIB));
                     has.limits.memory = Some(Bytes::new(2 * mib * MIB));
                 }
-                self.decide(amounts);
+                self.decide(Reason::OutOfBounds, amounts);
             }
             Happening::Grows { container, mib } => {
                 let grown = Box::new(Grown {

@@ -46,7 +46,7 @@ fn an_earlier_override_outlasts_a_denial() {
     world.away = true;
     let mut containers = world.server.requirements();
     containers.containers[0].resources.requests.memory = Some(Bytes::new(80 * MIB));
-    world.decide(containers);
+    world.decide(Reason::OutOfBounds, containers);
     world.passes(false);
     assert!(world.state.resize.progress().waits_for_api_server());
     (world.away, world.denies) = (false, true);
@@ -76,4 +76,28 @@ fn what_begins_each_outage_is_tried_within_a_rate() {
         world.apply(PodInput::ApiServerReturned);
     }
     assert!((2..20).contains(&world.passes), "{} passes", world.passes);
+}
+
+/// Each object of a pod without a VPA is decided about: also the one that is older than the request on the way back.
+#[test]
+fn a_decision_amid_a_release_brings_no_override_back() {
+    let mut world = World::new(false);
+    world.happen(&Happening::Sets { mib: 200 });
+    world.passes(true);
+    world.happen(&Happening::KubeletSettles);
+    world.happen(&Happening::WatchBrings);
+    world.passes(true);
+    let settled = world.server.clone();
+    world.happen(&Happening::Releases);
+    world.happen(&Happening::MayLower);
+    world.passes(true);
+    assert_eq!(limit(&world.server.requirements()), AT_FIRST);
+    let released = std::mem::replace(&mut world.server, settled);
+    world.happen(&Happening::WatchBrings);
+    world.server = released;
+    world.recover();
+    assert_eq!(
+        (limit(&world.server.requirements()), world.kernel[0]),
+        (AT_FIRST, AT_FIRST)
+    );
 }

@@ -7,7 +7,7 @@
 //! the reason. Where the API server will never take an Event of a kill on a pod (the pod's namespace is gone, or a quota is used
 //! up), the Event is about the node instead.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::future::pending;
 use std::path::Path;
@@ -37,6 +37,10 @@ use crate::report::reporter::{ReportQueue, until};
 
 /// So many messages about changes may wait for the API server.
 const QUEUE: usize = 256;
+
+/// The pauses after Events that the API server refuses for now.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const LONGEST_RETRY: Duration = Duration::from_secs(60);
 
 /// The agent's facts about pods, besides the reports.
 pub trait PodMetadata: fmt::Debug + Send + Sync {
@@ -100,7 +104,7 @@ impl Outbox {
     async fn send_next(&mut self, rates: &mut EventRates) {
         for kills in &mut self.kills {
             if let Some((outcome, event)) = kills.next(rates, self.metadata.as_ref()).await {
-                return kills.send(&self.client, &self.node, outcome, event).await;
+                return kills.send(&self.client, &self.node, outcome, event, rates).await;
             }
         }
         self.changes.send_next(&self.client, &self.node, rates).await;
@@ -118,6 +122,69 @@ async fn next_record(records: &mut broadcast::Receiver<Arc<ChangeRecord>>) -> Ar
     }
 }
 
+/// The Events of one kind that the API server refuses for now. Each namespace waits by itself: a webhook or a quota of one keeps no
+/// other waiting.
+#[derive(Debug)]
+struct Retries<E>(BTreeMap<String, Retry<E>>);
+
+#[derive(Debug)]
+struct Retry<E> {
+    at: Instant,
+    backoff: Backoff,
+    /// Oldest first; empty while the first one is sent again.
+    events: VecDeque<E>,
+}
+
+impl<E> Retries<E> {
+    /// An Event that is due again.
+    fn take_due(&mut self, now: Instant) -> Option<E> {
+        let mut retries = self.0.values_mut().filter(|retry| retry.at <= now);
+        retries.find_map(|retry| retry.events.pop_front())
+    }
+
+    /// Puts an Event behind those of its namespace, if that waits.
+    fn hold(&mut self, namespace: &str, event: E) -> Option<E> {
+        match self.0.get_mut(namespace) {
+            Some(retry) => {
+                retry.events.push_back(event);
+                None
+            }
+            None => Some(event),
+        }
+    }
+
+    /// Notes that an Event was refused for now. Returns when its namespace tries again.
+    fn failed(&mut self, namespace: &str, event: E, asked_for: Option<Duration>, now: Instant) -> Instant {
+        let retry = self.0.entry(namespace.to_owned()).or_insert_with(|| Retry {
+            at: now,
+            backoff: Backoff::new(FIRST_RETRY, LONGEST_RETRY),
+            events: VecDeque::new(),
+        });
+        retry.events.push_front(event);
+        retry.at = now + retry.backoff.next(asked_for);
+        retry.at
+    }
+
+    /// Notes that the API server took an Event of this namespace, or will never take it.
+    fn ended(&mut self, namespace: &str) {
+        if let Some(retry) = self.0.get_mut(namespace) {
+            retry.backoff.reset();
+            if retry.events.is_empty() {
+                self.0.remove(namespace);
+            }
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.0.values().map(|retry| retry.events.len()).sum()
+    }
+
+    fn ready_at(&self) -> Option<Instant> {
+        let waiting = self.0.values().filter(|retry| !retry.events.is_empty());
+        waiting.map(|retry| retry.at).min()
+    }
+}
+
 /// The Events about changes.
 #[derive(Debug)]
 pub struct ChangeEvents {
@@ -125,9 +192,7 @@ pub struct ChangeEvents {
     limits: EventLimits,
     /// Messages that wait for the API server, oldest first.
     messages: VecDeque<EventMessage>,
-    /// The Event whose attempt failed, and when to try again.
-    failed: Option<(Instant, NamedEvent)>,
-    backoff: Backoff,
+    retries: Retries<NamedEvent>,
     metrics: EventMetrics,
 }
 
@@ -138,8 +203,7 @@ impl ChangeEvents {
             composer: Composer::default(),
             limits: EventLimits::new(Timestamp::now().as_nanosecond()),
             messages: VecDeque::new(),
-            failed: None,
-            backoff: Backoff::new(Duration::from_secs(1), Duration::from_secs(60)),
+            retries: Retries(BTreeMap::new()),
             metrics,
         }
     }
@@ -155,19 +219,15 @@ impl ChangeEvents {
 
     fn ready_at(&self) -> Option<Instant> {
         let now = Instant::now();
-        let failed = self.failed.as_ref().map(|(again, _)| *again);
-        let waits = || (!self.messages.is_empty()).then_some(now);
-        failed.or_else(waits).or_else(|| Some(now + self.limits.next_due(now)?))
+        let waits = (!self.messages.is_empty()).then_some(now);
+        let due = self.limits.next_due(now).map(|wait| now + wait);
+        [self.retries.ready_at(), waits, due].into_iter().flatten().min()
     }
 
     /// Tries to send one Event. Drops an Event that the API server refuses.
     async fn send_next(&mut self, client: &ApiClient, node: &str, rates: &mut EventRates) {
         let now = Instant::now();
-        if self.failed.as_ref().is_some_and(|(again, _)| *again > now) {
-            return;
-        }
-        let failed = self.failed.take().map(|(_, event)| event);
-        let event = failed.or_else(|| {
+        let event = self.retries.take_due(now).or_else(|| {
             let message = self.messages.pop_front();
             let new = message.and_then(|message| self.limits.record(message, rates, now));
             // Also after a message, so that a stream of messages does not delay due changes.
@@ -184,20 +244,21 @@ impl ChangeEvents {
             }
             Ok::<_, ApiError>(())
         };
+        let namespace = event.subject.namespace().to_owned();
         match attempt.await {
             Ok(()) => {
                 failpoint("event.posted");
-                self.backoff.reset();
+                self.retries.ended(&namespace);
                 self.metrics.count(EventOutcome::Written, 1);
             }
             Err(error) if error.problem.is_retryable() => {
                 tracing::debug!("an Event waits: {error}");
-                let again = now + self.backoff.next(error.problem.retry_after());
-                self.failed = Some((again, event));
+                let until = self.retries.failed(&namespace, event, error.problem.retry_after(), now);
+                rates.pause(&namespace, until, now);
             }
             Err(error) => {
                 tracing::warn!("an Event was not written: {error}");
-                self.backoff.reset();
+                self.retries.ended(&namespace);
                 self.metrics.count(EventOutcome::Lost, 1);
             }
         }
@@ -209,19 +270,19 @@ impl ChangeEvents {
 pub struct KillEvents {
     queue: ReportQueue,
     plan: Box<dyn EventPlan>,
-    /// The Event whose attempt failed, and when to try again.
-    failed: Option<(Instant, PlannedEvent)>,
+    retries: Retries<PlannedEvent>,
 }
 
 impl KillEvents {
     /// Events for the reports of a queue.
     pub fn new(queue: ReportQueue, plan: Box<dyn EventPlan>) -> Self {
-        let failed = None;
-        Self { queue, plan, failed }
+        let retries = Retries(BTreeMap::new());
+        Self { queue, plan, retries }
     }
 
     async fn take_in(&mut self, metadata: &dyn PodMetadata) {
-        let room = self.queue.destination.window().saturating_sub(self.plan.waiting());
+        let waiting = self.plan.waiting() + self.retries.len();
+        let room = self.queue.destination.window().saturating_sub(waiting);
         for mut pending in self.queue.next(room).await {
             metadata.complete_names(pending.report.facts_mut());
             self.plan.offer(pending);
@@ -229,8 +290,10 @@ impl KillEvents {
     }
 
     fn ready_at(&self) -> Option<Instant> {
-        let failed = self.failed.as_ref().map(|(again, _)| *again);
-        failed.or_else(|| self.plan.ready_at())
+        [self.retries.ready_at(), self.plan.ready_at()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// The next Event that is due, and whether it is sent again.
@@ -240,8 +303,7 @@ impl KillEvents {
         metadata: &dyn PodMetadata,
     ) -> Option<(ReportOutcome, PlannedEvent)> {
         let now = Instant::now();
-        if self.failed.is_some() {
-            let (_, event) = self.failed.take_if(|(again, _)| *again <= now)?;
+        if let Some(event) = self.retries.take_due(now) {
             return Some((ReportOutcome::SentAgain, event));
         }
         let mut withheld = Vec::new();
@@ -260,11 +322,22 @@ impl KillEvents {
             // The pod as the API server knows it.
             metadata.resolve(reference);
         }
-        Some((ReportOutcome::Sent, next?))
+        let next = next?;
+        let namespace = next.event.subject.namespace().to_owned();
+        let next = self.retries.hold(&namespace, next)?;
+        Some((ReportOutcome::Sent, next))
     }
 
     /// Tries to send an Event, and acknowledges its reports once the API server has it or will never take it.
-    async fn send(&mut self, client: &ApiClient, node: &str, outcome: ReportOutcome, mut planned: PlannedEvent) {
+    async fn send(
+        &mut self,
+        client: &ApiClient,
+        node: &str,
+        outcome: ReportOutcome,
+        mut planned: PlannedEvent,
+        rates: &mut EventRates,
+    ) {
+        let namespace = planned.event.subject.namespace().to_owned();
         let queue = &mut self.queue;
         queue.count(outcome, planned.reports.len());
         let event = &planned.event;
@@ -273,12 +346,16 @@ impl KillEvents {
         if let Err(error) = &posted
             && !is_permanent(&error.problem)
         {
-            let asked_for = error.problem.retry_after();
-            let pause = queue.failed("Events about OOM kills", error.to_string(), asked_for);
-            self.failed = Some((Instant::now() + pause, planned));
+            let (now, asked_for) = (Instant::now(), error.problem.retry_after());
+            let until = self.retries.failed(&namespace, planned, asked_for, now);
+            rates.pause(&namespace, until, now);
+            queue.waits("Events about OOM kills", error.to_string(), until.duration_since(now));
             return;
         }
-        queue.connected();
+        self.retries.ended(&namespace);
+        if self.retries.len() == 0 {
+            queue.connected();
+        }
         let numbers = match posted {
             Ok(Posted::Created) => planned.numbers(),
             Ok(Posted::Existed { count }) => planned.covered_by(count),
@@ -291,7 +368,8 @@ impl KillEvents {
             Err(error) => {
                 tracing::warn!(event = event.name, "an Event on a pod becomes one on the node: {error}");
                 planned.event = about_node(planned.event);
-                self.failed = Some((Instant::now(), planned));
+                let namespace = planned.event.subject.namespace().to_owned();
+                self.retries.failed(&namespace, planned, None, Instant::now());
                 return;
             }
         };
@@ -301,6 +379,7 @@ impl KillEvents {
         if !all {
             // An Event of an earlier agent covers some. The plan takes in again everything that is still pending.
             self.plan.start_over();
+            self.retries.0.clear();
             queue.start_over();
         }
     }
@@ -414,5 +493,26 @@ mod tests {
         assert_eq!(read_memory(&path).len(), 1);
         fs::write(&path, "[{").unwrap();
         assert_eq!(read_memory(&path), []);
+    }
+
+    #[test]
+    fn a_refused_namespace_keeps_no_other_waiting() {
+        let (start, mut retries) = (Instant::now(), Retries(BTreeMap::new()));
+        assert_eq!(retries.hold("shop", 1), Some(1));
+        let again = retries.failed("shop", 1, None, start);
+        assert!(again > start);
+        assert_eq!(retries.hold("shop", 2), None, "behind the first");
+        assert_eq!(retries.hold("bank", 3), Some(3));
+        assert_eq!((retries.take_due(start), retries.len()), (None, 2));
+        assert_eq!(retries.ready_at(), Some(again));
+
+        assert_eq!(retries.take_due(again), Some(1));
+        let later = retries.failed("shop", 1, Some(Duration::from_secs(9)), again);
+        assert!(later > again + Duration::from_secs(9));
+        assert_eq!(retries.take_due(later), Some(1));
+        retries.ended("shop");
+        assert_eq!(retries.take_due(later), Some(2), "in order");
+        retries.ended("shop");
+        assert_eq!(retries.hold("shop", 4), Some(4));
     }
 }

@@ -285,11 +285,16 @@ impl ReportQueue {
     /// a wait, at least that.
     pub fn failed(&mut self, reports: &str, error: String, asked_for: Option<Duration>) -> Duration {
         let pause = self.backoff.next(asked_for);
+        self.waits(reports, error, pause);
+        pause
+    }
+
+    /// Records that reports cannot be delivered for so long.
+    pub fn waits(&self, reports: &str, error: String, pause: Duration) {
         tracing::warn!(error, wait = ?pause, "{reports} are not delivered; they are kept");
         self.log.metrics.link(self.destination, LinkOutcome::Failed);
         let until = Timestamp::now() + pause;
         self.set_link(Link::Waiting { error, until });
-        pause
     }
 }
 

@@ -1,5 +1,6 @@
 //! How many Events the node may send to the API server. Time is an argument.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::Subject;
@@ -24,6 +25,8 @@ pub struct EventRates {
     /// By UID; Events about the node have a rate, too.
     pods: KeyedRateLimiter<(String, Topic)>,
     node: FairRateLimiter<String>,
+    /// The namespaces whose Events the API server refuses for now, and until when they wait.
+    paused: BTreeMap<String, Instant>,
 }
 
 impl EventRates {
@@ -32,6 +35,7 @@ impl EventRates {
         Self {
             pods: KeyedRateLimiter::new(OF_A_POD),
             node: FairRateLimiter::new(OF_THE_NODE, now),
+            paused: BTreeMap::new(),
         }
     }
 
@@ -47,8 +51,19 @@ impl EventRates {
         is_free && (self.pods.try_use(pod, now) || is_urgent)
     }
 
+    /// A namespace has no more turns until then: the API server has refused one of its Events for now.
+    pub fn pause(&mut self, namespace: &str, until: Instant, now: Instant) {
+        self.paused.retain(|_, until| *until > now);
+        self.paused.insert(namespace.to_owned(), until);
+    }
+
+    /// Whether a namespace has no turns for now.
+    pub fn is_paused(&self, namespace: &str, now: Instant) -> bool {
+        self.paused.get(namespace).is_some_and(|until| *until > now)
+    }
+
     /// Uses a turn of the node, if one is left for this namespace.
     pub fn try_use_of_node(&mut self, namespace: &str, now: Instant) -> bool {
-        self.node.try_use(&namespace.to_owned(), now)
+        !self.is_paused(namespace, now) && self.node.try_use(&namespace.to_owned(), now)
     }
 }

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::{Effect, Effects, LogLine, NoRoomFor, Now, PodState};
 use crate::model::objects::{Pod, ResizePhase};
-use crate::model::{Cause, CpuBurst, MemoryLimit, PodAmounts, Requirements, Resource, Target};
+use crate::model::{Bytes, Cause, CpuBurst, MemoryLimit, PodAmounts, Requirements, Resource, Target};
 use crate::plan::hook::Hook;
 use crate::plan::lift_kept;
 use crate::reconcile::desired::{InForce, Recommended, TemporaryLimit};
@@ -59,11 +59,24 @@ impl PodState {
         Some(targets)
     }
 
-    /// Raises the limits of containers to those that are kept for now, and the pod's own limit to the one that waits for its turn.
+    /// Raises the limits of containers to those that are kept for now, and the pod's own limit to what is kept of its cgroup's, to the one
+    /// that waits for its turn, and to those of its containers: the API server takes no higher ones.
     fn lift_kept(&self, targets: &mut PodAmounts, now: Timestamp) {
-        lift_kept(&self.holds(now), targets);
-        if let (Some(own), Some(limit)) = (&mut targets.pod, self.shrink.backoffs.put_off_limit(&Target::Pod)) {
-            own.lift(Resource::Memory, limit);
+        let holds = self.holds(now);
+        lift_kept(&holds, targets);
+        let overhead = self.pod.spec.overhead.memory.map_or(0, Bytes::get);
+        let of_cgroup = holds.get(&Target::Pod).and_then(|limit| limit.bounded());
+        let of_cgroup = of_cgroup.map(|limit| limit.get().saturating_sub(overhead));
+        let waits = self.shrink.backoffs.put_off_limit(&Target::Pod);
+        let limits = targets
+            .containers
+            .iter()
+            .filter_map(|named| named.resources.limits.memory);
+        let largest = limits.max().filter(|_| !holds.is_empty()).map(Bytes::get);
+        if let Some(own) = &mut targets.pod {
+            for least in [of_cgroup, waits, largest].into_iter().flatten() {
+                own.lift(Resource::Memory, least);
+            }
         }
     }
 

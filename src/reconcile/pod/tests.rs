@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::model::{CgroupPath, Change, KubeletVersion, MemoryLimit, Outcome, Resource, Setting, StepRecord};
+use crate::plan::shrink::FailedShrinks;
 use crate::reconcile::work::PendingRequest;
 use crate::sources::parse_manifests;
 
@@ -241,6 +242,7 @@ fn the_pods_own_limit_waits_for_its_turn_too() {
 kind: Pod
 metadata: {name: web, uid: u}
 spec:
+  overhead: {memory: 16Mi}
   resources: {limits: {memory: 512Mi}}
   containers:
   - {name: app, resources: {limits: {memory: 256Mi}}}
@@ -263,5 +265,21 @@ status:
     state.follow(None, None, NONE, now);
     assert_eq!(state.targets(now.wall), Some(before));
     state.shrink.begin_turn(now.wall);
-    assert_eq!(state.targets(now.wall), Some(lower));
+    assert_eq!(state.targets(now.wall), Some(lower.clone()));
+
+    // Undone shrinks: the pod's own limit is what its cgroup had without the overhead, and none of a container is above it.
+    let mib = |amounts: &PodAmounts, of| amounts.get(of).unwrap().limits.memory.unwrap().get() >> 20;
+    let mut undone = |target: Target, limit: u64| {
+        state.shrink.backoffs = FailedShrinks::default();
+        let why = "an OOM kill";
+        state
+            .shrink
+            .backoffs
+            .note(&target, MemoryLimit::Bytes(limit << 20), why, now.wall);
+        let kept = state.targets(now.wall).unwrap();
+        [mib(&kept, Some("app")), mib(&kept, None)]
+    };
+    assert_eq!([mib(&lower, Some("app")), mib(&lower, None)], [128, 128]);
+    assert_eq!(undone(Target::Container("app".to_owned()), 256), [256, 256]);
+    assert_eq!(undone(Target::Pod, 512 + 16), [128, 512]);
 }

@@ -99,12 +99,12 @@ impl Discovery {
     pub(super) fn new(links: DiscoveryLinks) -> Self {
         Self {
             concurrency: Arc::new(Concurrency::new(links.config.workers)),
+            formula: LearnedFormula::kept_in(&links.config.state_dir),
             links,
             found: None,
             runtime: None,
             runtime_events: None,
             systemd: None,
-            formula: LearnedFormula::default(),
             containers: Vec::new(),
             pods: Vec::new(),
             starts: Starts::default(),
@@ -163,7 +163,7 @@ impl Discovery {
         let units = self.find_systemd(kubepods.driver, &mut problems).await;
         let seen = &mut self.links.seen;
         if let (true, Some(formula)) = (seen.has_changed().unwrap_or(false), *seen.borrow_and_update()) {
-            self.formula.known = Some(formula);
+            self.formula.note(Some(formula));
         }
         let config = &self.links.config;
         let has_weights = hierarchy.version() == CgroupVersion::V2;
@@ -181,7 +181,10 @@ impl Discovery {
             version: hierarchy.version(),
             driver: kubepods.driver,
             runtime: info.as_ref().map_or(RuntimeKind::Containerd, |info| info.kind),
-            container_weight: config.weight_formula.or(self.formula.known).unwrap_or(weight::ASSUMED),
+            container_weight: config
+                .weight_formula
+                .or(self.formula.known())
+                .unwrap_or(weight::ASSUMED),
             kubelet: config.kubelet_version.unwrap_or(KubeletVersion::NEWEST),
             page: page_size(),
         };
@@ -194,7 +197,7 @@ impl Discovery {
             runtime,
             runtime_name: info.map(|info| format!("{} {}", info.name, info.version)),
             driver_from: KnownFrom::of(configured, reported),
-            formula_from: KnownFrom::of(config.weight_formula, self.formula.known),
+            formula_from: KnownFrom::of(config.weight_formula, self.formula.known()),
             kubelet_from: KnownFrom::of(config.kubelet_version, None),
             units,
             concurrency: Arc::clone(&self.concurrency),

@@ -4,14 +4,18 @@
 //! weight. Only the youngest containers show the formula of the present OCI runtime, because an upgrade leaves older containers
 //! as they are. So the agent reads each new container once, and none on a node where no container starts. The pods' specs are the
 //! first witness, and most of the youngest containers decide. Where the specs show nothing, the runtime's stored specs do.
-//! The agent uses the learned formula until containers show another one.
+//! The agent uses the learned formula until containers show another one. A file keeps it: an agent that starts while every pod is
+//! being resized finds no witness, and would take the weights that it writes by a wrong formula for the runtime's.
 
 use std::cmp::Reverse;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
 use crate::cgroup::{Cgroup, Hierarchy, PodEntry};
+use crate::files::replace_atomically;
 use crate::model::objects::Pod;
 use crate::model::{CgroupPath, ControlFile, CpuShares, CpuWeight, LiveContainer, Setting, WeightFormula};
 use crate::reconcile::inventory::Inventory;
@@ -20,11 +24,16 @@ use crate::runtime::{ContainerRuntime, ListedContainer, weight};
 /// The most stored specs that one discovery reads.
 const AT_ONCE: usize = 5;
 
+/// The name of the file with the learned formula, in the state directory.
+const FILE_NAME: &str = "weight-formula.json";
+
 /// The formula, as far as the agent has learned it.
 #[derive(Debug, Default)]
 pub(super) struct LearnedFormula {
     /// The formula, once a container has shown it or a pass has seen the runtime write a weight.
-    pub(super) known: Option<WeightFormula>,
+    known: Option<WeightFormula>,
+    /// The file that keeps it.
+    file: PathBuf,
     /// The creation time of the youngest examined container. The agent examines younger ones only.
     asked_until: Option<Timestamp>,
     /// The same for containers whose pods' specs show their shares.
@@ -34,6 +43,21 @@ pub(super) struct LearnedFormula {
 }
 
 impl LearnedFormula {
+    /// What an earlier agent has learned, if anything.
+    pub(super) fn kept_in(state_dir: &Path) -> Self {
+        let file = state_dir.join(FILE_NAME);
+        let kept = fs::read(&file).ok();
+        Self {
+            known: kept.and_then(|text| serde_json::from_slice(&text).ok()),
+            file,
+            ..Self::default()
+        }
+    }
+
+    pub(super) const fn known(&self) -> Option<WeightFormula> {
+        self.known
+    }
+
     /// Examines the youngest containers anew: the runtime may have been upgraded.
     pub(super) fn doubt(&mut self) {
         (self.asked_until, self.compared_until) = (None, None);
@@ -62,10 +86,15 @@ impl LearnedFormula {
         !self.shown.is_empty()
     }
 
-    fn note(&mut self, shown: Option<WeightFormula>) {
+    /// Notes the formula that containers, or a pass, have shown.
+    pub(super) fn note(&mut self, shown: Option<WeightFormula>) {
         if let Some(formula) = shown.filter(|shown| self.known != Some(*shown)) {
             tracing::info!(%formula, "the runtime's formula for cpu weights");
             self.known = Some(formula);
+            let replaced = replace_atomically(&self.file, |new| Ok(serde_json::to_writer(new, &formula)?));
+            if let Err(error) = replaced {
+                tracing::warn!(file = %self.file.display(), %error, "the formula is not kept for the next agent");
+            }
         }
     }
 
@@ -191,6 +220,19 @@ mod tests {
         learned.doubt();
         assert_eq!(ids(&learned, &[listed("a", 1), listed("b", 2)]), ["b", "a"]);
         assert_eq!(learned.known, Some(WeightFormula::Linear));
+    }
+
+    #[test]
+    fn the_next_agent_knows_the_formula() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut learned = LearnedFormula::kept_in(directory.path());
+        assert_eq!(learned.known(), None);
+        learned.note(Some(WeightFormula::Linear));
+        learned.note(None);
+        let known = || LearnedFormula::kept_in(directory.path()).known();
+        assert_eq!(known(), Some(WeightFormula::Linear));
+        fs::write(&learned.file, "\"cubic\"").unwrap();
+        assert_eq!(known(), None, "it is learned again");
     }
 
     #[test]

@@ -147,7 +147,12 @@ impl MadeUp {
         let server = tokio::spawn(async move { router.serve_with_incoming(incoming).await.unwrap() });
         let (sender, view) = watch::channel(Arc::default());
         let mut discovery = Discovery::new(DiscoveryLinks {
-            config: load(&[&format!("--cgroup-root={}", root.display()), "--kubepods=/kubepods"]).unwrap(),
+            config: load(&[
+                &format!("--cgroup-root={}", root.display()),
+                &format!("--state-dir={}", root.display()),
+                "--kubepods=/kubepods",
+            ])
+            .unwrap(),
             freezer: Arc::new(Freezer::below(root).unwrap()),
             least_limits: Arc::default(),
             runtime_metrics: RuntimeMetrics::register(&mut registry()),

@@ -146,7 +146,7 @@ impl Problem {
     }
 
     /// Whether the API server did not answer: gateways answer 502 and 504 in its place, and it answers 503 while it starts or ends.
-    pub(super) fn is_silence(&self) -> bool {
+    pub fn is_silence(&self) -> bool {
         match self {
             Self::Timeout(_) | Self::Unreachable(_) => true,
             Self::Refused(status) => matches!(status.code, 502..=504) && !status.is_by_webhook(),

@@ -1,11 +1,11 @@
 //! The one way of Kubernetes Events to the API server, about changes and about kills.
 //!
-//! In come records of changes, the reports of [`ReportQueue`]s and [`PodMetadata`]; out go Events, within one set of rates, those
-//! about kills first. [`events`](super::events) composes and plans them. A message about a change waits in memory and is counted
-//! where it becomes no Event. Reports of kills wait in the log: the outbox acknowledges them once the API server has their
-//! Event. Where the API server is away, or lacks a right for kills, each kind of Event waits by itself, and the link's state gives
-//! the reason. Where the API server will never take an Event of a kill on a pod (the pod's namespace is gone, or a quota is used
-//! up), the Event is about the node instead.
+//! In come records of changes, the reports of [`ReportQueue`]s and [`PodMetadata`]; out go Events, those about kills first. Events for
+//! people have one set of rates. [`events`](super::events) composes and plans them. A message about a change waits in memory and is
+//! counted where it becomes no Event. Reports of kills wait in the log: the outbox acknowledges them once the API server has their
+//! Event. What the API server refuses for now, or does not answer, waits by namespace and kind, and the link's state gives the reason.
+//! Where the API server will never take an Event of a kill on a pod (the pod's namespace is gone, or a quota is used up), the Event
+//! is about the node instead.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -41,6 +41,9 @@ const QUEUE: usize = 256;
 /// The pauses after Events that the API server refuses for now.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
+
+/// How long one attempt may take.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The agent's facts about pods, besides the reports.
 pub trait PodMetadata: fmt::Debug + Send + Sync {
@@ -86,7 +89,7 @@ impl Outbox {
                 kills.take_in(self.metadata.as_ref()).await;
             }
             let due = self.kills.iter().filter_map(KillEvents::ready_at);
-            let due = due.chain(self.changes.ready_at()).min();
+            let due = due.chain(self.changes.ready_at(&rates)).min();
             let more = self.kills.iter_mut().map(|kills| kills.queue.more().boxed());
             let more = select_all(more.chain([pending().boxed()])).map(drop);
             // Cancel-safe, all of them: none has taken anything yet.
@@ -135,6 +138,16 @@ struct Retry<E> {
     events: VecDeque<E>,
 }
 
+impl<E> Retry<E> {
+    const fn new(at: Instant) -> Self {
+        Self {
+            at,
+            backoff: Backoff::new(FIRST_RETRY, LONGEST_RETRY),
+            events: VecDeque::new(),
+        }
+    }
+}
+
 impl<E> Retries<E> {
     /// An Event that is due again.
     fn take_due(&mut self, now: Instant) -> Option<E> {
@@ -153,13 +166,15 @@ impl<E> Retries<E> {
         }
     }
 
+    /// Puts an Event that nobody has refused behind those of its namespace.
+    fn again(&mut self, namespace: &str, event: E, at: Instant) {
+        let retry = self.0.entry(namespace.to_owned()).or_insert_with(|| Retry::new(at));
+        retry.events.push_back(event);
+    }
+
     /// Notes that an Event was refused for now. Returns when its namespace tries again.
     fn failed(&mut self, namespace: &str, event: E, asked_for: Option<Duration>, now: Instant) -> Instant {
-        let retry = self.0.entry(namespace.to_owned()).or_insert_with(|| Retry {
-            at: now,
-            backoff: Backoff::new(FIRST_RETRY, LONGEST_RETRY),
-            events: VecDeque::new(),
-        });
+        let retry = self.0.entry(namespace.to_owned()).or_insert_with(|| Retry::new(now));
         retry.events.push_front(event);
         retry.at = now + retry.backoff.next(asked_for);
         retry.at
@@ -210,31 +225,55 @@ impl ChangeEvents {
 
     fn add(&mut self, record: &ChangeRecord, metadata: &dyn PodMetadata) {
         self.composer.retain(|uid| metadata.has_pod(uid));
-        match self.composer.compose(record) {
-            Some(message) if self.messages.len() < QUEUE => self.messages.push_back(message),
-            Some(_) => self.metrics.count(EventOutcome::Lost, 1),
-            None => {}
+        if let Some(message) = self.composer.compose(record) {
+            self.keep(message);
         }
     }
 
-    fn ready_at(&self) -> Option<Instant> {
+    /// Keeps a message. Of too many, the newest of the namespace with most messages is lost.
+    fn keep(&mut self, message: EventMessage) {
+        self.messages.push_back(message);
+        if self.messages.len() <= QUEUE {
+            return;
+        }
+        let mut held: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+        for (place, message) in self.messages.iter().enumerate() {
+            let (count, newest) = held.entry(message.subject.namespace()).or_default();
+            (*count, *newest) = (*count + 1, place);
+        }
+        if let Some((_, newest)) = held.into_values().max() {
+            self.messages.remove(newest);
+            self.metrics.count(EventOutcome::Lost, 1);
+        }
+    }
+
+    fn ready_at(&self, rates: &EventRates) -> Option<Instant> {
         let now = Instant::now();
-        let waits = (!self.messages.is_empty()).then_some(now);
-        let due = self.limits.next_due(now).map(|wait| now + wait);
+        let waits = self.messages.iter().map(|message| {
+            let paused = rates.paused_until(message.subject.namespace(), now);
+            paused.unwrap_or(now)
+        });
+        let (waits, due) = (waits.min(), self.limits.next_due(rates, now).map(|wait| now + wait));
         [self.retries.ready_at(), waits, due].into_iter().flatten().min()
+    }
+
+    /// The Event that is due. Messages about a namespace that waits for the API server stay.
+    fn next(&mut self, rates: &mut EventRates, now: Instant) -> Option<NamedEvent> {
+        self.retries.take_due(now).or_else(|| {
+            let may_go = |message: &EventMessage| rates.paused_until(message.subject.namespace(), now).is_none();
+            let place = self.messages.iter().position(may_go);
+            let message = place.and_then(|place| self.messages.remove(place));
+            let new = message.and_then(|message| self.limits.record(message, rates, now));
+            // Also after a message, so that a stream of messages does not delay due changes.
+            new.or_else(|| self.limits.due(rates, now))
+        })
     }
 
     /// Tries to send one Event. Drops an Event that the API server refuses.
     async fn send_next(&mut self, client: &ApiClient, node: &str, rates: &mut EventRates) {
-        let now = Instant::now();
-        let event = self.retries.take_due(now).or_else(|| {
-            let message = self.messages.pop_front();
-            let new = message.and_then(|message| self.limits.record(message, rates, now));
-            // Also after a message, so that a stream of messages does not delay due changes.
-            new.or_else(|| self.limits.due(rates, now))
-        });
+        let next = self.next(rates, Instant::now());
         self.metrics.count(EventOutcome::HeldBack, self.limits.take_held_back());
-        let Some(mut event) = event else { return };
+        let Some(mut event) = next else { return };
         event.last = Timestamp::now();
         event.first = event.last;
         let attempt = async {
@@ -245,7 +284,9 @@ impl ChangeEvents {
             Ok::<_, ApiError>(())
         };
         let namespace = event.subject.namespace().to_owned();
-        match attempt.await {
+        let attempted = within(PATIENCE, attempt).await;
+        let now = Instant::now();
+        match attempted {
             Ok(()) => {
                 failpoint("event.posted");
                 self.retries.ended(&namespace);
@@ -341,7 +382,7 @@ impl KillEvents {
         let queue = &mut self.queue;
         queue.count(outcome, planned.reports.len());
         let event = &planned.event;
-        let posted = post(client, node, event).await;
+        let posted = within(PATIENCE, post(client, node, event)).await;
         tracing::debug!(event = event.name, ?outcome, posted = ?posted.as_ref().ok(), "an Event was sent");
         if let Err(error) = &posted
             && !is_permanent(&error.problem)
@@ -369,7 +410,7 @@ impl KillEvents {
                 tracing::warn!(event = event.name, "an Event on a pod becomes one on the node: {error}");
                 planned.event = about_node(planned.event);
                 let namespace = planned.event.subject.namespace().to_owned();
-                self.retries.failed(&namespace, planned, None, Instant::now());
+                self.retries.again(&namespace, planned, Instant::now());
                 return;
             }
         };
@@ -383,6 +424,15 @@ impl KillEvents {
             queue.start_over();
         }
     }
+}
+
+/// Waits so long for an attempt, while no other Event goes out. Its name keeps an Event from being written twice.
+async fn within<T>(patience: Duration, attempt: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
+    let silence = |_| {
+        let (call, problem) = ("create events".to_owned(), Problem::Timeout(patience));
+        Err(ApiError { call, problem })
+    };
+    tokio::time::timeout(patience, attempt).await.unwrap_or_else(silence)
 }
 
 /// Writes down when each container had its last Event.
@@ -468,7 +518,11 @@ pub fn read_memory(path: &Path) -> Vec<LastEvent> {
 mod tests {
     use jiff::SignedDuration;
 
+    use prometheus_client::registry::Registry;
+
     use super::*;
+    use crate::kubernetes::events::Severity;
+    use crate::model::objects::PodId;
     use crate::report::events::VpaEvents;
     use crate::report::testing::kill_of;
 
@@ -514,5 +568,49 @@ mod tests {
         assert_eq!(retries.take_due(later), Some(2), "in order");
         retries.ended("shop");
         assert_eq!(retries.hold("shop", 4), Some(4));
+    }
+
+    #[test]
+    fn what_waits_in_a_pause_goes_out_after_it() {
+        let (mut changes, now) = (
+            ChangeEvents::new(EventMetrics::register(&mut Registry::default())),
+            Instant::now(),
+        );
+        let mut rates = EventRates::new(now);
+        let message = |namespace: &str, pod: usize| EventMessage {
+            subject: Subject::Pod(PodReference {
+                pod: PodId {
+                    uid: format!("{namespace}{pod}").as_str().into(),
+                    namespace: namespace.to_owned(),
+                    name: "web".to_owned(),
+                },
+                container: None,
+                init: false,
+            }),
+            severity: Severity::Normal,
+            reason: "ResourcesResized",
+            message: String::new(),
+            continues: None,
+        };
+        for pod in 0..QUEUE {
+            changes.keep(message("shop", pod));
+        }
+        changes.keep(message("bank", 0));
+        let of = |changes: &ChangeEvents, namespace: &str| {
+            let messages = changes.messages.iter();
+            messages
+                .filter(|message| message.subject.namespace() == namespace)
+                .count()
+        };
+        assert_eq!([of(&changes, "shop"), of(&changes, "bank")], [QUEUE - 1, 1]);
+
+        let until = now + Duration::from_secs(40);
+        rates.pause("shop", until, now);
+        let bank = changes.next(&mut rates, now).unwrap();
+        assert_eq!(bank.subject.namespace(), "bank");
+        assert!(changes.next(&mut rates, now).is_none());
+        assert_eq!(changes.ready_at(&rates), Some(until));
+        assert_eq!(of(&changes, "shop"), QUEUE - 1, "nothing is lost");
+        assert!(changes.next(&mut rates, until).is_some());
     }
 }

@@ -57,13 +57,13 @@ impl EventRates {
         self.paused.insert(namespace.to_owned(), until);
     }
 
-    /// Whether a namespace has no turns for now.
-    pub fn is_paused(&self, namespace: &str, now: Instant) -> bool {
-        self.paused.get(namespace).is_some_and(|until| *until > now)
+    /// Until when a namespace has no turns, if it has none for now.
+    pub fn paused_until(&self, namespace: &str, now: Instant) -> Option<Instant> {
+        self.paused.get(namespace).copied().filter(|until| *until > now)
     }
 
     /// Uses a turn of the node, if one is left for this namespace.
     pub fn try_use_of_node(&mut self, namespace: &str, now: Instant) -> bool {
-        !self.is_paused(namespace, now) && self.node.try_use(&namespace.to_owned(), now)
+        self.paused_until(namespace, now).is_none() && self.node.try_use(&namespace.to_owned(), now)
     }
 }

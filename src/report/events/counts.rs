@@ -166,9 +166,13 @@ impl EventLimits {
     }
 
     /// The time until a change may be due.
-    pub(in crate::report) fn next_due(&self, now: Instant) -> Option<Duration> {
+    pub(in crate::report) fn next_due(&self, rates: &EventRates, now: Instant) -> Option<Duration> {
         const NOT_AT_ONCE: Duration = Duration::from_millis(100);
-        let first = self.known.iter().filter_map(KnownEvent::change_at).min()?;
+        let due = |known: &KnownEvent| {
+            let paused = rates.paused_until(known.message.subject.namespace(), now);
+            known.change_at().map(|at| paused.map_or(at, |until| until.max(at)))
+        };
+        let first = self.known.iter().filter_map(due).min()?;
         // A due change that is not written exceeds the rate of the node.
         Some(first.saturating_duration_since(now).max(NOT_AT_ONCE))
     }

@@ -90,7 +90,7 @@ fn new_events_are_sent_and_repeats_counted() {
     assert_eq!(limits.due(at(SECOND / 2)), None, "not so soon");
     assert_eq!(limits.due(at(SECOND)), Some((1, resized.message, 6)));
     assert_eq!(limits.due(at(30 * SECOND)), None);
-    assert_eq!(limits.events.next_due(at(30 * SECOND)), None);
+    assert_eq!(limits.events.next_due(&limits.rates, at(30 * SECOND)), None);
 }
 
 #[test]

@@ -42,6 +42,15 @@ pub(super) struct Task<T> {
 /// A watch that has begun.
 type BegunWatch = (Call, ObjectStream);
 
+/// What became of a list, or of the initial list of a watch.
+enum FirstList {
+    Applied,
+    /// The watch goes on without one: the API server knows no such lists.
+    NotSent,
+    /// The watch did not bring the end of the list in time. A plain list does this time.
+    Silent,
+}
+
 impl<T: Object> Task<T> {
     pub(super) async fn run(mut self) {
         self.client.metrics.watching(T::plural());
@@ -99,8 +108,9 @@ impl<T: Object> Task<T> {
                 .with("resourceVersionMatch", "NotOlderThan");
             let refused = match self.client.watch(&call).await {
                 Ok(mut stream) => match self.apply_list(&mut stream, &call).await? {
-                    true => return Ok(Some((call, stream))),
-                    false => true,
+                    FirstList::Applied => return Ok(Some((call, stream))),
+                    FirstList::NotSent => true,
+                    FirstList::Silent => false,
                 },
                 // The list's error names the missing rule.
                 Err(error) if error.problem.status() == Some(403) => false,
@@ -122,26 +132,27 @@ impl<T: Object> Task<T> {
         Ok(None)
     }
 
-    /// Applies a list, or the initial list of a watch, object by object. Returns false if the watch sends no such list.
-    async fn apply_list(&mut self, stream: &mut ObjectStream, call: &Call) -> Result<bool, ApiError> {
+    /// Applies a list, or the initial list of a watch, object by object.
+    async fn apply_list(&mut self, stream: &mut ObjectStream, call: &Call) -> Result<FirstList, ApiError> {
         let failed = |problem| ApiError::of(call, problem);
         let mut news = false;
         self.shared.with(Followed::begin_list);
         loop {
             let piece = match timeout(LIST_SILENCE, stream.next()).await {
                 Ok(piece) => piece.map_err(failed)?,
+                Err(_) if call.verb == Verb::Watch => return Ok(FirstList::Silent),
                 Err(_) => return Err(failed(Problem::Timeout(LIST_SILENCE))),
             };
             let piece = piece.ok_or_else(|| failed(Problem::Unreachable("the answer broke off".to_owned())))?;
             let applied = self.shared.with(|followed| followed.apply(&piece, call));
             match applied.map_err(failed)? {
                 WatchResult::Change { news: changed, .. } => news |= changed,
-                WatchResult::Bookmark(_) => return Ok(false),
+                WatchResult::Bookmark(_) => return Ok(FirstList::NotSent),
                 WatchResult::ListEnd(version) => {
                     news |= self.shared.with(Followed::end_list);
                     (self.version, self.must_list) = (Some(version), false);
                     self.shared.publish(news);
-                    return Ok(true);
+                    return Ok(FirstList::Applied);
                 }
             }
         }

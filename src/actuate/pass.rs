@@ -239,7 +239,7 @@ impl Pass {
     /// Observes the cgroups, and reads the pod if they differ from its object, or get back what the object has. The guard's limits do not
     /// wait for that. Returns what the pass does after the answer.
     async fn compare_and_read(mut self: Box<Self>, grant: Grant) -> Staged<(Box<Self>, Act)> {
-        let foreign = self.done.foreign.clone();
+        let before = (self.done.foreign.clone(), self.job.cgroups.clone());
         self.aim_at_grant(grant.clone());
         let node = Arc::clone(&self.node);
         let permit = node.concurrency.kernel.acquire().await;
@@ -251,14 +251,14 @@ impl Pass {
         }
         let is_as_known = self.plan.steps.is_empty() && !self.decided.lift_undeclared;
         let next = if is_as_known || !self.least_limits.is_empty() {
-            // The pass uses what it has observed.
-            self.making_room = Some((Instant::now(), 0));
+            // The pass uses what it has observed; with steps it reads the files again before it writes.
+            self.making_room = Some((Instant::now(), u32::from(!self.plan.steps.is_empty())));
             Act::Write(Grant { follows: None, ..grant })
         } else {
             // It observes again after the answer. What differs from a late object is no drift.
             self.done.flipped.clear();
-            self.done.foreign = foreign;
-            let read = self.read_unless_away().await;
+            (self.done.foreign, self.job.cgroups) = before;
+            let read = self.read_soon().await;
             grant.was_read(read.as_ref(), &mut self.done.api)
         };
         Ok((self, next))

@@ -12,7 +12,7 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures::future::{BoxFuture, Shared};
 
@@ -53,6 +53,9 @@ pub trait PodResizer: Debug + Send + Sync {
 
 /// Completes when a prepared resize is on the disk, or cannot be written.
 pub type Saved = Shared<BoxFuture<'static, ()>>;
+
+/// So long a pass waits for an object that it could do without: undone shrinks and operators wait behind it.
+const SOON: Duration = Duration::from_secs(2);
 
 /// How often a pass computes a request again that met another write of the pod, such as of its status.
 const MOST_CONFLICTS: usize = 8;
@@ -136,12 +139,20 @@ impl Pass {
         }
     }
 
-    /// Reads the pod from the API server, unless that does not answer anyway.
-    pub(super) async fn read_unless_away(&mut self) -> Result<Pod, ResizeError> {
-        match self.resizer()?.away() {
-            Some(why) => Err(ResizeError::Away(why)),
-            None => self.read().await,
+    /// Reads the pod from the API server, unless that does not answer anyway, or not soon.
+    pub(super) async fn read_soon(&mut self) -> Result<Pod, ResizeError> {
+        if let Some(why) = self.resizer()?.away() {
+            return Err(ResizeError::Away(why));
         }
+        let silent = || {
+            ResizeError::Away(format!(
+                "the API server did not show the pod within {} s",
+                SOON.as_secs()
+            ))
+        };
+        tokio::time::timeout(SOON, self.read())
+            .await
+            .unwrap_or_else(|_| Err(silent()))
     }
 
     /// Reads the pod from the API server.

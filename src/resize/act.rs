@@ -305,9 +305,12 @@ impl Grant {
                 Act::end(Outcome::Withheld(Withheld::Unanswered(why.to_owned())), Some(LATER))
             }
             Err(ResizeError::Gone(why)) => Act::end(Outcome::Interrupted(why.clone()), None),
-            Err(ResizeError::Away(_) | ResizeError::Refused { .. }) => {
+            Err(error @ (ResizeError::Away(_) | ResizeError::Refused { .. })) => {
                 report.unread = true;
-                self.retry_after = Some(LATER);
+                self.retry_after = match error {
+                    ResizeError::Refused { retry_after, .. } => *retry_after,
+                    _ => None,
+                };
                 Act::Write(self)
             }
             // What denies a request that changes nothing says nothing about the spec.

@@ -275,12 +275,13 @@ impl PodState {
     fn schedule_next(&mut self, outcome: &Outcome, api: &Report, effects: &mut Effects) -> Option<RequestId> {
         let (now, wait) = (effects.now, api.retry_after);
         match outcome {
+            Outcome::Applied | Outcome::Unchanged if api.unread => drop(self.work.back_off(wait, now)),
             Outcome::Applied | Outcome::Unchanged => {
                 self.work.reset_retries();
                 // The way back to the spec continues while a limit is kept for now, until the pod shows its spec again, and for a pass
-                // that is due: the pod's object may have changed since this one began, or may be late.
-                if !api.unread
-                    && self.resize.is_known_in(&self.pod)
+                // that is due: the pod's object may have changed since this one began. It also continues where nobody has shown
+                // that the object is not late.
+                if self.resize.is_known_in(&self.pod)
                     && self.work.pending.is_none()
                     && self.shrink.retry_at.is_none()
                     && self.holds(now.wall).is_empty()

@@ -7,6 +7,8 @@
 //! Where the API server will never take an Event of a kill on a pod (the pod's namespace is gone, or a quota is used up), the Event
 //! is about the node instead.
 
+mod retries;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::future::pending;
@@ -19,6 +21,7 @@ use futures::future::{BoxFuture, FutureExt, select_all};
 use jiff::Timestamp;
 use tokio::sync::broadcast::{self, error::RecvError};
 
+use self::retries::Retries;
 use crate::failpoint::failpoint;
 use crate::files::replace_atomically;
 use crate::kubernetes::events::{EventRates, NamedEvent, PodReference, Posted, Subject, post, raise};
@@ -27,7 +30,6 @@ use crate::kubernetes::{ApiClient, ApiError, Problem};
 use crate::model::ChangeRecord;
 use crate::model::objects::PodUid;
 use crate::oom::KillFacts;
-use crate::pace::Backoff;
 use crate::report::content::Report;
 use crate::report::destination::Destination;
 use crate::report::events::{Composer, ContainerFacts, EventLimits, EventMessage, LastEvent, PlannedEvent};
@@ -37,10 +39,6 @@ use crate::report::reporter::{ReportQueue, until};
 
 /// So many messages about changes may wait for the API server.
 const QUEUE: usize = 256;
-
-/// The pauses after Events that the API server refuses for now.
-const FIRST_RETRY: Duration = Duration::from_secs(1);
-const LONGEST_RETRY: Duration = Duration::from_secs(60);
 
 /// How long one attempt may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -125,81 +123,6 @@ async fn next_record(records: &mut broadcast::Receiver<Arc<ChangeRecord>>) -> Ar
     }
 }
 
-/// The Events of one kind that the API server refuses for now. Each namespace waits by itself: a webhook or a quota of one keeps no
-/// other waiting.
-#[derive(Debug)]
-struct Retries<E>(BTreeMap<String, Retry<E>>);
-
-#[derive(Debug)]
-struct Retry<E> {
-    at: Instant,
-    backoff: Backoff,
-    /// Oldest first; empty while the first one is sent again.
-    events: VecDeque<E>,
-}
-
-impl<E> Retry<E> {
-    const fn new(at: Instant) -> Self {
-        Self {
-            at,
-            backoff: Backoff::new(FIRST_RETRY, LONGEST_RETRY),
-            events: VecDeque::new(),
-        }
-    }
-}
-
-impl<E> Retries<E> {
-    /// An Event that is due again.
-    fn take_due(&mut self, now: Instant) -> Option<E> {
-        let mut retries = self.0.values_mut().filter(|retry| retry.at <= now);
-        retries.find_map(|retry| retry.events.pop_front())
-    }
-
-    /// Puts an Event behind those of its namespace, if that waits.
-    fn hold(&mut self, namespace: &str, event: E) -> Option<E> {
-        match self.0.get_mut(namespace) {
-            Some(retry) => {
-                retry.events.push_back(event);
-                None
-            }
-            None => Some(event),
-        }
-    }
-
-    /// Puts an Event that nobody has refused behind those of its namespace.
-    fn again(&mut self, namespace: &str, event: E, at: Instant) {
-        let retry = self.0.entry(namespace.to_owned()).or_insert_with(|| Retry::new(at));
-        retry.events.push_back(event);
-    }
-
-    /// Notes that an Event was refused for now. Returns when its namespace tries again.
-    fn failed(&mut self, namespace: &str, event: E, asked_for: Option<Duration>, now: Instant) -> Instant {
-        let retry = self.0.entry(namespace.to_owned()).or_insert_with(|| Retry::new(now));
-        retry.events.push_front(event);
-        retry.at = now + retry.backoff.next(asked_for);
-        retry.at
-    }
-
-    /// Notes that the API server took an Event of this namespace, or will never take it.
-    fn ended(&mut self, namespace: &str) {
-        if let Some(retry) = self.0.get_mut(namespace) {
-            retry.backoff.reset();
-            if retry.events.is_empty() {
-                self.0.remove(namespace);
-            }
-        }
-    }
-
-    fn len(&self) -> usize {
-        self.0.values().map(|retry| retry.events.len()).sum()
-    }
-
-    fn ready_at(&self) -> Option<Instant> {
-        let waiting = self.0.values().filter(|retry| !retry.events.is_empty());
-        waiting.map(|retry| retry.at).min()
-    }
-}
-
 /// The Events about changes.
 #[derive(Debug)]
 pub struct ChangeEvents {
@@ -218,7 +141,7 @@ impl ChangeEvents {
             composer: Composer::default(),
             limits: EventLimits::new(Timestamp::now().as_nanosecond()),
             messages: VecDeque::new(),
-            retries: Retries(BTreeMap::new()),
+            retries: Retries::default(),
             metrics,
         }
     }
@@ -317,7 +240,7 @@ pub struct KillEvents {
 impl KillEvents {
     /// Events for the reports of a queue.
     pub fn new(queue: ReportQueue, plan: Box<dyn EventPlan>) -> Self {
-        let retries = Retries(BTreeMap::new());
+        let retries = Retries::default();
         Self { queue, plan, retries }
     }
 
@@ -420,7 +343,7 @@ impl KillEvents {
         if !all {
             // An Event of an earlier agent covers some. The plan takes in again everything that is still pending.
             self.plan.start_over();
-            self.retries.0.clear();
+            self.retries = Retries::default();
             queue.start_over();
         }
     }
@@ -547,27 +470,6 @@ mod tests {
         assert_eq!(read_memory(&path).len(), 1);
         fs::write(&path, "[{").unwrap();
         assert_eq!(read_memory(&path), []);
-    }
-
-    #[test]
-    fn a_refused_namespace_keeps_no_other_waiting() {
-        let (start, mut retries) = (Instant::now(), Retries(BTreeMap::new()));
-        assert_eq!(retries.hold("shop", 1), Some(1));
-        let again = retries.failed("shop", 1, None, start);
-        assert!(again > start);
-        assert_eq!(retries.hold("shop", 2), None, "behind the first");
-        assert_eq!(retries.hold("bank", 3), Some(3));
-        assert_eq!((retries.take_due(start), retries.len()), (None, 2));
-        assert_eq!(retries.ready_at(), Some(again));
-
-        assert_eq!(retries.take_due(again), Some(1));
-        let later = retries.failed("shop", 1, Some(Duration::from_secs(9)), again);
-        assert!(later > again + Duration::from_secs(9));
-        assert_eq!(retries.take_due(later), Some(1));
-        retries.ended("shop");
-        assert_eq!(retries.take_due(later), Some(2), "in order");
-        retries.ended("shop");
-        assert_eq!(retries.hold("shop", 4), Some(4));
     }
 
     #[test]

@@ -12,8 +12,9 @@ use crate::support::http;
 
 /// Pods besides the scene's.
 const OTHERS: usize = 24;
-/// The number in docs/api-server.md.
-const AT_ONCE: usize = 10;
+/// The numbers in docs/api-server.md: calls at once about one namespace, and about all.
+const AT_ONCE: usize = 8;
+const OF_ALL: usize = 10;
 
 /// Creates another pod of the workload and returns its container's cgroup.
 pub(super) fn another(scene: &Scene, number: usize) -> CgroupPath {
@@ -62,7 +63,8 @@ async fn many_pods_are_patched_a_few_at_a_time() {
         .agent
         .wait_for("all pods to be resized", || all_hold(LARGER))
         .await;
-    assert_eq!(scene.api.under_way().1, AT_ONCE);
+    let most = scene.api.under_way().1;
+    assert!((AT_ONCE..=OF_ALL).contains(&most), "{most}");
 }
 
 /// Two workloads with one and with two containers each follow two recommendations. An updater that evicts would have

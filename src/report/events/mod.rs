@@ -1,6 +1,6 @@
 //! Plans Kubernetes Events. Nothing here sends anything, or reads or writes a file.
 //!
-//! Of records of changes, [`Composer`] makes messages, and [`EventLimits`] counts the messages that become one Event.
+//! Of records of changes, `Composer` makes messages, and `EventLimits` counts the messages that become one Event.
 //!
 //! Of reports of kills come [`PlannedEvent`]s, each with the reports that it covers, which the outbox acknowledges once the API
 //! server has the Event.

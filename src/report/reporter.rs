@@ -281,10 +281,9 @@ impl ReportQueue {
         })
     }
 
-    /// Records that the destination cannot be reached. Returns how long to wait, longer each time; where the destination asked for
-    /// a wait, at least that.
-    pub fn failed(&mut self, reports: &str, error: String, asked_for: Option<Duration>) -> Duration {
-        let pause = self.backoff.next(asked_for);
+    /// Records that the destination cannot be reached. Returns how long to wait, longer each time.
+    pub fn failed(&mut self, reports: &str, error: String) -> Duration {
+        let pause = self.backoff.next(None);
         self.waits(reports, error, pause);
         pause
     }

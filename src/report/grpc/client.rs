@@ -117,7 +117,7 @@ impl Deliver for GrpcDelivery {
         let deliver = async move {
             loop {
                 let Err(error) = self.once(&mut queue).await;
-                tokio::time::sleep(queue.failed("OOM reports", format!("{error:#}"), None)).await;
+                tokio::time::sleep(queue.failed("OOM reports", format!("{error:#}"))).await;
             }
         };
         deliver.boxed()

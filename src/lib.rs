@@ -25,6 +25,7 @@
 //! - [`printable`]: text of tenants, made fit for screens and logs. Pure.
 //! - [`share`]: fair shares of what all users of a node have in common. Pure.
 //! - [`rate_limiter`]: limits how often something happens.
+//! - [`slots`]: work at the same time, shared fairly among users.
 //! - [`pace`]: random delays, so that the agents of a cluster do not act at the same moment.
 //! - [`failpoint`]: the places where tests end a debug build as a crash would.
 //! - [`files`]: replaces a file atomically.
@@ -80,4 +81,5 @@ pub mod report;
 pub mod resize;
 pub mod runtime;
 pub mod share;
+pub mod slots;
 pub mod sources;

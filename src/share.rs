@@ -8,7 +8,7 @@
 //! |---|---|
 //! | [`max_min_share`] | what is divided anew at each question, such as promised memory or the entries of a list |
 //! | [`FairShare`] | amounts that are granted and returned |
-//! | [`Slots`] | work at the same time, with slots that only one class of work may use |
+//! | [`Slots`](crate::slots::Slots) | work at the same time, with slots that only one class of work may use |
 //! | [`FairRateLimiter`](crate::rate_limiter::FairRateLimiter) | rates |
 //!
 //! # Invariants of [`FairShare`]
@@ -25,9 +25,6 @@
 
 use std::collections::BTreeMap;
 use std::iter::repeat_n;
-use std::sync::Arc;
-
-use parking_lot::Mutex;
 
 /// The share of a user who wants `wanted`, where the other users want these amounts: the max-min fair share.
 ///
@@ -93,6 +90,10 @@ impl<K: Ord + Clone> FairShare<K> {
             reserved,
             users: BTreeMap::new(),
         }
+    }
+
+    pub const fn total(&self) -> u64 {
+        self.total
     }
 
     /// Changes the total. Grants stay.
@@ -193,80 +194,6 @@ impl<K: Ord + Clone> FairShare<K> {
     }
 }
 
-/// Whether work may use the slots that are kept for one class of work.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Class {
-    Ordinary,
-    /// Such as operators' calls.
-    Privileged,
-}
-
-/// Work at the same time, shared fairly among users. Cheap to clone. [`Slots::take`] never waits.
-///
-/// A user who gets no slot counts as waiting until as many slots were returned as there are.
-#[derive(Debug, Clone)]
-pub struct Slots<K: Ord + Clone>(Arc<Mutex<Shares<K>>>);
-
-#[derive(Debug)]
-struct Shares<K> {
-    ordinary: FairShare<K>,
-    privileged: FairShare<K>,
-    /// Slots returned in this period.
-    returned: u64,
-}
-
-/// One slot, until it is dropped.
-#[derive(Debug)]
-pub struct Slot<K: Ord + Clone> {
-    slots: Slots<K>,
-    user: K,
-    class: Class,
-}
-
-impl<K: Ord + Clone> Slots<K> {
-    /// `total` slots, of which `kept` are only for [`Class::Privileged`]. In both classes, a quarter is divided in advance.
-    pub fn new(total: u64, kept: u64) -> Self {
-        let share = |total: u64| FairShare::new(total, total.div_ceil(4));
-        Self(Arc::new(Mutex::new(Shares {
-            ordinary: share(total.saturating_sub(kept)),
-            privileged: share(kept.min(total)),
-            returned: 0,
-        })))
-    }
-
-    /// A slot for a user.
-    ///
-    /// Errors: the user has its share of the slots, or all are in use.
-    pub fn take(&self, user: &K, class: Class) -> Result<Slot<K>, LeftOut> {
-        let slot = |class| Slot {
-            slots: self.clone(),
-            user: user.clone(),
-            class,
-        };
-        let mut shares = self.0.lock();
-        if class == Class::Privileged && shares.privileged.take(user, 1, 1).is_ok() {
-            return Ok(slot(Class::Privileged));
-        }
-        shares.ordinary.take(user, 1, 1).map(|_| slot(Class::Ordinary))
-    }
-}
-
-impl<K: Ord + Clone> Drop for Slot<K> {
-    fn drop(&mut self) {
-        let mut shares = self.slots.0.lock();
-        match self.class {
-            Class::Ordinary => shares.ordinary.give_back(&self.user, 1),
-            Class::Privileged => shares.privileged.give_back(&self.user, 1),
-        }
-        shares.returned += 1;
-        if shares.returned >= shares.ordinary.total {
-            shares.returned = 0;
-            shares.ordinary.end_period();
-            shares.privileged.end_period();
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -310,20 +237,6 @@ mod tests {
             Ok(50),
             "a user who stopped asking is forgotten"
         );
-    }
-
-    #[test]
-    fn a_slot_is_kept_for_each_class_and_for_a_user_who_has_not_come_yet() {
-        let slots = Slots::new(4, 2);
-        let hanging: Vec<_> = (0..9)
-            .filter_map(|_| slots.take(&"greedy", Class::Privileged).ok())
-            .collect();
-        assert_eq!(hanging.len(), 2, "one of each class");
-        let first = slots.take(&"honest", Class::Privileged).unwrap();
-        let ordinary = slots.take(&"honest", Class::Ordinary).unwrap();
-        assert!(slots.take(&"third", Class::Ordinary).is_err(), "all slots are in use");
-        drop((first, ordinary));
-        assert!(slots.take(&"third", Class::Ordinary).is_ok());
     }
 
     #[derive(Debug, Clone)]

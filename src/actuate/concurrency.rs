@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Semaphore;
 
-use crate::share::{Class, Slot, Slots};
+use crate::slots::Slots;
 
 /// How many updates the agent sends to a runtime at once: the runtime starts a process of the OCI runtime for each.
 const RUNTIME_CALLS: usize = 4;
@@ -27,8 +27,8 @@ pub struct Concurrency {
     pub(super) kernel: Semaphore,
     /// For passes that call the runtime.
     pub(super) runtime: Semaphore,
-    hooks: Slots<String>,
-    hook_ended: Notify,
+    /// For hooks, shared among namespaces.
+    pub(super) hooks: Slots<String>,
     /// Every watch after a shrink holds one more reference.
     pub(super) watches: Arc<()>,
     away: Mutex<Option<(Instant, String)>>,
@@ -41,22 +41,8 @@ impl Concurrency {
             kernel: Semaphore::new(workers),
             runtime: Semaphore::new(RUNTIME_CALLS),
             hooks: Slots::new(HOOKS, HOOKS_FOR_EVIDENCE),
-            hook_ended: Notify::new(),
             watches: Arc::default(),
             away: Mutex::default(),
-        }
-    }
-
-    /// Waits for a slot for a hook of a namespace. The namespaces share the slots fairly, and one that runs no hook finds a slot.
-    pub(super) async fn hook_slot(&self, namespace: &str, class: Class) -> HookSlot<'_> {
-        let namespace = namespace.to_owned();
-        loop {
-            // Registered before the slots are tried, so that no end of a hook is missed.
-            let ended = self.hook_ended.notified();
-            if let Ok(slot) = self.hooks.take(&namespace, class) {
-                return HookSlot(Some(slot), &self.hook_ended);
-            }
-            ended.await;
         }
     }
 
@@ -73,27 +59,15 @@ impl Concurrency {
     }
 }
 
-/// A slot for a hook, until it is dropped.
-#[derive(Debug)]
-pub(super) struct HookSlot<'a>(Option<Slot<String>>, &'a Notify);
-
-impl Drop for HookSlot<'_> {
-    fn drop(&mut self) {
-        drop(self.0.take());
-        self.1.notify_waiters();
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use futures::FutureExt as _;
-
     use super::*;
+    use crate::slots::Class;
 
     #[test]
     fn hanging_hooks_hold_up_only_their_namespace() {
         let concurrency = Concurrency::new(4);
-        let slot = |namespace, class| concurrency.hook_slot(namespace, class).now_or_never();
+        let slot = |namespace: &str, class| concurrency.hooks.take(&namespace.to_owned(), class).ok();
         let hanging: Vec<_> = (0..4).filter_map(|_| slot("a", Class::Ordinary)).collect();
         let evidence: Vec<_> = (0..4).filter_map(|_| slot("a", Class::Privileged)).collect();
         assert!(
@@ -107,23 +81,5 @@ mod tests {
             "evidence of another namespace starts at once"
         );
         assert!(slot("b", Class::Ordinary).is_some(), "and so does another hook of it");
-    }
-
-    #[tokio::test]
-    async fn a_waiting_hook_starts_after_another() {
-        let concurrency = Concurrency::new(4);
-        let slot = |namespace| concurrency.hook_slot(namespace, Class::Ordinary);
-        let mut hanging = Vec::new();
-        while let Some(one) = slot("a").now_or_never() {
-            hanging.push(one);
-        }
-        let (_b, mut waits) = (slot("b").await, Box::pin(slot("c")));
-        assert!((&mut waits).now_or_never().is_none());
-        drop(hanging.pop());
-        assert!(
-            slot("a").now_or_never().is_none(),
-            "the namespace without a slot goes first"
-        );
-        let _c = waits.await;
     }
 }

@@ -16,7 +16,7 @@ use crate::model::{Bytes, Cause, Evidence, HookEnd, LiveContainer, LivePod};
 use crate::plan::hook::{Hook, HookAction, HookMoment, filled_in, former_hooks, path_in};
 use crate::plan::shrink::leaves_room;
 use crate::runtime::{ContainerRuntime, Problem};
-use crate::share::Class;
+use crate::slots::Class;
 
 const NO_RUNTIME: &str = "there is no container runtime to run it";
 /// The time between two reads of a container's memory use.
@@ -43,7 +43,8 @@ pub async fn run_hook(node: Arc<Node>, namespace: &str, run: &HookRun) -> HookEn
         HookMoment::OnMemoryPressure => Class::Privileged,
         HookMoment::BeforeShrink | HookMoment::AfterGrow => Class::Ordinary,
     };
-    let Ok(_slot) = tokio::time::timeout(wait, node.concurrency.hook_slot(namespace, class)).await else {
+    let namespace = namespace.to_owned();
+    let Ok(_slot) = tokio::time::timeout(wait, node.concurrency.hooks.wait(&namespace, class)).await else {
         return HookEnd::failed(format!("not run: other containers' hooks were running for {wait:?}"));
     };
     let began = Instant::now();

@@ -28,7 +28,7 @@ use super::access::{Access, Right};
 use super::proto::control_server::{Control, ControlServer};
 use super::server::Limits;
 use super::socket::ControlSocket;
-use crate::share::Class;
+use crate::slots::Class;
 
 /// The pause after a failed accept(2), which mostly lacked file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

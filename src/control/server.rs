@@ -28,7 +28,7 @@ use super::proto::control_server::{Control, ControlServer};
 use super::proto::{Change, WatchRequest};
 use super::socket::ControlSocket;
 use crate::rate_limiter::{KeyedRateLimiter, Rate};
-use crate::share::{Slot, Slots};
+use crate::slots::{Slot, Slots};
 
 /// The largest request that is read, in bytes.
 const LARGEST_REQUEST: usize = 64 << 10;

@@ -4,7 +4,6 @@
 //! The client repeats no call that the API server has accepted: the caller knows how long to wait and what has changed
 //! meanwhile. While the API server asks for a pause, the client refuses every call at once with the answer that asked for it.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -15,7 +14,7 @@ use http_body_util::{BodyExt, Collected, Limited};
 use kube::client::Body;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokio::sync::{Mutex, Notify, Semaphore, watch};
+use tokio::sync::{Mutex, Semaphore, watch};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -26,7 +25,7 @@ use super::health::{ApiHealth, PATIENCE};
 use super::splitter::{LARGEST_OBJECT, Layout, RawObject, Splitter};
 use crate::kubernetes::metrics::ApiMetrics;
 use crate::pace::{Backoff, scattered};
-use crate::share::{Class, Slot, Slots};
+use crate::slots::{Class, Slot, Slots};
 
 /// The longest duration of a call, its answer's body included, and the longest wait for a permit.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -70,60 +69,14 @@ struct WatchConnection {
     begun: Arc<Mutex<()>>,
 }
 
-/// The calls that may be under way, shared among namespaces: an admission webhook that takes long for the pods of one keeps no other
-/// waiting. Calls about no namespace share as one.
-#[derive(Debug, Clone)]
-struct Permits {
-    slots: Slots<String>,
-    returned: Arc<Notify>,
-}
-
-impl Default for Permits {
-    fn default() -> Self {
-        Self {
-            slots: Slots::new(CALLS_AT_ONCE as u64, OF_OPERATORS),
-            returned: Arc::default(),
-        }
-    }
-}
-
-impl Permits {
-    async fn take(&self, call: &Call, class: Class) -> Permit {
-        let user = call.namespace.clone().unwrap_or_default();
-        loop {
-            let mut returned = pin!(self.returned.notified());
-            returned.as_mut().enable();
-            if let Ok(slot) = self.slots.take(&user, class) {
-                return Permit {
-                    slot: Some(slot),
-                    returned: Arc::clone(&self.returned),
-                };
-            }
-            returned.await;
-        }
-    }
-}
-
-/// The right to one call under way, until it is dropped.
-#[derive(Debug)]
-struct Permit {
-    slot: Option<Slot<String>>,
-    returned: Arc<Notify>,
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        self.slot.take();
-        self.returned.notify_waiters();
-    }
-}
-
 /// The client of the API server. Cheap to clone.
 #[derive(Clone, derive_more::Debug)]
 #[debug("ApiClient")]
 pub struct ApiClient {
     calls: Arc<Connection>,
-    permits: Permits,
+    /// The calls that may be under way, shared among namespaces: an admission webhook that takes long for the pods of one keeps no
+    /// other waiting. Calls about no namespace share as one.
+    slots: Slots<String>,
     pub(super) lists: Arc<Semaphore>,
     watches: Arc<[Arc<WatchConnection>]>,
     deadline: Duration,
@@ -145,7 +98,7 @@ impl ApiClient {
         };
         Self {
             calls: Arc::new(calls),
-            permits: Permits::default(),
+            slots: Slots::new(CALLS_AT_ONCE as u64, OF_OPERATORS),
             lists: Arc::new(Semaphore::new(LISTS_AT_ONCE)),
             watches: watches.into_iter().map(unused).collect(),
             deadline: DEADLINE,
@@ -235,13 +188,14 @@ impl ApiClient {
     /// Waits until the call's namespace may have one more call under way.
     ///
     /// Errors: no other call ends within the deadline, which says nothing about the API server.
-    async fn permit(&self, call: &Call) -> Result<Permit, ApiError> {
+    async fn permit(&self, call: &Call) -> Result<Slot<String>, ApiError> {
         let class = if self.keeps_pauses {
             Class::Ordinary
         } else {
             Class::Privileged
         };
-        if let Ok(permit) = timeout(self.deadline, self.permits.take(call, class)).await {
+        let namespace = call.namespace.clone().unwrap_or_default();
+        if let Ok(permit) = timeout(self.deadline, self.slots.wait(&namespace, class)).await {
             return self.check_pause(call).map(|()| permit);
         }
         if class == Class::Privileged {
@@ -407,7 +361,7 @@ pub(super) struct ObjectStream {
     splitter: Splitter,
     health: ApiHealth,
     /// A list holds its permit until its answer is read.
-    _permit: Option<Permit>,
+    _permit: Option<Slot<String>>,
     /// A watch's place on its connection.
     #[debug(skip)]
     _watch: Option<(Arc<WatchConnection>, Arc<Mutex<()>>)>,

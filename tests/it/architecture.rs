@@ -48,6 +48,7 @@ const MODULES: &[Module] = &[
     pure("printable", &[]),
     pure("share", &[]),
     pure("rate_limiter", &["share"]),
+    effects("slots", &["share"]),
     effects("pace", &[]),
     effects("failpoint", &[]),
     effects("files", &["failpoint"]),
@@ -58,7 +59,7 @@ const MODULES: &[Module] = &[
     pure("resize", &["model", "plan"]),
     effects("cgroup", &["descriptors", "model"]),
     effects("oom", &["cgroup", "descriptors", "model", "proto"]),
-    effects("control", &["model", "oom", "proto", "rate_limiter", "share"]),
+    effects("control", &["model", "oom", "proto", "rate_limiter", "slots"]),
     effects("doctor", &["cgroup", "control", "model", "oom"]),
     effects("observe", &["files", "model", "oom", "printable", "rate_limiter"]),
     effects("runtime", &["cgroup", "model", "observe", "proto"]),
@@ -72,7 +73,7 @@ const MODULES: &[Module] = &[
             "plan",
             "resize",
             "runtime",
-            "share",
+            "slots",
         ],
     ),
     effects(
@@ -88,6 +89,7 @@ const MODULES: &[Module] = &[
             "rate_limiter",
             "resize",
             "share",
+            "slots",
         ],
     ),
     effects(

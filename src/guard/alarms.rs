@@ -1,9 +1,10 @@
-//! v1's alarms of one container: the amounts of memory in use at which the kernel wakes the guard.
+//! The alarms of one container: how the kernel wakes the guard for it, and when that is noise.
 //!
-//! In come readings and alarms that were set; out come the next amount with an alarm, and alarms to order. Some alarms stand at
-//! fixed parts of the limit, so that the guard follows use up and down. Where use comes to rest above all of them, the guard
-//! orders more between use and the limit, and again where use rests next. The guard reads a container that keeps passing its
-//! alarms by the clock for a while instead, because the cost of that is bounded.
+//! v1 wakes the guard at amounts of memory in use. In come readings and alarms that were set; out come the next amount with an
+//! alarm, and alarms to order. Some alarms stand at fixed parts of the limit, so that the guard follows use up and down. Where use
+//! comes to rest above all of them, the guard orders more between use and the limit, and again where use rests next. v2 wakes the
+//! guard when the kernel reclaims at the limit, up to a hundred times a second where files fill the page cache. The guard reads a
+//! container whose alarms ring all the time by the clock for a while instead, because the cost of that is bounded.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -23,7 +24,7 @@ const ANEW: Duration = Duration::from_secs(1);
 /// Alarms that ring more often than this within [`ANEW`] are noise.
 const NOISE: u32 = 20;
 /// For how long the guard reads a container with noisy alarms by the clock.
-const DEAF: Duration = Duration::from_secs(10);
+const NOISY: Duration = Duration::from_secs(10);
 
 /// The alarms of one container, and how often they ring.
 #[derive(Debug, Default)]
@@ -36,8 +37,8 @@ pub(super) struct Alarms {
     ordered: Option<Duration>,
     /// How often the alarms rang, and since when.
     rang: (u32, Duration),
-    /// Until when the guard orders no alarms.
-    deaf: Duration,
+    /// Until when the guard does without alarms.
+    noisy: Duration,
 }
 
 impl Alarms {
@@ -49,7 +50,7 @@ impl Alarms {
 
     /// The alarms to order for a container at rest: `None` where the present ones suffice.
     pub(super) fn wanted(&self, now: Duration, limit: u64, usage: u64) -> Option<Vec<u64>> {
-        if now < self.deaf || self.ordered.is_some_and(|at| now.saturating_sub(at) < ANEW) {
+        if self.are_noisy(now) || self.ordered.is_some_and(|at| now.saturating_sub(at) < ANEW) {
             return None;
         }
         let wanted = amounts(limit, usage);
@@ -63,6 +64,11 @@ impl Alarms {
         (self.latest, self.limit, self.ordered) = (alarms, limit, Some(now));
     }
 
+    /// Whether the guard does without alarms now.
+    pub(super) fn are_noisy(&self, now: Duration) -> bool {
+        now < self.noisy
+    }
+
     pub(super) fn note_alarm(&mut self, now: Duration) {
         let (count, since) = &mut self.rang;
         if now.saturating_sub(*since) > ANEW {
@@ -71,7 +77,7 @@ impl Alarms {
         *count += 1;
         if *count > NOISE {
             self.latest = None;
-            self.deaf = now + DEAF;
+            self.noisy = now + NOISY;
         }
     }
 }

@@ -100,21 +100,26 @@ impl Notifications {
         Ok(tokens)
     }
 
-    /// Has the kernel notify when it reclaims at the container's limit (v2), or when a process writes the limit
-    /// (v1). Returns whether it will.
-    pub(super) fn subscribe(&mut self, watched: &Watched) -> bool {
-        let (Some(files), false) = (&mut self.files, watched.subscribed) else {
-            return watched.subscribed;
-        };
+    /// Has the kernel notify when it reclaims at the container's limit (v2), until that is noise, or when a process writes the
+    /// limit (v1).
+    pub(super) fn subscribe(&mut self, watched: &mut Watched, now: Duration) {
         let outer = watched.cgroup.outer();
-        let file = match outer.version() {
-            CgroupVersion::V1 => ControlFile::MemoryLimit.name(),
-            CgroupVersion::V2 => "memory.events",
+        let (file, is_noise) = match outer.version() {
+            CgroupVersion::V1 => (ControlFile::MemoryLimit.name(), false),
+            CgroupVersion::V2 => ("memory.events", watched.alarms.are_noisy(now)),
         };
+        let Some(files) = self.files.as_mut().filter(|_| watched.subscribed == is_noise) else {
+            return;
+        };
+        if is_noise {
+            files.remove(watched.token);
+            watched.subscribed = false;
+            return;
+        }
         let added = files.add_file(outer.memory_dir(), file, watched.token);
-        added
+        watched.subscribed = added
             .inspect_err(|error| tracing::debug!(%error, "no notifications; reading by the clock"))
-            .is_ok()
+            .is_ok();
     }
 
     /// Ends the notices about a container.

@@ -196,7 +196,7 @@ impl Worker {
         for (mut watched, pod, terms) in listed {
             let lent = node.least_limits.get(&pod.live.id.uid, &terms.container);
             watched.set_terms(pod, terms, lent, (self.now(), self.settings.quiet));
-            watched.subscribed = self.notifications.subscribe(&watched);
+            self.notifications.subscribe(&mut watched, self.now());
             self.containers.push(watched);
         }
         self.node = Some(node);
@@ -227,10 +227,14 @@ impl Worker {
                 watched.latest.grows = true;
                 notified = watched.due > now + AGAIN;
             }
+            if notified {
+                watched.alarms.note_alarm(now);
+            }
             self.check_cpu(watched);
             if !notified && (watched.can_wait(now, of_all) || watched.next() > now) {
                 continue;
             }
+            self.notifications.subscribe(watched, now);
             self.check(&node, watched, notified && version == CgroupVersion::V1);
             watched.latest.of_all = of_all;
             if version == CgroupVersion::V1 {

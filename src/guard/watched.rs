@@ -35,7 +35,7 @@ pub(super) struct Watched {
     pub(super) throttling: Throttling,
     pub(super) due: Duration,
     pub(super) latest: Latest,
-    /// Whether [`Notifications::subscribe`](super::notifications::Notifications::subscribe) has succeeded.
+    /// Whether the guard gets the kernel's [notices](super::notifications::Notifications::subscribe).
     pub(super) subscribed: bool,
     pub(super) alarms: Alarms,
     /// The latest reported refusal, or outcome of a failed write, and the time of the latest need.
@@ -149,9 +149,6 @@ impl Watched {
         act: Duration,
         rang: bool,
     ) -> Result<Option<(Reading, Verdict)>, CgroupError> {
-        if rang {
-            self.alarms.note_alarm(now);
-        }
         let limit = match self.terms.memory.or(self.terms.evidence) {
             Some(_) => self.cgroup.memory_limit()?,
             None => MemoryLimit::Max,
@@ -289,9 +286,12 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
+    use nix::sys::eventfd::{EfdFlags, EventFd};
+
     use super::*;
     use crate::actuate::Growable;
     use crate::cgroup::Hierarchy;
+    use crate::guard::notifications::Notifications;
     use crate::model::objects::PodId;
     use crate::model::{CgroupPath, LiveContainer, LivePod, PodAmounts};
 
@@ -305,6 +305,7 @@ mod tests {
                 ("cgroup.subtree_control", "cpu memory\n"),
                 ("memory.max", "4096\n"),
                 ("memory.current", "4096\n"),
+                ("memory.events", "max 0\n"),
                 ("memory.stat", ""),
                 ("cpu.stat", ""),
             ];
@@ -364,6 +365,34 @@ mod tests {
         assert!(watched.can_wait(later, Some(of_all + (24 << 20))));
         assert!(!watched.can_wait(later, Some(of_all + (25 << 20))));
         assert!(!watched.can_wait(later, None));
+    }
+
+    #[test]
+    fn constant_reclaim_at_the_limit_wakes_nobody() {
+        let root = tempfile::tempdir().unwrap();
+        let mut watched = watched(root.path());
+        let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).unwrap();
+        let mut notifications = Notifications::new(&Arc::new(wake)).unwrap();
+        let second = Duration::from_secs(1);
+        let mut wakes = |watched: &mut Watched, now: Duration| {
+            let mut wakes = 0;
+            for reclaims in 0..100 {
+                notifications.subscribe(watched, now);
+                fs::write(root.path().join("pod/app/memory.events"), format!("max {reclaims}\n")).unwrap();
+                for token in notifications.wait(Duration::ZERO).unwrap() {
+                    assert_eq!(token, watched.token);
+                    watched.alarms.note_alarm(now);
+                    wakes += 1;
+                }
+            }
+            wakes
+        };
+        let (first, noisy) = (wakes(&mut watched, second), wakes(&mut watched, second * 10));
+        assert!(first < 30 && noisy == 0, "{first} {noisy}");
+        assert!(
+            wakes(&mut watched, second * 11) > 0,
+            "after a while the guard listens again"
+        );
     }
 
     #[test]

@@ -1,6 +1,10 @@
 //! A process whose memory use grows towards the limit.
 
+use std::fs::File;
+use std::time::Duration;
+
 use super::{Scene, plenty, vpa};
+use crate::support::agent::Agent;
 use crate::support::allocator::End;
 use crate::support::amounts::Amounts;
 
@@ -40,12 +44,53 @@ async fn growth_after_rest_kills_nothing() {
     assert!(matches!(resting.wait(), End::Satisfied(_)));
     let scene = scene.started().await;
     // Long enough for the guard to classify the container as idle, with alarms where the kernel has them.
-    std::thread::sleep(std::time::Duration::from_secs(4));
+    std::thread::sleep(Duration::from_secs(4));
     assert_eq!(scene.limit(), 512, "{}", scene.agent.log());
     let mut sudden = scene.takes(200, until);
     let end = sudden.wait();
     assert!(matches!(end, End::Satisfied(_)), "{end:?}\n{}", scene.agent.log());
     assert!(resting.lives() && scene.kills() == 0);
+}
+
+#[tokio::test]
+async fn files_at_the_limit_hide_no_growth() {
+    let mut scene = Scene::guarded("4Gi").await;
+    // On a real file system, because the kernel cannot drop tmpfs pages. Guests of v2lab share this directory.
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let file = directory.path().join("read");
+    File::create(&file).unwrap().set_len(300 << 20).unwrap();
+    let app = scene.pod.containers["app"].cgroup.clone();
+    let program = format!(
+        "open(F, \"<\", \"{}\") or die; my $block; while (1) {{ sysseek(F, 0, 0); \
+         select(undef, undef, undef, 0.004) while (sysread(F, $block, 1 << 20)) }}",
+        file.display()
+    );
+    scene.node.spawn(&app, &format!("exec perl -e '{program}'"));
+    let full = || scene.node.cgroups().memory_usage(&app) > 120 << 20;
+    scene.agent.wait_for("files to fill the container", full).await;
+    // Long enough for the kernel's notices to be noise.
+    std::thread::sleep(Duration::from_secs(1));
+    let before = wakes(&scene.agent);
+    std::thread::sleep(Duration::from_secs(3));
+    println!("the guard woke {} times in 3 s", wakes(&scene.agent) - before);
+    assert_eq!(scene.limit(), 128, "page cache needs no growth\n{}", scene.agent.log());
+    let until = plenty() / 2;
+    let end = scene.takes(100, until).wait();
+    assert!(
+        matches!(end, End::Satisfied(_)),
+        "{end:?} of {until} MiB\n{}",
+        scene.agent.log()
+    );
+    assert_eq!(scene.kills(), 0);
+}
+
+/// How often the guard's thread has slept.
+fn wakes(agent: &Agent) -> u64 {
+    let tasks = procfs::process::Process::new(agent.pid()).unwrap().tasks().unwrap();
+    let guard = tasks
+        .map(Result::unwrap)
+        .find(|task| task.stat().unwrap().comm == "guard");
+    guard.unwrap().status().unwrap().voluntary_ctxt_switches.unwrap()
 }
 
 #[tokio::test]

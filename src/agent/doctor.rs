@@ -9,7 +9,7 @@ use crate::config::{Config, MEND_API_VERSION};
 use crate::control::ControlError;
 use crate::doctor::{Check, Found, Locations, MEND_RUNTIME, local};
 use crate::model::{CgroupVersion, Driver};
-use crate::reconcile::controller::{AgentSnapshot, OBSERVING};
+use crate::reconcile::controller::AgentSnapshot;
 use crate::reconcile::pod::PodState;
 
 impl From<&Config> for Locations {
@@ -129,8 +129,8 @@ async fn hooks(node: &Node, pods: &[PodState]) -> Option<Check> {
         named.collect::<Vec<_>>()
     }));
     let problems = problems.await.concat();
-    let found = format!("{} would not be run, such as {}", problems.len(), problems.first()?);
-    let problem = Check::warn(found, "vscalectl explain POD says it of each");
+    let found = format!("{} hooks cannot run, such as {}", problems.len(), problems.first()?);
+    let problem = Check::warn(found, "vscalectl explain POD names each of them");
     Some(Check::new("hooks", Err(problem)))
 }
 
@@ -139,7 +139,7 @@ fn problem(text: String) -> Check {
     match text.as_str() {
         OBSERVING => Check::new("mode", Ok(text)),
         _ => {
-            let problem = Check::warn(text, "mend it where it says; the log has the whole story");
+            let problem = Check::warn(text, "do what the text says; the log has the details");
             Check::new("problem", Err(problem))
         }
     }

@@ -42,7 +42,10 @@ pub(super) async fn explain(
     notes.extend(node.and_then(|node| node.lacks_burst(snapshot.state.desired.burst?)));
     let mut reply = proto::ExplainReply {
         notes,
-        next: snapshot.state.next_step(now),
+        next: match snapshot.state.live {
+            Some(_) if snapshot.observes => "Nothing is written: the agent only observes (observeOnly).".to_owned(),
+            _ => snapshot.state.next_step(now),
+        },
         changes: snapshot.changes.iter().map(|record| view::change(record)).collect(),
         pod: Some(view::pod(&snapshot.state, now.wall, snapshot.quiet)),
         values: Vec::new(),
@@ -233,10 +236,14 @@ fn kernel_difference(
     let quotas = &state.desired.scope.quotas;
     let is_enforced = |live: &Arc<LivePod>| quotas.enforced(live.cgroup_id(target));
     match (wanted, spec) {
+        (Some(wanted), _) if held != wanted && snapshot.observes => {
+            Some("not written: the agent only observes (observeOnly)".to_owned())
+        }
         (Some(wanted), _) if held != wanted && Some(held) == kept => {
             let why = match state.shrink.progress(now) {
                 Some(Progress::Waits) => "until it is this pod's turn",
-                _ => "because lowering it was undone",
+                Some(Progress::Undone) => "because lowering it was undone",
+                _ => "until the container's before-shrink hook has ended",
             };
             Some(format!(
                 "kept for now, {why}; what comes next says when it is tried again"

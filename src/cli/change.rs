@@ -138,7 +138,7 @@ pub(super) fn check_outcome(change: &Change) -> Result<(), Failure> {
         }
         "Interrupted" | "Deferred" | "Unanswered" | "Postponed" | "ResizeError" => {
             anyhow!(
-                "{pod} does not have the values yet: {reason}; vscaled keeps trying, and `resize --wait 1m` waits for it"
+                "{pod} does not have the values yet: {reason}; vscaled keeps trying, and `vscalectl explain {pod}` shows when"
             )
         }
         "Infeasible" => anyhow!("{pod}: this node can never hold the values: {reason}"),

@@ -19,6 +19,7 @@ use super::page::{Page, Tone, toned};
 use super::table::Table;
 use super::{Cli, Command, Failure, NO_AGENT, REFUSED, change, doctor, explain, io, oom, top};
 use crate::control::proto::{Change, Check, ExplainReply, OomKill, Pod, WorkloadWorth};
+use crate::model::OBSERVING;
 
 /// The exit code where some nodes answered and others did not.
 const INCOMPLETE: u8 = 4;
@@ -187,8 +188,9 @@ impl Fleet {
         let mut items = Vec::new();
         while let Some((node, mut document)) = self.next()? {
             let problems = document.get("agent").and_then(|agent| agent["problems"].as_array());
-            for problem in problems.into_iter().flatten() {
-                io::warn(&format!("{node}: degraded: {}", problem.as_str().unwrap_or_default()));
+            let problems = problems.into_iter().flatten().filter_map(Value::as_str);
+            for problem in problems.filter(|problem| *problem != OBSERVING) {
+                io::warn(&format!("{node}: degraded: {problem}"));
             }
             match serde_json::from_value::<Vec<T>>(document.remove(list).unwrap_or_else(|| json!([]))) {
                 Ok(listed) => items.extend(listed.into_iter().map(|item| (node.clone(), item))),

@@ -4,7 +4,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use super::output::{Output, optional, or_dash};
-use super::page::{Page, TextLine, Tone, toned, word};
+use super::page::{Page, TextLine, Tone, problem, toned, word};
 use super::table::{self, Table};
 use super::{Failure, agent::Agent, amount, time};
 use crate::control::proto::{Container, Override, Pod};
@@ -50,7 +50,7 @@ pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
     match arguments.what {
         What::Pods => output.print(&reply, || {
             let problems = reply.agent.iter().flat_map(|agent| &agent.problems);
-            let problems = problems.map(|problem| toned(Tone::Bad, "degraded:").then(format!(" {problem}")));
+            let problems = problems.map(|text| problem(text));
             table(&reply.pods).or(empty).then(Page::from_iter(problems))
         }),
         What::Overrides => {

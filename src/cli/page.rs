@@ -1,6 +1,7 @@
 //! Text for people. A line is made of the texts of others and of colours; [`io`](super::io) alone makes characters of it, and escapes
 //! dangerous ones then. So no text leaves its line, has another colour than its tone, or brings a terminal's sequence, whoever wrote it.
 
+use crate::model::OBSERVING;
 use crate::printable::printable;
 
 /// The meaning of a text, which decides its colour.
@@ -52,6 +53,14 @@ impl<T: Into<String>> From<T> for TextLine {
 /// A text in the colour of its tone.
 pub(super) fn toned(tone: Tone, text: impl Into<String>) -> TextLine {
     TextLine(vec![(tone, text.into())])
+}
+
+/// A problem of the agent. Observing is none: the configuration requests it.
+pub(super) fn problem(text: &str) -> TextLine {
+    match text {
+        OBSERVING => text.into(),
+        _ => toned(Tone::Bad, "degraded:").then(format!(" {text}")),
+    }
 }
 
 /// A word in its own tone.

@@ -124,6 +124,7 @@ pub struct Config {
     /// With `true`, raise memory limits that are about to be reached and cpu limits that throttle all the time, within the bounds of the
     /// VPA and the node.
     #[arg(long, default_value = "true", value_parser = read::<bool>(BOOLEAN), action = Set, help_heading = LIVE)]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub guard: bool,
     /// Available memory that the guard never grants: an amount such as 512Mi, or a part of the node's memory such as 5%.
     #[arg(long, default_value = "5%", value_parser = read::<Share>(SHARE), help_heading = LIVE)]

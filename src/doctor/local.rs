@@ -80,7 +80,7 @@ fn cgroup_files(locations: &Locations) -> Found {
             let found = format!("{} may not be written: {error}", file.display());
             let mend = match error {
                 nix::errno::Errno::EROFS => {
-                    "mount it read-write (in a container: a volume of the host's, and privileged)"
+                    "mount it read-write (in a container: the host's /sys/fs/cgroup as a hostPath volume, named by cgroupRoot)"
                 }
                 _ => "run as root",
             };

@@ -1,4 +1,7 @@
-//! The reasons of the agent to refuse a request.
+//! The reasons of the agent to refuse a request, or every change.
+
+/// The one problem of an agent that its configuration requests.
+pub const OBSERVING: &str = "observing only: nothing is written";
 
 /// The reason why the agent did not carry out a request. It changed nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -25,7 +25,7 @@ mod units;
 mod yaml;
 
 pub use cgroup_path::{CgroupPath, InvalidPath};
-pub use control_error::ControlError;
+pub use control_error::{ControlError, OBSERVING};
 pub use decision::{Action, Reason};
 pub use kernel::*;
 pub use memory::{MemoryReading, Reclaim, WatchReading};

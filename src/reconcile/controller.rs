@@ -38,7 +38,7 @@ mod requests;
 use logging::log;
 pub(crate) use node::{Discovered, NodeFacts};
 pub(crate) use passes::{Passes, ResizeEndpoint};
-pub(crate) use publishing::{OBSERVING, Publisher};
+pub(crate) use publishing::Publisher;
 pub(crate) use requests::{AgentSnapshot, PodSnapshot, Reply, send};
 
 /// Decisions that depend on the time, such as on a pod's age, are made this often.

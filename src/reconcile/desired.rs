@@ -349,12 +349,17 @@ impl DesiredState {
         self.returning = false;
     }
 
-    /// When the override ends, as a sentence.
+    /// What happens to the override next, as a sentence.
     pub(crate) fn override_next_step(&self) -> Option<String> {
-        let until = self.override_ends_at()?;
-        Some(format!(
-            "The override ends at {until:.0}, and the decided values come back; until then its values are enforced."
-        ))
+        self.overridden.as_ref()?;
+        Some(match self.override_ends_at() {
+            Some(until) => format!(
+                "The override ends at {until:.0}, and the decided values come back; until then its values are enforced."
+            ),
+            None => {
+                "The override holds until `vscalectl release` ends it; until then its values are enforced.".to_owned()
+            }
+        })
     }
 
     /// What happens to the desired values next, as a sentence, if nothing is about to.
@@ -363,7 +368,7 @@ impl DesiredState {
             return "Nothing: this pod is not managed.".to_owned();
         }
         let Some(TemporaryLimit { container, .. }) = self.temporary.first() else {
-            return "Its values are enforced; a new recommendation changes them at once.".to_owned();
+            return "Its values are enforced until the VPA's next change is due.".to_owned();
         };
         format!(
             "The temporary limit of container {container} ends once the container has been quiet for long enough, or the recommendation has caught up."

@@ -145,7 +145,7 @@ impl WorkItem {
         if let Some(wait) = begins.and_then(|at| at.checked_duration_since(now)) {
             let wait = wait.as_secs();
             return Some(format!(
-                "A pass begins in {wait} s: many nodes follow this recommendation, and not all at once."
+                "A pass begins in {wait} s: a recommendation that many nodes follow, or that changes often, waits for its turn."
             ));
         }
         if self.running.is_some() || self.pending.is_some() {

@@ -135,13 +135,13 @@ impl Resize {
             }
             Some(Withheld::Infeasible(_)) => "Nothing until something else is wanted: this node can never do it.",
             Some(Withheld::Failed(_)) => "The kubelet tries again by itself.",
-            Some(Withheld::Unanswered(_)) => "The kubelet is to answer; its values follow then.",
+            Some(Withheld::Unanswered(_)) => "The kubelet has not answered yet; the values follow its answer.",
             Some(Withheld::Postponed(_)) => "The kubelet is asked once the limit has stopped growing.",
             Some(Withheld::SpecLater(_)) => {
                 "The API server is asked once it is back; if another client has changed the pod's resources by then, its values apply."
             }
             None if self.is_in_flight(pod) => {
-                "The resize is in flight: the kernel has the values, and the kubelet is to carry it out."
+                "The resize is in flight: the kernel has the values, and the kubelet has not carried it out yet."
             }
             None => return None,
         };

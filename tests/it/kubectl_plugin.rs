@@ -345,7 +345,7 @@ fn what_cannot_be_done_is_said_with_what_to_do() {
         daemon_set: "",
         ..ONE_NODE
     };
-    let cases: [(Cluster, &[&str], i32, &str); 10] = [
+    let cases: [(Cluster, &[&str], i32, &str); 11] = [
         (nowhere, &["explain", "shop/web"], 1, "--agent-namespace NAME"),
         (gone, &["explain", "web"], 1, "needs --node NODE"),
         (alone, &["explain", "shop/web"], 3, "taints"),
@@ -361,6 +361,12 @@ fn what_cannot_be_done_is_said_with_what_to_do() {
             &["decide", "-f", "pods.yaml"],
             2,
             "run vscalectl decide on this machine",
+        ),
+        (
+            ONE_NODE,
+            &["oom", "parse", "kernel.log"],
+            2,
+            "run vscalectl oom parse on this machine",
         ),
         (
             ONE_NODE,

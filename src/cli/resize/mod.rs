@@ -10,7 +10,7 @@ use tonic::Code;
 
 use self::requested::RequestedResources;
 use super::output::{Format, Output};
-use super::time::{coarse, ttl};
+use super::time::{coarse, duration, ttl};
 use super::{Failure, agent::Agent, change, results, results::PodSelection};
 use crate::control::proto::{Change, ChangeReply, ContainerValues, ReleaseRequest, ResizeRequest};
 use crate::control::{Client, ClientError};
@@ -34,7 +34,7 @@ pub(super) struct Arguments {
     #[arg(long)]
     force: bool,
     /// If the values are refused or not in force yet, try again until they are, but no longer than this, such as 30s
-    #[arg(long, value_name = "DURATION", default_value = "0", hide_default_value = true, value_parser = ttl, conflicts_with = "dry_run")]
+    #[arg(long, value_name = "DURATION", default_value = "0s", hide_default_value = true, value_parser = duration, conflicts_with = "dry_run")]
     wait: Duration,
     /// Why, for people who find the override
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]

@@ -18,7 +18,7 @@ use clap::Args;
 
 use super::output::{Format, Output, optional};
 use super::page::Page;
-use super::time::ttl;
+use super::time::duration;
 use super::{Failure, agent::Agent, io, table};
 pub(super) use nodes::{Line, Sort, of_nodes};
 use state::{Node, PodLine};
@@ -39,7 +39,7 @@ pub(super) struct Arguments {
 
 fn interval(text: &str) -> Result<Duration, String> {
     let allowed = Duration::from_millis(100)..=Duration::from_secs(3600);
-    let interval = Some(ttl(text)?).filter(|interval| allowed.contains(interval));
+    let interval = Some(duration(text)?).filter(|interval| allowed.contains(interval));
     interval.ok_or_else(|| format!("{text:?}: allowed are 100ms to 1h"))
 }
 

@@ -9,6 +9,7 @@ use ratatui::widgets::{Paragraph, Row, Table, TableState, Wrap};
 use super::state::{Amounts, Node, PodLine};
 use super::view::View;
 use crate::cli::page::Tone;
+use crate::model::OBSERVING;
 use crate::printable::is_dangerous;
 
 /// Room for `123.4Mi/512Mi`.
@@ -96,6 +97,7 @@ fn header(node: &Node, view: &View) -> Text<'static> {
 fn footer(node: &Node, view: &View) -> Text<'static> {
     match node.agent.problems.first() {
         _ if view.types => Text::from(format!("filter: {}█", view.filter)).bold(),
+        Some(problem) if problem == OBSERVING => Text::from_iter(["? help  ".dim(), problem.clone().into()]),
         Some(problem) => Text::from_iter(["? help  ".dim(), format!("degraded: {problem}").red()]),
         None => Text::from(KEYS).dim(),
     }

@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::Controller;
+use crate::model::OBSERVING;
 use crate::model::objects::annotation::UPDATED;
 use crate::observe::metrics::gauge;
 use crate::reconcile::annotations::{Annotator, pod_ref, wanted};
@@ -17,8 +18,6 @@ use crate::reconcile::savings::Savings;
 
 /// Metrics and annotations are updated at most this often.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
-/// The one problem that the configuration requests.
-pub(crate) const OBSERVING: &str = "observing only: nothing is written";
 
 /// The metrics, annotations and history that the controller publishes.
 #[derive(Debug)]

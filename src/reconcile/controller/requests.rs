@@ -46,6 +46,8 @@ pub(crate) struct PodSnapshot {
     pub(crate) vpa: Option<VerticalPodAutoscaler>,
     pub(crate) capacity: NodeCapacity,
     pub(crate) quiet: SignedDuration,
+    /// Whether the agent writes nothing.
+    pub(crate) observes: bool,
     /// The configuration key that forbids the pod's hooks.
     pub(crate) hooks_forbidden_by: Option<&'static str>,
 }
@@ -138,6 +140,7 @@ impl Controller {
             vpa: self.sources.vpa_of(state).cloned(),
             capacity: self.capacity(),
             quiet: self.quiet(),
+            observes: self.config.observe_only,
             hooks_forbidden_by: self.hooks_forbidden_by(state),
         })
     }

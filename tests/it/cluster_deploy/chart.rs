@@ -192,7 +192,8 @@ fn values_combine_as_overlays_do() {
             }
             let case = patches.join(", ");
             let mut kustomization = format!("bases: [../../base]\npatchesStrategicMerge: [{case}]\n");
-            if kubelet_pods {
+            // The restoring agent reads pods at the API server.
+            if kubelet_pods && mode != "restore" {
                 fs::copy(
                     format!("{deploy}/overlays/kubelet-pods/rights.yaml"),
                     overlay.join("rights.yaml"),
@@ -268,6 +269,19 @@ fn a_namespace_is_created_unless_the_release_is_in_it() {
             kind => assert_eq!(metadata["namespace"], "resizer", "{kind}"),
         }
     }
+}
+
+#[test]
+fn alerts_name_the_daemonset() {
+    let Some(helm) = Helm::new("cluster_deploy::chart::alerts_name_the_daemonset") else {
+        return;
+    };
+    let rules = helm.template(CHART, &["monitoring=true", "fullnameOverride=other"]);
+    let rules = the("PrometheusRule", &rules).to_string();
+    assert!(
+        rules.contains(r#"daemonset=\"other\""#) && !rules.contains(r#"daemonset=\"vscaled\""#),
+        "{rules}"
+    );
 }
 
 #[test]

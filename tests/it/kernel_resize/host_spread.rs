@@ -35,7 +35,7 @@ async fn a_share_of_many_nodes_counts_other_nodes() {
         .await
         .unwrap()
         .next;
-    assert!(next.contains("many nodes follow this recommendation"), "{next}");
+    assert!(next.contains("that many nodes follow"), "{next}");
     scene.settles(&SMALLER).await;
     assert!(told.elapsed() >= place, "{:?} of {place:?}", told.elapsed());
 }

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use crate::decide::Refusals;
-use crate::guard::GuardedPod;
+use crate::guard::{Claim, GuardedPod};
 use crate::model::objects::Pod;
 use crate::model::{
     AskWhenFull, Bytes, KubeletVersion, MilliCpu, NamedRequirements, PageSize, PodAmounts, Resource, ResourceList,
@@ -111,10 +111,18 @@ impl NodeCapacity {
         self.quotas.check(pod, &self.held(state), &wanted, self.is_patched(pod))
     }
 
-    /// Lowers how far the guard may grow a pod's limits to what the quotas of its namespace leave. What they leave is divided
-    /// equally among the containers of the namespace on this node, so that several may grow at the same moment.
+    /// Lowers how far the guard may grow a pod's limits: to the pod's own limit as it was granted, and to what the quotas of its
+    /// namespace leave. What they leave is divided equally among the containers of the namespace on this node, so that several may grow
+    /// at the same moment.
     pub(crate) fn bound_growth(&self, state: &PodState, guarded: &mut GuardedPod) {
         let (pod, namespace) = (&state.pod, &state.pod.metadata.namespace);
+        if self.is_patched(pod)
+            && let Some(wanted) = &mut guarded.growable.targets.pod
+            && let Some(granted) = state.resize.granted(pod).pod
+        {
+            let limits = [wanted.limits.memory, granted.limits.memory];
+            wanted.limits.memory = limits.into_iter().flatten().min();
+        }
         let least = self.quotas.limits_left(pod, &self.held(state), self.is_patched(pod));
         let containers = self.containers.get(namespace).copied().unwrap_or(1).max(1);
         for terms in &mut guarded.containers {
@@ -148,6 +156,23 @@ impl NodeCapacity {
             (None, Some(_)) => larger(reserved, desired()),
             (None, None) => reserved,
         }
+    }
+
+    /// The memory that a pod may claim at any moment, for the guard's account of the node: what was granted. A recommendation, or a
+    /// resize that waits for room, would otherwise leave nothing to the pods of others.
+    pub(crate) fn claim(&self, state: &PodState) -> Option<Claim> {
+        let (live, pod) = (state.live.as_ref()?, &state.pod);
+        let granted = if self.is_patched(pod) {
+            state.resize.granted(pod)
+        } else {
+            state.desired.targets_or_spec(pod)
+        };
+        let request = pod_requests(pod, &granted, self.kubelet).memory.unwrap_or_default();
+        (!request.is_zero()).then(|| Claim {
+            uid: live.id.uid.clone(),
+            path: live.path.clone(),
+            request,
+        })
     }
 
     /// Refuses a recommendation with which the pod would get more than a quota of its namespace allows, or request more than the

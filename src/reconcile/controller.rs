@@ -379,7 +379,7 @@ impl Controller {
         if !std::mem::take(&mut self.guard.stale) {
             return;
         }
-        let (config, kubelet, now) = (&self.config, self.node.kubelet(), Timestamp::now());
+        let (config, now) = (&self.config, Timestamp::now());
         let capacity = self.capacity();
         let guarded = |state: &PodState| {
             let mut guarded = state.guarded(self.hooks_forbidden_by(state).is_none(), now)?;
@@ -392,7 +392,7 @@ impl Controller {
         guard.watch(Watchlist {
             node,
             pods: pods.filter_map(guarded).collect(),
-            claims: self.pods.values().filter_map(|state| state.claim(kubelet)).collect(),
+            claims: self.pods.values().filter_map(|state| capacity.claim(state)).collect(),
             settings: guard::Settings {
                 reserve: config.guard_reserve.of(memory),
                 budget: Budget {

@@ -4,7 +4,8 @@ use jiff::Timestamp;
 
 use super::*;
 use crate::decide::{NodePolicies, PodDecision};
-use crate::model::{Bytes, MilliCpu, Requirements};
+use crate::model::objects::ContainerStatus;
+use crate::model::{Bytes, CgroupPath, LivePod, MilliCpu, Requirements};
 use crate::plan::Capacity;
 use crate::reconcile::desired::{InForce, Recommended};
 
@@ -173,6 +174,33 @@ fn a_pod_that_has_ended_takes_nothing() {
     );
     assert!(capacity.requests_of(&ended).is_empty());
     assert_eq!(capacity.requested, NodeRequests::default());
+}
+
+#[test]
+fn only_granted_memory_is_claimed() {
+    let mut state = pod(list(100, 100));
+    state.live = Some(Arc::new(LivePod {
+        id: state.pod.id_with("a"),
+        path: CgroupPath::new("/kubepods/poda").unwrap(),
+        containers: <_>::default(),
+    }));
+    state.desired.recommended = Some(recommended(list(100, 10 << 40)));
+    let claimed = |state: &PodState| {
+        let capacity = NodeCapacity {
+            patches: true,
+            ..node(list(100, 100), list(1, 1))
+        };
+        capacity.claim(state).unwrap().request.get()
+    };
+    assert_eq!(claimed(&state), 10 << 40, "the agent itself admits and writes it");
+    let object = Arc::make_mut(&mut state.pod);
+    object.status.container_statuses = vec![ContainerStatus {
+        name: "app".to_owned(),
+        resources: Some(requesting(list(100, 100)).containers[0].resources),
+        ..Default::default()
+    }];
+    assert!(object.resizes_in_place());
+    assert_eq!(claimed(&state), 100);
 }
 
 #[test]

@@ -7,12 +7,9 @@ use jiff::{SignedDuration, Timestamp};
 use super::{Effect, Effects, LogLine, Now, PodState};
 use crate::actuate::Growable;
 use crate::actuate::shrink::Lowering;
-use crate::guard::{Claim, CpuTerms, GuardEvent, Guarded, GuardedPod, Report, Terms};
+use crate::guard::{CpuTerms, GuardEvent, Guarded, GuardedPod, Report, Terms};
 use crate::model::objects::Pod;
-use crate::model::{
-    Bytes, Cause, ChangeRecord, KubeletVersion, MemoryLimit, MilliCpu, Outcome, Resource, ResourceList,
-};
-use crate::plan::pod_requests;
+use crate::model::{Bytes, Cause, ChangeRecord, MemoryLimit, MilliCpu, Outcome, Resource, ResourceList};
 use crate::reconcile::desired::{Denied, TemporaryLimit};
 use crate::reconcile::savings::Avoided;
 use crate::resize::Accepted;
@@ -245,17 +242,5 @@ impl PodState {
             }),
             evidence: self.evidence_of(name).filter(|_| hooks),
         }
-    }
-
-    /// The memory that the pod requests, for the guard's account of the node.
-    pub(crate) fn claim(&self, kubelet: KubeletVersion) -> Option<Claim> {
-        let live = self.live.as_ref()?;
-        let targets = self.desired.without_temporary(&self.pod);
-        let request = pod_requests(&self.pod, &targets, kubelet).memory.unwrap_or_default();
-        (!request.is_zero()).then(|| Claim {
-            uid: live.id.uid.clone(),
-            path: live.path.clone(),
-            request,
-        })
     }
 }

@@ -6,7 +6,7 @@
 //! So a lost patch is sent again, and an API server that was away gets the latest values only.
 //!
 //! The task sends one patch at a time, with [`PAUSE`] between two patches and [`PAUSE_PER_POD`] between two of one
-//! pod. Nothing waits for this task.
+//! pod. Namespaces take turns, and one whose patches fail waits by itself. Nothing waits for this task.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::pod::PodState;
-use crate::kubernetes::{Annotations, ApiClient};
+use crate::kubernetes::{Annotations, ApiClient, Problem};
 use crate::model::objects::annotation::{APPLIED, BOOST_PREFIX};
 use crate::model::objects::{Pod, PodId};
 use crate::model::{PodAmounts, Requirements};
@@ -57,7 +57,6 @@ impl Annotator {
             noted,
             problems: telling,
             order: PatchOrder::default(),
-            backoff: Backoff::new(FIRST_WAIT, LONGEST_WAIT),
         };
         // Cancel-safe: the next agent sends a patch that was not sent.
         tokio::spawn(stop.run_until_cancelled_owned(writer.run()));
@@ -86,7 +85,6 @@ struct AnnotationWriter {
     noted: watch::Receiver<Arc<WantedAnnotations>>,
     problems: watch::Sender<Vec<String>>,
     order: PatchOrder,
-    backoff: Backoff,
 }
 
 impl AnnotationWriter {
@@ -101,8 +99,8 @@ impl AnnotationWriter {
             match self.order.next(&notes, now) {
                 Some((at, pod)) if at <= now => {
                     let annotations = notes.get(&pod).cloned().unwrap_or_default();
-                    let pause = self.write(pod, &annotations).await;
-                    sleep_until(Instant::now() + pause).await;
+                    self.write(pod, &annotations).await;
+                    sleep_until(Instant::now() + scattered(PAUSE)).await;
                 }
                 next => {
                     let at = next.map_or(now, |(at, _)| at);
@@ -119,52 +117,95 @@ impl AnnotationWriter {
         }
     }
 
-    /// Patches one pod; returns the pause before the next patch.
-    async fn write(&mut self, pod: PodId, annotations: &Annotations) -> Duration {
+    /// Patches one pod.
+    async fn write(&mut self, pod: PodId, annotations: &Annotations) {
         let answer = self.client.annotate(&pod, annotations).await;
         let now = Instant::now();
-        match answer {
-            Ok(()) => {
-                self.order.not_before(pod, now + PAUSE_PER_POD);
-                self.backoff.reset();
+        let Err(error) = answer else {
+            self.order.written(pod, now);
+            if !self.order.fails() {
                 self.problems.send_replace(Vec::new());
-                scattered(PAUSE)
             }
-            Err(error) => {
-                if !error.problem.is_retryable() {
-                    self.order.not_before(pod, now + PAUSE_AFTER_REFUSAL);
-                }
-                let names: Vec<_> = annotations.keys().map(String::as_str).collect();
-                let names = names.join(", ");
-                let problem = format!("not every pod says in its annotations what is applied to it ({names}): {error}");
-                let wait = self.backoff.next(error.problem.retry_after());
-                tracing::warn!(?wait, "{problem}");
-                self.problems.send_replace(vec![problem]);
-                wait
-            }
-        }
+            return;
+        };
+        let names: Vec<_> = annotations.keys().map(String::as_str).collect();
+        let names = names.join(", ");
+        let problem = format!("not every pod says in its annotations what is applied to it ({names}): {error}");
+        let wait = self.order.failed(pod, &error.problem, now);
+        tracing::warn!(?wait, "{problem}");
+        self.problems.send_replace(vec![problem]);
     }
 }
 
-/// When recently patched pods may be patched again. A pod that still needs its annotations then was changed by another
-/// client, or its patch was lost.
+/// When recently patched pods may be patched again, and whose turn it is. A pod that still needs its annotations then was changed
+/// by another client, or its patch was lost.
 #[derive(Debug, Default)]
 pub(crate) struct PatchOrder {
-    next: BTreeMap<PodId, Instant>,
+    pods: BTreeMap<PodId, Instant>,
+    namespaces: BTreeMap<String, Turns>,
+}
+
+/// The latest turn of a namespace, and its pause after failures.
+#[derive(Debug)]
+struct Turns {
+    latest: Instant,
+    until: Instant,
+    backoff: Backoff,
+    fails: bool,
 }
 
 impl PatchOrder {
-    /// The next pod to patch, and when.
+    /// The next pod to patch, and when: of the pods that are due, one of the namespace whose turn was longest ago.
     pub(crate) fn next(&mut self, notes: &WantedAnnotations, now: Instant) -> Option<(Instant, PodId)> {
-        self.next.retain(|_, next| *next > now);
-        let due = |pod| self.next.get(pod).copied().unwrap_or(now);
-        let first = notes.keys().map(|pod| (due(pod), pod)).min()?;
-        Some((first.0, first.1.clone()))
+        self.pods.retain(|_, next| *next > now);
+        self.namespaces.retain(|namespace, turns| {
+            turns.latest + LONGEST_WAIT > now || notes.keys().any(|pod| pod.namespace == *namespace)
+        });
+        let turn = |pod: &'_ PodId| {
+            let turns = self.namespaces.get(&pod.namespace);
+            let due = self.pods.get(pod).copied().max(turns.map(|turns| turns.until));
+            (due.unwrap_or(now).max(now), turns.map(|turns| turns.latest), pod)
+        };
+        let (at, _, pod) = notes.keys().map(turn).min()?;
+        Some((at, pod.clone()))
     }
 
-    /// Keeps a pod from being patched before `next`.
-    pub(crate) fn not_before(&mut self, pod: PodId, next: Instant) {
-        self.next.insert(pod, next);
+    fn turns(&mut self, pod: &PodId, now: Instant) -> &mut Turns {
+        let turns = self.namespaces.entry(pod.namespace.clone()).or_insert_with(|| Turns {
+            latest: now,
+            until: now,
+            backoff: Backoff::new(FIRST_WAIT, LONGEST_WAIT),
+            fails: false,
+        });
+        turns.latest = now;
+        turns
+    }
+
+    /// Notes that a pod was patched.
+    pub(crate) fn written(&mut self, pod: PodId, now: Instant) {
+        let turns = self.turns(&pod, now);
+        turns.fails = false;
+        turns.backoff.reset();
+        self.pods.insert(pod, now + PAUSE_PER_POD);
+    }
+
+    /// Notes that a pod was not patched. Returns the pause of its namespace.
+    pub(crate) fn failed(&mut self, pod: PodId, problem: &Problem, now: Instant) -> Duration {
+        let turns = self.turns(&pod, now);
+        let wait = turns.backoff.next(problem.retry_after());
+        (turns.until, turns.fails) = (now + wait, true);
+        let of_pod = if problem.is_retryable() {
+            PAUSE_PER_POD
+        } else {
+            PAUSE_AFTER_REFUSAL
+        };
+        self.pods.insert(pod, now + wait + of_pod);
+        wait
+    }
+
+    /// Whether the latest patch of a namespace failed.
+    pub(crate) fn fails(&self) -> bool {
+        self.namespaces.values().any(|turns| turns.fails)
     }
 }
 
@@ -249,8 +290,6 @@ mod tests {
     use super::*;
     use crate::model::NamedRequirements;
 
-    const SOON: Duration = Duration::from_secs(5);
-
     fn pod(name: &str) -> PodId {
         PodId {
             uid: name.into(),
@@ -266,28 +305,48 @@ mod tests {
     #[test]
     fn a_pod_is_annotated_at_once_then_rarely() {
         let (mut order, now) = (PatchOrder::default(), Instant::now());
-        let noted = notes(&["web"]);
-        assert_eq!(order.next(&noted, now), Some((now, pod("web"))));
-        order.not_before(pod("web"), now + SOON);
-        assert_eq!(order.next(&noted, now), Some((now + SOON, pod("web"))));
-        let later = now + SOON;
-        assert_eq!(order.next(&noted, later), Some((later, pod("web"))));
-    }
-
-    #[test]
-    fn a_waiting_pod_holds_up_no_other() {
-        let (mut order, now) = (PatchOrder::default(), Instant::now());
         let noted = notes(&["api", "web"]);
-        order.not_before(pod("api"), now + SOON);
-        assert_eq!(order.next(&noted, now), Some((now, pod("web"))));
+        assert_eq!(order.next(&noted, now), Some((now, pod("api"))));
+        order.written(pod("api"), now);
+        assert_eq!(
+            order.next(&noted, now),
+            Some((now, pod("web"))),
+            "a waiting pod holds up no other"
+        );
+        order.written(pod("web"), now);
+        let later = now + PAUSE_PER_POD;
+        assert_eq!(order.next(&noted, now), Some((later, pod("api"))));
+        assert_eq!(order.next(&noted, later), Some((later, pod("api"))));
+        let much_later = later + LONGEST_WAIT;
+        assert_eq!(order.next(&WantedAnnotations::new(), much_later), None);
+        assert!(
+            order.pods.is_empty() && order.namespaces.is_empty(),
+            "nothing is kept of pods that are gone"
+        );
     }
 
     #[test]
-    fn nothing_is_kept_of_pods_that_are_gone() {
+    fn a_namespace_whose_patches_fail_waits_alone() {
         let (mut order, now) = (PatchOrder::default(), Instant::now());
-        order.not_before(pod("web"), now + SOON);
-        assert_eq!(order.next(&WantedAnnotations::new(), now + SOON), None);
-        assert!(order.next.is_empty());
+        let bank = PodId {
+            namespace: "bank".to_owned(),
+            ..pod("web")
+        };
+        let mut noted = notes(&["api", "app"]);
+        noted.insert(bank.clone(), Annotations::new());
+        assert_eq!(order.next(&noted, now), Some((now, pod("api"))));
+        let wait = order.failed(pod("api"), &Problem::Timeout(PAUSE), now);
+        assert_eq!(order.next(&noted, now), Some((now, bank.clone())));
+        order.written(bank, now);
+        assert!(order.fails());
+        let later = now + wait;
+        assert_eq!(
+            order.next(&noted, now),
+            Some((later, pod("app"))),
+            "another pod of it is next"
+        );
+        order.written(pod("app"), later);
+        assert!(!order.fails());
     }
 
     #[test]

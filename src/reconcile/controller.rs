@@ -231,6 +231,7 @@ impl Controller {
                 None => break,
             }
         }
+        self.store.changed = true;
         self.store.save(saved(&self.pods, self.config.observe_only));
         self.store.finish().await;
         self.requests.answer_once(std::future::ready(())).await;
@@ -288,6 +289,7 @@ impl Controller {
     fn carry_out(&mut self, key: &PodKey, effect: Effect) {
         match effect {
             Effect::SaveState => self.store.changed = true,
+            Effect::SaveDescription => self.store.describe(),
             Effect::WatchGuard => self.guard.stale = true,
             Effect::SetLeastLimits(limits) => self.guard.least_limits.set(limits),
             Effect::RunPass { pass, job } => self.run_pass(key, pass, job),
@@ -498,7 +500,7 @@ impl Controller {
             let (at, wall_at) = state.wakes_at(now.into_std());
             [at.map(Instant::from_std), wall_at.map(from_now)]
         });
-        let others = [self.files.due, self.endpoint.retry_at];
+        let others = [self.files.due, self.endpoint.retry_at, self.store.wakes_at()];
         let latest = self.next_sweep.min(self.next_decisions).min(now + HEARTBEAT_EVERY);
         of_pods.chain(others).flatten().fold(latest, Instant::min)
     }

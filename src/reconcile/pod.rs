@@ -122,8 +122,18 @@ impl PodState {
     /// The effects that update every copy after the state changed from `before`.
     fn derived_from(&self, before: &Self) -> Vec<Effect> {
         let mut effects = Vec::new();
-        if before.saved() != self.saved() {
-            effects.push(Effect::SaveState);
+        let [was, is] = [before.saved(), self.saved()];
+        if was != is {
+            let undescribed = |saved: SavedPod| SavedPod {
+                described: None,
+                ..saved
+            };
+            let is_same = was.map(undescribed) == is.map(undescribed) && before.pod.spec == self.pod.spec;
+            effects.push(if is_same {
+                Effect::SaveDescription
+            } else {
+                Effect::SaveState
+            });
         }
         let is_news = !Arc::ptr_eq(&before.pod, &self.pod) && before.resize.is_in_flight(&before.pod);
         if is_news && before.resize.is_carried_out_in(&self.pod) {

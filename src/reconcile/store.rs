@@ -17,6 +17,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use super::desired::DesiredState;
 use super::growth::GrowthPause;
@@ -32,6 +33,8 @@ const FILE_NAME: &str = "state.json";
 const VERSION: u32 = 1;
 /// How long a caller waits for the disk at most.
 const LONGEST_SAVE_WAIT: Duration = Duration::from_secs(5);
+/// How often the file is written at most because of what sources say of pods.
+const DESCRIBE_EVERY: Duration = Duration::from_secs(5);
 
 /// The saved pods by UID.
 type SavedPods = BTreeMap<PodUid, SavedPod>;
@@ -174,6 +177,8 @@ fn failed(action: &str, path: &Path, error: &io::Error) -> Error {
 pub(crate) struct Store {
     /// Whether the content has changed since the latest save.
     pub(crate) changed: bool,
+    /// Since when the save lacks what sources say of a pod.
+    undescribed: Option<Instant>,
     /// The saved pods of an earlier agent, without those that discovery has found.
     pub(crate) restored: Restored,
     /// The files that name the pods this agent has written to.
@@ -202,6 +207,7 @@ impl Store {
         let progress = watch::Sender::new(SaveProgress::default());
         Self {
             changed: false,
+            undescribed: None,
             restored,
             limit_files,
             task: tokio::spawn(write(Arc::new(file), progress.clone())),
@@ -209,11 +215,23 @@ impl Store {
         }
     }
 
+    /// Has the content saved after a while: who edits a pod's labels all the time costs the disk no more than this.
+    pub(crate) fn describe(&mut self) {
+        self.undescribed.get_or_insert_with(Instant::now);
+    }
+
+    /// When [`Self::save`] is due although nothing else has changed.
+    pub(crate) fn wakes_at(&self) -> Option<Instant> {
+        self.undescribed.map(|since| since + DESCRIBE_EVERY)
+    }
+
     /// Saves these pods beside those that discovery has not found yet, if the content has changed.
     pub(crate) fn save(&mut self, pods: impl Iterator<Item = SavedPod>) {
-        if !std::mem::take(&mut self.changed) {
+        let is_due = self.wakes_at().is_some_and(|at| at <= Instant::now());
+        if !std::mem::take(&mut self.changed) && !is_due {
             return;
         }
+        self.undescribed = None;
         let mut saved = self.restored.pods.clone();
         saved.extend(pods.map(|of_pod| (of_pod.pod.uid.clone(), of_pod)));
         self.progress.send_modify(|progress| {

@@ -115,6 +115,8 @@ pub(crate) enum PodInput {
 pub(crate) enum Effect {
     /// The saved part of the state has changed.
     SaveState,
+    /// Of the saved part, only what sources say of the pod has changed, and its spec is the same.
+    SaveDescription,
     /// The limits that the guard watches, or may grow, have changed.
     WatchGuard,
     /// Replace the least memory limits of the pods with these UIDs, by container name.

@@ -89,6 +89,8 @@ impl World {
         for effect in self.state.apply(input, self.now) {
             match effect {
                 Effect::SaveState => self.saved = self.state.saved(),
+                // The worst case: the agent is killed before the file is written.
+                Effect::SaveDescription => {}
                 Effect::WatchGuard => self.guarded = format!("{:?}", self.state.guarded(true, self.now.wall)),
                 Effect::SetLeastLimits(limits) => self.least_limits.set(limits),
                 Effect::RunPass { pass, job } => (self.started, self.aims) = (Some(pass), Some(job)),
@@ -466,6 +468,7 @@ impl World {
         if decided.is_none() {
             // Patches that the pod shows are recognised, and an outage that is over ends.
             let known = |mut value: Value| {
+                value["described"].take();
                 value["standing"]["asked"].take();
                 value["standing"]["asking"].take();
                 value
@@ -481,7 +484,14 @@ impl World {
 
     /// Everybody's copy is what the state says, and whoever asked has an answer or waits for one.
     pub(super) fn check(&self) {
-        assert_eq!(self.saved, self.state.saved(), "the state file is outdated");
+        let undescribed = |saved: Option<SavedPod>| {
+            saved.map(|saved| SavedPod {
+                described: None,
+                ..saved
+            })
+        };
+        let [was, is] = [self.saved.clone(), self.state.saved()].map(undescribed);
+        assert_eq!(was, is, "the state file is outdated");
         let guarded = format!("{:?}", self.state.guarded(true, self.now.wall));
         assert_eq!(self.guarded, guarded, "the guard is outdated");
         let temporary: BTreeMap<_, _> = self.state.desired.memory_limits().collect();

@@ -255,7 +255,10 @@ async fn read_sources(config: &Config, api: Option<ApiClient>, remarks: &mut Vec
     let mut problems = Vec::new();
     let until = tokio::time::Instant::now() + PATIENCE;
     while let Ok(Some(event)) = tokio::time::timeout_at(until, received.recv()).await {
-        if let Event::View { view, problems: found } = event {
+        if let Event::View {
+            view, problems: found, ..
+        } = event
+        {
             problems = found;
             if let Some(view) = view {
                 remarks.append(&mut problems);

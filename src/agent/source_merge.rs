@@ -5,10 +5,13 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::select_all;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::reconcile::controller::Event;
 use crate::sources::{NodeView, SourceState};
+
+/// After a view, the controller takes other events for at least so many times as long as it took to decide.
+const REST_FACTOR: u32 = 2;
 
 #[derive(Debug)]
 pub(super) struct SourceMerge {
@@ -17,7 +20,8 @@ pub(super) struct SourceMerge {
 }
 
 impl SourceMerge {
-    /// Sends each merged view to the controller, until a source or the controller ends.
+    /// Sends merged views to the controller, the newest once it has decided about the one before and has had some time for other
+    /// events: who edits objects all the time holds up no other. Ends with a source or the controller.
     pub(super) async fn run(mut self, views: watch::Sender<Arc<NodeView>>, events: mpsc::Sender<Event>) {
         loop {
             let (view, problems) = self.merged_view();
@@ -25,9 +29,18 @@ impl SourceMerge {
             if let Some(view) = &view {
                 views.send_replace(Arc::clone(view));
             }
-            if events.send(Event::View { view, problems }).await.is_err() {
+            let (decided, took) = oneshot::channel();
+            let event = Event::View {
+                view,
+                problems,
+                decided,
+            };
+            if events.send(event).await.is_err() {
                 return;
             }
+            // An error: the controller has ended, or waits for no time.
+            let took = took.await.unwrap_or_default();
+            tokio::time::sleep(took * REST_FACTOR).await;
             // Cancel-safe: a change stays marked until `merged_view` reads it.
             let changes = self.sources.iter_mut().map(|source| source.changed().boxed());
             if select_all(changes).await.0.is_err() {
@@ -112,7 +125,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_problems_precede_the_first_view() {
+    async fn the_newest_view_follows_the_problems_before() {
         let (_directory, directory) = watch::channel(Arc::new(SourceState {
             generation: 1,
             ..SourceState::default()
@@ -128,13 +141,22 @@ mod tests {
         let (events, mut told) = mpsc::channel(8);
         tokio::spawn(merge.run(views, events));
         let first = told.recv().await.unwrap();
-        assert!(matches!(&first, Event::View { view: None, problems } if problems.len() == 1));
-        cluster_side.send_replace(Arc::new(SourceState {
-            view: view(&pod("web", "u1", "n")),
-            generation: 1,
-            ..SourceState::default()
-        }));
+        assert!(matches!(&first, Event::View { view: None, problems, .. } if problems.len() == 1));
+        for (generation, pods) in [(1, vec!["db"]), (2, vec!["db", "web"])] {
+            let pods: String = pods.iter().map(|name| pod(name, name, "n")).collect();
+            cluster_side.send_replace(Arc::new(SourceState {
+                view: view(&pods),
+                generation,
+                ..SourceState::default()
+            }));
+            tokio::task::yield_now().await;
+        }
+        assert!(told.try_recv().is_err(), "the controller still decides about the first");
+        drop(first);
         let second = told.recv().await.unwrap();
-        assert!(matches!(&second, Event::View { view: Some(view), .. } if view.pods.len() == 1));
+        assert!(
+            matches!(&second, Event::View { view: Some(view), .. } if view.pods.len() == 2),
+            "the newest"
+        );
     }
 }

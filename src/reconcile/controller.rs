@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tracing::Span;
 
@@ -59,6 +59,8 @@ pub(crate) enum Event {
     View {
         view: Option<Arc<NodeView>>,
         problems: Vec<String>,
+        /// Is told how long the controller took to decide. The next view comes after that.
+        decided: oneshot::Sender<Duration>,
     },
     /// The API server answers again.
     ApiServerReturned,
@@ -240,10 +242,18 @@ impl Controller {
     fn take_event(&mut self, event: Event) {
         match event {
             Event::View {
-                view: Some(view),
+                view,
                 problems,
-            } => self.take_view(view, problems),
-            Event::View { view: None, problems } => self.take_source_problems(problems),
+                decided,
+            } => {
+                let began = Instant::now();
+                match view {
+                    Some(view) => self.take_view(view, problems),
+                    None => self.take_source_problems(problems),
+                }
+                // An error: the sources have ended.
+                drop(decided.send(began.elapsed()));
+            }
             Event::Config(config) => {
                 self.config = *config;
                 self.guard.stale = true;

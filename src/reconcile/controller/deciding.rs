@@ -89,6 +89,22 @@ fn one_of_each_name<'a>(pods: &'a [Arc<Pod>], inventory: &Inventory) -> BTreeMap
     chosen
 }
 
+/// Whether two views have the same pods with the same containers: an edit of anything else needs no discovery, which asks the
+/// runtime for all of them.
+fn have_same_containers(before: &[Arc<Pod>], after: &[Arc<Pod>]) -> bool {
+    let containers = |pod: &Pod| -> Vec<String> {
+        let of_spec = pod.spec.containers.iter().map(|container| container.name.clone());
+        let statuses = pod.statuses();
+        let of_status = statuses.map(|status| format!("{:?} {}", status.bare_id(), status.state.running.is_some()));
+        of_spec.chain(of_status).collect()
+    };
+    let same = |(before, after): (&Arc<Pod>, &Arc<Pod>)| {
+        let same_pod = || before.cgroup_uid() == after.cgroup_uid() && before.key() == after.key();
+        Arc::ptr_eq(before, after) || (same_pod() && containers(before) == containers(after))
+    };
+    before.len() == after.len() && before.iter().zip(after).all(same)
+}
+
 /// Decides for one pod after another, with the facts that they share.
 struct Decider<'a> {
     index: decide::Index<'a>,
@@ -136,6 +152,7 @@ impl Decider<'_> {
 impl Controller {
     pub(super) fn take_view(&mut self, view: Arc<NodeView>, problems: Vec<String>) {
         let other_pods = !self.sources.seen || self.sources.view.pods != view.pods;
+        let other_containers = !self.sources.seen || !have_same_containers(&self.sources.view.pods, &view.pods);
         let other_node = other_pods || self.sources.view.node != view.node;
         let ready_since = |view: &NodeView| view.node.as_ref().and_then(|node| node.status.ready_since());
         if ready_since(&view).is_some() && ready_since(&view) != ready_since(&self.sources.view) {
@@ -155,8 +172,8 @@ impl Controller {
         if other_node && self.endpoint.get().is_some() {
             self.apply_to_all(self.pods.keys_of(|_| true), || PodInput::RoomFreed);
         }
-        if other_pods {
-            // Manifests may have the names of containers that discovery could not name.
+        if other_containers {
+            // The pods may have the names of containers that discovery could not name.
             self.node.request_discovery();
         }
     }

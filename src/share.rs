@@ -7,6 +7,7 @@
 //! | shape | for |
 //! |---|---|
 //! | [`max_min_share`] | what is divided anew at each question, such as promised memory or the entries of a list |
+//! | [`places_of_most`] | the entry that a full list loses |
 //! | [`FairShare`] | amounts that are granted and returned |
 //! | [`Slots`](crate::slots::Slots) | work at the same time, with slots that only one class of work may use |
 //! | [`FairRateLimiter`](crate::rate_limiter::FairRateLimiter) | rates |
@@ -23,6 +24,7 @@
 //!
 //! Users who only ask are forgotten after two periods, so that the amounts of users who come only once do not stay reserved.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::iter::repeat_n;
 
@@ -42,6 +44,20 @@ pub fn max_min_share(total: u64, wanted: u64, others: impl IntoIterator<Item = u
         users -= 1;
     }
     wanted.min(left)
+}
+
+/// The first and the last place of the user with most entries in a list; of several, of the one whose first is earliest. A full list
+/// loses one of these, so that nobody's entries drive out those of others.
+pub fn places_of_most<K: Ord>(users: impl IntoIterator<Item = K>) -> Option<(usize, usize)> {
+    let mut entries: BTreeMap<K, (u64, usize, usize)> = BTreeMap::new();
+    for (place, user) in users.into_iter().enumerate() {
+        let (count, _, last) = entries.entry(user).or_insert((0, place, place));
+        (*count, *last) = (*count + 1, place);
+    }
+    let most = entries
+        .into_values()
+        .max_by_key(|(count, first, _)| (*count, Reverse(*first)));
+    most.map(|(_, first, last)| (first, last))
 }
 
 /// Why a user does not get what it wants.
@@ -212,6 +228,13 @@ mod tests {
             "what one does not want is for the others"
         );
         assert_eq!(max_min_share(100, 20, [900, 900]), 20);
+    }
+
+    #[test]
+    fn a_full_list_loses_an_entry_of_the_largest_user() {
+        assert_eq!(places_of_most("abcbb".chars()), Some((1, 4)));
+        assert_eq!(places_of_most("abba".chars()), Some((0, 3)));
+        assert_eq!(places_of_most("".chars()), None);
     }
 
     #[test]

@@ -9,8 +9,9 @@ use tokio::sync::broadcast;
 use crate::model::objects::{PodId, PodUid};
 use crate::model::{Cause, ChangeRecord, ControlFile, Outcome, Withheld, micros};
 use crate::observe::audit::Audit;
+use crate::share::places_of_most;
 
-/// How many changes are kept; each has one or two kilobytes.
+/// How many changes are kept; each has one or two kilobytes. Of more, the oldest of the namespace with most goes.
 const MOST_CHANGES: usize = 256;
 
 /// The latest changes, oldest first.
@@ -39,7 +40,9 @@ impl History {
         }
         if news {
             if self.records.len() == MOST_CHANGES {
-                self.records.pop_front();
+                let namespaces = self.records.iter().map(|record| record.pod.namespace.as_str());
+                let oldest = places_of_most(namespaces).map_or(0, |(oldest, _)| oldest);
+                self.records.remove(oldest);
             }
             self.records.push_back(Arc::clone(&record));
             (self.show)(&record);

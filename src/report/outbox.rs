@@ -9,7 +9,7 @@
 
 mod retries;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::pending;
 use std::path::Path;
@@ -36,6 +36,7 @@ use crate::report::events::{Composer, ContainerFacts, EventLimits, EventMessage,
 use crate::report::log::Pending;
 use crate::report::metrics::ReportOutcome;
 use crate::report::reporter::{ReportQueue, until};
+use crate::share::places_of_most;
 
 /// So many messages about changes may wait for the API server.
 const QUEUE: usize = 256;
@@ -159,12 +160,8 @@ impl ChangeEvents {
         if self.messages.len() <= QUEUE {
             return;
         }
-        let mut held: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
-        for (place, message) in self.messages.iter().enumerate() {
-            let (count, newest) = held.entry(message.subject.namespace()).or_default();
-            (*count, *newest) = (*count + 1, place);
-        }
-        if let Some((_, newest)) = held.into_values().max() {
+        let namespaces = self.messages.iter().map(|message| message.subject.namespace());
+        if let Some((_, newest)) = places_of_most(namespaces) {
             self.messages.remove(newest);
             self.metrics.count(EventOutcome::Lost, 1);
         }

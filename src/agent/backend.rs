@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::join_all;
+use futures::stream::{self, StreamExt as _};
 use jiff::{SignedDuration, Timestamp};
 use kube::core::SelectorExt;
 use tokio::sync::mpsc::error::TrySendError;
@@ -133,12 +133,13 @@ impl AgentBackend {
         view::planned(node, job).await.map_err(ControlError::Refused)
     }
 
-    /// Changes one pod, or each pod that a selector fits.
+    /// Changes one pod, or each pod that a selector fits, so many at once.
     async fn change_each<F: Future<Output = Result<proto::Change, ControlError>>>(
         &self,
         (pod, selector, namespace): (String, String, String),
         overridden_only: bool,
         containers: &[String],
+        at_once: usize,
         change: impl Fn(String) -> F,
     ) -> Result<proto::ChangeReply, ControlError> {
         if selector.is_empty() {
@@ -150,8 +151,8 @@ impl AgentBackend {
         }
         let pods = self.select(&selector, &namespace, overridden_only).await?.into_iter();
         let all = pods.map(async |pod| view::result(&pod, containers.to_vec(), change(pod.to_string()).await));
-        let (change, results) = (None, join_all(all).await);
-        Ok(proto::ChangeReply { change, results })
+        let results = stream::iter(all).buffered(at_once).collect().await;
+        Ok(proto::ChangeReply { change: None, results })
     }
 
     async fn resize_pods(
@@ -175,11 +176,12 @@ impl AgentBackend {
         let containers: Vec<String> = containers.map(|container| container.name.clone()).collect();
         let pods = (request.pod, request.selector, request.namespace);
         if request.dry_run {
+            // One after the other: each asks the controller and the runtime, and who may only read may ask for all pods.
             let preview = |pod| self.preview(pod, wanted.clone());
-            return self.change_each(pods, false, &containers, preview).await;
+            return self.change_each(pods, false, &containers, 1, preview).await;
         }
         let resize = |pod| self.change(caller, pod, OperatorRequest::Override(wanted.clone()));
-        self.change_each(pods, false, &containers, resize).await
+        self.change_each(pods, false, &containers, usize::MAX, resize).await
     }
 
     async fn release_pods(
@@ -195,7 +197,7 @@ impl AgentBackend {
         };
         let pods = (request.pod, request.selector, request.namespace);
         let release = |pod| self.change(caller, pod, release.clone());
-        self.change_each(pods, true, &[], release).await
+        self.change_each(pods, true, &[], usize::MAX, release).await
     }
 
     /// The pods that a selector fits.

@@ -62,8 +62,6 @@ pub(super) struct Pass {
     making_room: Option<(Instant, u32)>,
     /// A container of the pod has no cgroup any more.
     incomplete: bool,
-    /// The pass patches the spec before it writes.
-    patches: bool,
     /// Why the pass writes the granted values instead of the wanted ones.
     withheld: Option<Withheld>,
     /// The kubelet waits until less memory is in use than the limits allow.
@@ -122,7 +120,7 @@ async fn stages(mut pass: Box<Pass>) -> Staged<Box<Pass>> {
             }
         };
     }
-    let mut pass = pass.run_kernel_stages().await?;
+    let mut pass = pass.run_kernel_stages(Pass::write).await?;
     failpoint("pass.written");
     if !pass.kubelet_resizes && (pass.job.check_runtime || !pass.plan.steps.is_empty()) {
         let start = Instant::now();
@@ -168,7 +166,6 @@ impl Pass {
             checks: ShrinkChecks::default(),
             making_room: None,
             incomplete: false,
-            patches: false,
             withheld: None,
             reclaims: false,
             kubelet_resizes: false,
@@ -214,9 +211,7 @@ impl Pass {
             held_before: false,
             ..self.decided.clone()
         });
-        self.patches = true;
-        self = self.run_kernel_stages().await?;
-        self.patches = false;
+        self = self.run_kernel_stages(Self::check_plan).await?;
         failpoint("pass.room_made");
         if self.job.targets.amounts != patch.targets {
             return Err(self.stop(overtaken()));
@@ -241,11 +236,8 @@ impl Pass {
     async fn compare_and_read(mut self: Box<Self>, grant: Grant) -> Staged<(Box<Self>, Act)> {
         let before = (self.done.foreign.clone(), self.job.cgroups.clone());
         self.aim_at_grant(grant.clone());
-        let node = Arc::clone(&self.node);
-        let permit = node.concurrency.kernel.acquire().await;
         let observed;
-        (self, observed) = self.blocking(Self::observe).await;
-        drop(permit);
+        (self, observed) = self.on_files(Self::observe).await;
         if let Err(outcome) = observed {
             return Err(self.stop(outcome));
         }
@@ -264,15 +256,12 @@ impl Pass {
         Ok((self, next))
     }
 
-    /// Observes the cgroups, makes room for lower memory limits, and writes, unless a patch comes first. After the patch, the
-    /// pass uses what it has observed before.
-    async fn run_kernel_stages(mut self: Box<Self>) -> Staged<Box<Self>> {
-        let node = Arc::clone(&self.node);
+    /// Observes the cgroups, makes room for lower memory limits, and ends with `last`: the pass writes, or checks its plan before a
+    /// patch. After the patch, the pass uses what it has observed before.
+    async fn run_kernel_stages(mut self: Box<Self>, last: fn(&mut Self) -> Result<(), Outcome>) -> Staged<Box<Self>> {
         loop {
-            let permit = node.concurrency.kernel.acquire().await;
             let next;
-            (self, next) = self.blocking(Self::advance).await;
-            drop(permit);
+            (self, next) = self.on_files(move |pass| pass.advance(last)).await;
             match next {
                 Ok(Some(until)) => {
                     let wait = until.saturating_duration_since(Instant::now());
@@ -288,6 +277,16 @@ impl Pass {
         }
     }
 
+    /// Runs a stage on the kernel's files once fewer than the most passes do so.
+    async fn on_files<T: Send + 'static>(
+        self: Box<Self>,
+        work: impl FnOnce(&mut Self) -> T + Send + 'static,
+    ) -> (Box<Self>, T) {
+        let node = Arc::clone(&self.node);
+        let _permit = node.concurrency.kernel.acquire().await;
+        self.blocking(work).await
+    }
+
     async fn blocking<T: Send + 'static>(
         mut self: Box<Self>,
         work: impl FnOnce(&mut Self) -> T + Send + 'static,
@@ -300,8 +299,8 @@ impl Pass {
         worked.await.unwrap_or_else(|panic| resume_unwind(panic.into_panic()))
     }
 
-    /// Advances until the pass has written, or returns the time at which to continue.
-    fn advance(&mut self) -> Result<Option<Instant>, Outcome> {
+    /// Advances until the pass has ended with `last`, or returns the time at which to continue.
+    fn advance(&mut self, last: fn(&mut Self) -> Result<(), Outcome>) -> Result<Option<Instant>, Outcome> {
         if self.making_room.is_none() {
             self.observe()?;
         }
@@ -311,12 +310,13 @@ impl Pass {
         if !self.is_current() {
             return Err(overtaken());
         }
-        if self.patches {
-            Executor::new(&self.node, opened(&self.done)?).check_all(&self.plan)?;
-        } else {
-            self.write()?;
-        }
+        last(self)?;
         Ok(None)
+    }
+
+    /// Checks the steps that follow the patch, and carries out none.
+    fn check_plan(&mut self) -> Result<(), Outcome> {
+        Executor::new(&self.node, opened(&self.done)?).check_all(&self.plan)
     }
 
     /// Whether the guard has raised no limit of the pod since the pass observed.
@@ -410,16 +410,7 @@ impl Pass {
             self.plan = plan_files(tree, &self.wanted, &self.node.traits)?;
         }
         lowered.extend(self.before_lowering(handles, |_, _| true)?);
-        let changes_memory = |step: &&Step| step.change.files().iter().any(|(_, to)| to.memory().is_some());
-        let steps = self.plan.steps.iter().filter(changes_memory);
-        let steps = steps.filter(|step| !self.is_temporary(&step.target));
-        let limits = lowered
-            .iter()
-            .chain(self.job.watched.iter().filter(|watched| self.was_raised(watched)));
-        let touched = steps
-            .map(|step| &step.target)
-            .chain(limits.map(|lowering| &lowering.target));
-        let touched = touched.cloned().collect();
+        let touched = self.touched(&lowered);
         let bursts = new_bursts(&self.plan, handles)?;
         let start = Instant::now();
         let mut executor = Executor::new(&self.node, handles);
@@ -428,20 +419,26 @@ impl Pass {
         executor.aligns_scopes = self.job.aligns_scopes && !self.kubelet_resizes;
         let ended = executor.run(&self.plan);
         let (took, verified) = (start.elapsed(), self.job.asked.elapsed());
-        let report = ShrinkReport {
-            lowered,
-            touched,
-            refused: executor.not_shrinkable,
-            freezes: executor.freezes,
-            ..ShrinkReport::default()
-        };
-        let (records, written) = (executor.records, executor.written);
+        let Executor {
+            freezes,
+            records,
+            written,
+            not_shrinkable: refused,
+            ..
+        } = executor;
         if self.reclaims
             && let Err(error) = reclaim_below_limits(&self.wanted.tree, handles)
         {
             tracing::warn!(%error, "no room is made for the kubelet");
         }
-        (self.done.shrink, self.done.bursts) = (report, bursts);
+        self.done.shrink = ShrinkReport {
+            lowered,
+            touched,
+            refused,
+            freezes,
+            ..ShrinkReport::default()
+        };
+        self.done.bursts = bursts;
         self.done.record.steps.extend(records);
         self.written = written;
         self.done.record.stages.verified = verified;
@@ -449,6 +446,16 @@ impl Pass {
             self.done.record.stages.write = took;
         }
         ended
+    }
+
+    /// The cgroups whose memory limits the pass writes, and those whose watched limits another writer has raised to the wanted ones.
+    fn touched(&self, lowered: &[Lowering]) -> Vec<Target> {
+        let changes_memory = |step: &&Step| step.change.files().iter().any(|(_, to)| to.memory().is_some());
+        let steps = self.plan.steps.iter().filter(changes_memory).map(|step| &step.target);
+        let steps = steps.filter(|target| !self.is_temporary(target));
+        let raised = self.job.watched.iter().filter(|watched| self.was_raised(watched));
+        let limits = lowered.iter().chain(raised).map(|lowering| &lowering.target);
+        steps.chain(limits).cloned().collect()
     }
 
     /// Reads the cgroups whose limits are about to come down, those of them that `counts` selects. The watch

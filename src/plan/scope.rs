@@ -81,12 +81,10 @@ impl Quotas {
         }
     }
 
-    /// Takes over newer entries, and drops cgroups that are gone. Returns whether anything changed.
-    pub fn update(&mut self, newer: &Self, lives: impl Fn(&str) -> bool) -> bool {
-        let before = self.clone();
-        self.0.extend(newer.0.clone());
+    /// Takes over newer entries, and drops cgroups that are gone.
+    pub fn update(&mut self, newer: Self, lives: impl Fn(&str) -> bool) {
+        self.0.extend(newer.0);
         self.0.retain(|id, _| id == Self::POD || lives(id));
-        *self != before
     }
 
     /// Whether the kubelet enforces the quota of this cgroup.
@@ -159,7 +157,7 @@ mod tests {
         let (mut known, mut newer) = (Quotas::default(), Quotas::default());
         known.learn("old", &cgroup(102, None), &cgroup(102, Some(200)));
         newer.learn(Quotas::POD, &cgroup(102, None), &cgroup(102, Some(200)));
-        assert!(known.update(&newer, |id| id == "new"));
+        known.update(newer, |id| id == "new");
         assert!(known.enforced("old") && !known.enforced(Quotas::POD));
     }
 }

@@ -8,7 +8,7 @@ use super::{Effect, Effects, LogLine, Now, PodState};
 use crate::actuate::shrink::ShrinkReport;
 use crate::actuate::{Job, JobDone};
 use crate::model::{BoundPod, Cause, ChangeRecord, LivePod, Outcome, PodAmounts, Resource, Withheld, micros};
-use crate::plan::{PodTargets, Quotas};
+use crate::plan::PodTargets;
 use crate::reconcile::desired::{BurstStart, per_hour};
 use crate::reconcile::savings::Avoided;
 use crate::reconcile::work::{FIRST_RETRY, PassId, PendingPass, RequestId, RunningPass};
@@ -159,7 +159,8 @@ impl PodState {
         let is_current = self.work.generation == pass.generation;
         record.cause = noticed(record.cause, !done.flipped.is_empty());
         self.count_first_resize(&record, &live, effects);
-        self.note_quotas(&live, &done.quotas);
+        let runs = |id: &str| live.containers.values().any(|container| container.id == id);
+        self.desired.scope.quotas.update(done.quotas, runs);
         self.note_bursts(&live, done.bursts, now.wall);
         if let Some(why) = &api.denied {
             self.deny_temporary(why, now.wall, quiet, &mut record.outcome);
@@ -195,12 +196,6 @@ impl PodState {
             let restarts = if is_first { live.containers.len() as u64 } else { 0 };
             effects.push(Effect::Avoided(Avoided::Eviction { restarts }));
         }
-    }
-
-    /// Notes the quotas that the kubelet enforces, of containers that still run.
-    fn note_quotas(&mut self, live: &LivePod, seen: &Quotas) {
-        let runs = |id: &str| live.containers.values().any(|container| container.id == id);
-        self.desired.scope.quotas.update(seen, runs);
     }
 
     /// Takes the API server's answers to a pass with this outcome.

@@ -56,7 +56,7 @@ struct Saved {
 pub(crate) struct SavedPod {
     pub(crate) pod: PodId,
     /// The pod's latest object: the desired state can be enforced before any source answers.
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "shared")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) described: Option<Arc<Pod>>,
     #[serde(rename = "standing")]
     pub(crate) state: SavedTargets,
@@ -313,23 +313,6 @@ async fn write(file: Arc<StateFile>, progress: watch::Sender<SaveProgress>) {
             tracing::error!(problem, "what was decided will not survive a restart");
         }
         progress.send_modify(|progress| (progress.done, progress.problem) = (number, problem));
-    }
-}
-
-/// Serde for an `Arc`, which is written like the object itself.
-mod shared {
-    use std::sync::Arc;
-
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    use super::Pod;
-
-    pub(super) fn serialize<S: Serializer>(pod: &Option<Arc<Pod>>, serializer: S) -> Result<S::Ok, S::Error> {
-        pod.as_deref().serialize(serializer)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Arc<Pod>>, D::Error> {
-        Ok(Option::deserialize(deserializer)?.map(Arc::new))
     }
 }
 

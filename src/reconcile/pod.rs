@@ -113,7 +113,8 @@ impl PodState {
     pub(crate) fn apply(&mut self, input: PodInput, now: Now) -> Vec<Effect> {
         let before = self.clone();
         let mut others = Effects { now, list: Vec::new() };
-        self.transition(input, &mut others);
+        self.take(input, &mut others);
+        self.withdraw(now);
         let mut effects = self.derived_from(&before);
         effects.append(&mut others.list);
         effects
@@ -175,34 +176,15 @@ impl PodState {
         }
     }
 
-    fn transition(&mut self, input: PodInput, effects: &mut Effects) {
-        self.take(input, effects);
-        self.withdraw(effects.now);
-    }
-
     fn take(&mut self, input: PodInput, effects: &mut Effects) {
         let now = effects.now;
         match input {
             PodInput::Described(pod) => self.describe(pod, effects),
             PodInput::Removed => self.remove(effects),
-            PodInput::Decided { decision, took } => {
-                self.decision = *decision;
-                self.work.decided_in = took;
-                self.record_unreadable(effects);
-                if !self.growth.pauses().is_empty() {
-                    // A pause may be over.
-                    effects.push(Effect::WatchGuard);
-                }
-            }
-            PodInput::Followed { refused, cause, delay } => {
-                self.follow(refused, cause, delay, now);
-                self.end_overtaken(effects);
-            }
+            PodInput::Decided { decision, took } => self.decided(*decision, took, effects),
+            PodInput::Followed { refused, cause, delay } => self.follow(refused, cause, delay, effects),
             PodInput::StillNoRoom(cause) => self.record_no_room(cause, effects),
-            PodInput::Located(located) => {
-                self.locate(*located, effects);
-                self.record_unreadable(effects);
-            }
+            PodInput::Located(located) => self.locate(*located, effects),
             PodInput::PodLevelRead { low, repair } => self.take_pod_level(low, repair, effects),
             PodInput::PodLevelRaised { uid, raised } => self.take_raised_pod_level(&uid, *raised, effects),
             PodInput::FilesWritten => self.request_if(self.is_enforced(), Cause::Drift, false, now),
@@ -210,12 +192,9 @@ impl PodState {
             PodInput::Swept => {
                 self.request_if(self.is_enforced(), Cause::Sweep, self.drift.owes_runtime(), now);
             }
-            PodInput::RuntimeReturned if self.drift.owes_runtime() => {
-                self.work.reset_retries();
-                self.work.request_pass(Cause::Retry, true, now.instant);
-            }
+            PodInput::RuntimeReturned => self.runtime_returned(now),
             PodInput::NodeChanged if !self.desired.is_empty() => self.restart(Cause::Sweep, now),
-            PodInput::RuntimeReturned | PodInput::NodeChanged => {}
+            PodInput::NodeChanged => {}
             PodInput::RoomFreed => {
                 self.request_if(*self.resize.progress() == Progress::NoRoom, Cause::Retry, true, now);
             }
@@ -223,13 +202,7 @@ impl PodState {
                 let resizes = !self.desired.is_empty() && self.pod.resizes_in_place();
                 self.request_if(resizes, Cause::Retry, true, now);
             }
-            PodInput::ApiServerReturned => {
-                // The pass's own call may be what finds the API server away, again and again.
-                if self.resize.progress().waits_for_api_server() {
-                    self.work
-                        .request_pass_after(Cause::ApiServerReturned, Duration::ZERO, now.instant);
-                }
-            }
+            PodInput::ApiServerReturned => self.api_server_returned(now),
             PodInput::Requested { id, request } => self.enqueue(id, request, effects),
             PodInput::Admitted { id, request, capacity } => self.admit(id, request, &capacity, effects),
             PodInput::Guard(report) => self.take_guard_report(*report, effects),
@@ -246,12 +219,40 @@ impl PodState {
                 let ended = lowered.then(|| self.shrink.killed(&target, now.wall)).flatten();
                 self.follow_shrink(ended, effects);
             }
-            PodInput::TurnGiven => {
-                self.shrink.begin_turn(now.wall);
-                if self.work.running.is_some() || self.work.pending.is_none() {
-                    self.restart(Cause::Retry, now);
-                }
-            }
+            PodInput::TurnGiven => self.begin_turn(now),
+        }
+    }
+
+    fn decided(&mut self, decision: PodDecision, took: Duration, effects: &mut Effects) {
+        self.decision = decision;
+        self.work.decided_in = took;
+        self.record_unreadable(effects);
+        if !self.growth.pauses().is_empty() {
+            // A pause may be over.
+            effects.push(Effect::WatchGuard);
+        }
+    }
+
+    fn runtime_returned(&mut self, now: Now) {
+        if self.drift.owes_runtime() {
+            self.work.reset_retries();
+            self.work.request_pass(Cause::Retry, true, now.instant);
+        }
+    }
+
+    fn api_server_returned(&mut self, now: Now) {
+        if self.resize.progress().waits_for_api_server() {
+            let (cause, at_once) = (Cause::ApiServerReturned, Duration::ZERO);
+            // The pass's own call may be what finds the API server away, again and again.
+            self.work.request_pass_after(cause, at_once, now.instant);
+        }
+    }
+
+    /// It is the pod's turn to lower limits.
+    fn begin_turn(&mut self, now: Now) {
+        self.shrink.begin_turn(now.wall);
+        if self.work.running.is_some() || self.work.pending.is_none() {
+            self.restart(Cause::Retry, now);
         }
     }
 

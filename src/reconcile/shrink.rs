@@ -103,11 +103,6 @@ impl ShrinkState {
         Some(Err(why))
     }
 
-    /// Keeps these limits until it is the pod's turn to lower them.
-    pub(crate) fn put_off(&mut self, lowered: &[(Target, MemoryLimit)], now: Timestamp) {
-        self.backoffs.put_off(lowered, now);
-    }
-
     /// It is the pod's turn.
     pub(crate) fn begin_turn(&mut self, now: Timestamp) {
         self.backoffs.end_waiting();

@@ -161,8 +161,16 @@ impl PodState {
         })
     }
 
-    /// Brings the decision into force, and makes a pass due if the targets change.
-    pub(super) fn follow(&mut self, refused: Option<String>, cause: Option<Cause>, delay: Duration, now: Now) {
+    /// Brings the decision into force, and makes a pass due if the targets change. Ends temporary limits that are not above the
+    /// decided limits any more.
+    pub(super) fn follow(
+        &mut self,
+        refused: Option<String>,
+        cause: Option<Cause>,
+        delay: Duration,
+        effects: &mut Effects,
+    ) {
+        let now = effects.now;
         let known = self.no_room.take();
         let before = self.desired.targets(&self.pod);
         let burst = std::mem::replace(&mut self.desired.burst, self.decision.burst);
@@ -193,12 +201,15 @@ impl PodState {
             self.lift_kept(&mut in_force, now.wall);
             self.start_over();
             let lowered = lowered(&in_force, &after.unwrap_or_default());
-            self.shrink.put_off(&lowered, now.wall);
+            self.shrink.backoffs.put_off(&lowered, now.wall);
             if !self.desired.is_empty() {
                 // The VPA may be gone.
                 let cause = cause.unwrap_or(Cause::Sweep);
                 self.work.request_pass_after(cause, delay, now.instant);
             }
+        }
+        for TemporaryLimit { container, to, .. } in self.desired.end_overtaken(&self.pod) {
+            effects.push(Effect::Log(LogLine::LimitRecommended { container, limit: to }));
         }
     }
 
@@ -217,13 +228,6 @@ impl PodState {
             since,
             recorded,
         });
-    }
-
-    /// Ends temporary limits that are not above the decided limits any more.
-    pub(super) fn end_overtaken(&mut self, effects: &mut Effects) {
-        for TemporaryLimit { container, to, .. } in self.desired.end_overtaken(&self.pod) {
-            effects.push(Effect::Log(LogLine::LimitRecommended { container, limit: to }));
-        }
     }
 
     /// Records once for each value that an annotation of the VPA cannot be parsed, if the pod runs.

@@ -64,6 +64,7 @@ impl PodState {
         if !self.desired.is_empty() {
             self.work.request_pass(cause, true, now.instant);
         }
+        self.record_unreadable(effects);
     }
 
     /// Notes which pod runs here. Returns whether another one did before. Of that one's state only the passes stay: one of

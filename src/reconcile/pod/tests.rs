@@ -260,9 +260,10 @@ status:
     }
     let (before, lower) = (pod.requirements(), decision.amounts.clone());
     let (mut state, now) = (PodState::new(pod, decision), Now::read());
-    state.follow(None, None, NONE, now);
+    let mut effects = Effects { now, list: Vec::new() };
+    state.follow(None, None, NONE, &mut effects);
     assert_eq!(state.targets(now.wall), Some(before.clone()));
-    state.follow(None, None, NONE, now);
+    state.follow(None, None, NONE, &mut effects);
     assert_eq!(state.targets(now.wall), Some(before));
     state.shrink.begin_turn(now.wall);
     assert_eq!(state.targets(now.wall), Some(lower.clone()));

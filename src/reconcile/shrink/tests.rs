@@ -169,7 +169,7 @@ fn an_operators_word_ends_what_is_kept() {
 fn a_put_off_limit_waits_for_its_turn() {
     let mut shrink_state = ShrinkState::default();
     assert_eq!(shrink_state.progress(at(0)), None);
-    shrink_state.put_off(&[(container("app"), BEFORE)], at(0));
+    shrink_state.backoffs.put_off(&[(container("app"), BEFORE)], at(0));
     assert_eq!(shrink_state.progress(at(1)), Some(Progress::Waits));
     assert_eq!(
         shrink_state.backoffs.holds(at(1)),

@@ -28,7 +28,7 @@ use crate::cgroup::systemd::Systemd;
 use crate::cgroup::{Cgroup, Hierarchy, Kubepods, PodEntry, page_size};
 use crate::config::{Config, PathSetting};
 use crate::guard::LatestLimits;
-use crate::model::objects::{PodId, PodUid};
+use crate::model::objects::{Pod, PodId, PodUid};
 use crate::model::{CgroupVersion, Driver, KubeletVersion, NodeTraits, RuntimeKind, WeightFormula};
 use crate::oom::watch::NodePods;
 use crate::reconcile::controller::{Discovered, Event};
@@ -143,68 +143,23 @@ impl Discovery {
             problems.push(error.to_string());
             false
         });
-        let info = self.runtime.as_ref().map(|runtime| runtime.info.clone());
-        let reported = info.as_ref().and_then(|info| info.cgroup_driver);
-        let configured = self.links.config.cgroup_driver;
-        match self.find_pods(configured.or(reported)) {
-            Ok(found) => self.found = Some(found),
-            Err(error) => {
-                problems.push(error.to_string());
-                self.found.iter_mut().for_each(drop_removed);
-            }
-        }
-        let Some((hierarchy, kubepods, scanned)) = self.found.clone() else {
+        let reported = self.runtime.as_ref().and_then(|runtime| runtime.info.cgroup_driver);
+        let driver = self.links.config.cgroup_driver.or(reported);
+        let Some(found) = self.update_pods(driver, &mut problems) else {
             return Discovered {
                 runtime_answers,
                 problems,
                 ..Discovered::default()
             };
         };
+        let (_, kubepods, scanned) = &found;
         let units = self.find_systemd(kubepods.driver, &mut problems).await;
-        let seen = &mut self.links.seen;
-        if let (true, Some(formula)) = (seen.has_changed().unwrap_or(false), *seen.borrow_and_update()) {
-            self.formula.note(Some(formula));
-        }
-        let config = &self.links.config;
-        let has_weights = hierarchy.version() == CgroupVersion::V2;
         let view = Arc::clone(&self.links.view.borrow());
-        let inventory = Inventory::assemble(&scanned, &self.pods, &self.containers, &view.pods);
-        let learns = has_weights && config.weight_formula.is_none();
-        if learns
-            && !self.formula.compare(&hierarchy, &inventory, &view.pods)
-            && let Some(runtime) = self.runtime.as_ref().filter(|_| runtime_answers)
-        {
-            let (cri, listed) = (runtime.cri.as_ref(), &self.containers);
-            self.formula.learn(cri, &hierarchy, listed, &scanned).await;
-        }
-        let traits = NodeTraits {
-            version: hierarchy.version(),
-            driver: kubepods.driver,
-            runtime: info.as_ref().map_or(RuntimeKind::Containerd, |info| info.kind),
-            container_weight: config
-                .weight_formula
-                .or(self.formula.known())
-                .unwrap_or(weight::ASSUMED),
-            kubelet: config.kubelet_version.unwrap_or(KubeletVersion::NEWEST),
-            page: page_size(),
-        };
-        let node = Arc::new(Node {
-            policies: managers::policies(config, &hierarchy, &scanned, &mut problems),
-            has_bursts: has_bursts(&hierarchy, &scanned),
-            hierarchy,
-            kubepods,
-            traits,
-            runtime,
-            runtime_name: info.map(|info| format!("{} {}", info.name, info.version)),
-            driver_from: KnownFrom::of(configured, reported),
-            formula_from: KnownFrom::of(config.weight_formula, self.formula.known()),
-            kubelet_from: KnownFrom::of(config.kubelet_version, None),
-            units,
-            concurrency: Arc::clone(&self.concurrency),
-            freezer: Arc::clone(&self.links.freezer),
-            least_limits: Arc::clone(&self.links.least_limits),
-        })
-        .with_stated_kubelet(view.kubelet_version());
+        let inventory = Inventory::assemble(scanned, &self.pods, &self.containers, &view.pods);
+        self.learn_formula(&found, &inventory, &view.pods, runtime_answers)
+            .await;
+        let node = self.assemble_node(found, runtime, units, &mut problems);
+        let node = Arc::new(node).with_stated_kubelet(view.kubelet_version());
         let inventory = inventory.sharing(&self.links.node_pods.borrow().pods);
         self.links.node_pods.send_replace(Arc::new(NodePods {
             tree: Some((node.hierarchy.clone(), node.kubepods.path.clone())),
@@ -286,6 +241,77 @@ impl Discovery {
         };
         let scanned = kubepods.scan(&hierarchy)?;
         Ok((hierarchy, kubepods, Arc::new(scanned)))
+    }
+
+    /// Finds the pods again. Those found before stay where that fails, without what was removed.
+    fn update_pods(&mut self, driver: Option<Driver>, problems: &mut Vec<String>) -> Option<FoundPods> {
+        match self.find_pods(driver) {
+            Ok(found) => self.found = Some(found),
+            Err(error) => {
+                problems.push(error.to_string());
+                self.found.iter_mut().for_each(drop_removed);
+            }
+        }
+        self.found.clone()
+    }
+
+    /// Learns the runtime's formula of cpu weights: from a pass, from the files, or else from the stored specs.
+    async fn learn_formula(
+        &mut self,
+        (hierarchy, _, scanned): &FoundPods,
+        inventory: &Inventory,
+        pods: &[Arc<Pod>],
+        runtime_answers: bool,
+    ) {
+        let seen = &mut self.links.seen;
+        if let (true, Some(formula)) = (seen.has_changed().unwrap_or(false), *seen.borrow_and_update()) {
+            self.formula.note(Some(formula));
+        }
+        let learns = hierarchy.version() == CgroupVersion::V2 && self.links.config.weight_formula.is_none();
+        if learns
+            && !self.formula.compare(hierarchy, inventory, pods)
+            && let Some(runtime) = self.runtime.as_ref().filter(|_| runtime_answers)
+        {
+            let (cri, listed) = (runtime.cri.as_ref(), &self.containers);
+            self.formula.learn(cri, hierarchy, listed, scanned).await;
+        }
+    }
+
+    /// The node with all its parts.
+    fn assemble_node(
+        &self,
+        (hierarchy, kubepods, scanned): FoundPods,
+        runtime: RuntimeLink,
+        units: Option<Arc<Systemd>>,
+        problems: &mut Vec<String>,
+    ) -> Node {
+        let config = &self.links.config;
+        let info = self.runtime.as_ref().map(|runtime| &runtime.info);
+        let formula = self.formula.known();
+        let traits = NodeTraits {
+            version: hierarchy.version(),
+            driver: kubepods.driver,
+            runtime: info.map_or(RuntimeKind::Containerd, |info| info.kind),
+            container_weight: config.weight_formula.or(formula).unwrap_or(weight::ASSUMED),
+            kubelet: config.kubelet_version.unwrap_or(KubeletVersion::NEWEST),
+            page: page_size(),
+        };
+        Node {
+            policies: managers::policies(config, &hierarchy, &scanned, problems),
+            has_bursts: has_bursts(&hierarchy, &scanned),
+            hierarchy,
+            kubepods,
+            traits,
+            runtime,
+            runtime_name: info.map(|info| format!("{} {}", info.name, info.version)),
+            driver_from: KnownFrom::of(config.cgroup_driver, info.and_then(|info| info.cgroup_driver)),
+            formula_from: KnownFrom::of(config.weight_formula, formula),
+            kubelet_from: KnownFrom::of(config.kubelet_version, None),
+            units,
+            concurrency: Arc::clone(&self.concurrency),
+            freezer: Arc::clone(&self.links.freezer),
+            least_limits: Arc::clone(&self.links.least_limits),
+        }
     }
 
     async fn find_systemd(&mut self, driver: Driver, problems: &mut Vec<String>) -> Option<Arc<Systemd>> {

@@ -83,43 +83,8 @@ pub async fn reconcile(node: Arc<Node>, job: Box<Job>) -> JobDone {
     Box::pin(pass.end()).await
 }
 
-async fn stages(mut pass: Box<Pass>) -> Staged<Box<Pass>> {
-    let mut act = std::mem::take(&mut pass.job.resize);
-    loop {
-        pass.kubelet_resizes = act != Act::Direct;
-        act = match act {
-            Act::Direct => {
-                pass.aim_at(Aim {
-                    kubelet_unasked: true,
-                    ..pass.decided.clone()
-                });
-                break;
-            }
-            Act::Write(grant) if grant.follows.is_some() => {
-                let next;
-                (pass, next) = pass.compare_and_read(grant).await?;
-                next
-            }
-            Act::Write(grant) => {
-                pass.aim_at_grant(grant);
-                break;
-            }
-            Act::Patch(patch) => {
-                let next;
-                (pass, next) = pass.make_room_and_patch(patch).await?;
-                next
-            }
-            Act::End {
-                outcome,
-                retry_after,
-                no_room,
-            } => {
-                let api = &mut pass.done.api;
-                (api.retry_after, api.no_room) = (retry_after, no_room);
-                return Err(pass.stop(outcome));
-            }
-        };
-    }
+async fn stages(pass: Box<Pass>) -> Staged<Box<Pass>> {
+    let pass = pass.find_aim().await?;
     let mut pass = pass.run_kernel_stages(Pass::write).await?;
     failpoint("pass.written");
     if !pass.kubelet_resizes && (pass.job.check_runtime || !pass.plan.steps.is_empty()) {
@@ -170,6 +135,39 @@ impl Pass {
             reclaims: false,
             kubelet_resizes: false,
         })
+    }
+
+    /// Carries out what comes before a write, such as a patch of the spec, until the values to write are known.
+    async fn find_aim(mut self: Box<Self>) -> Staged<Box<Self>> {
+        let mut act = std::mem::take(&mut self.job.resize);
+        loop {
+            self.kubelet_resizes = act != Act::Direct;
+            (self, act) = match act {
+                Act::Direct => {
+                    let aim = Aim {
+                        kubelet_unasked: true,
+                        ..self.decided.clone()
+                    };
+                    self.aim_at(aim);
+                    return Ok(self);
+                }
+                Act::Write(grant) if grant.follows.is_some() => self.compare_and_read(grant).await?,
+                Act::Write(grant) => {
+                    self.aim_at_grant(grant);
+                    return Ok(self);
+                }
+                Act::Patch(patch) => self.make_room_and_patch(patch).await?,
+                Act::End {
+                    outcome,
+                    retry_after,
+                    no_room,
+                } => {
+                    let api = &mut self.done.api;
+                    (api.retry_after, api.no_room) = (retry_after, no_room);
+                    return Err(self.stop(outcome));
+                }
+            };
+        }
     }
 
     /// From here on the pass writes towards these values. What it has observed for others does not count any more.

@@ -35,7 +35,7 @@ impl PodState {
                 Withheld::SpecLater(_) if self.resize.is_ahead() => PodStatus::Owed,
                 Withheld::Unanswered(_) | Withheld::Postponed(_) | Withheld::SpecLater(_) => PodStatus::Working,
             }
-        } else if self.drift.is_in_sync() && !self.is_announcing() {
+        } else if self.drift.is_in_sync() && !self.hooks.is_announcing() {
             PodStatus::InSync
         } else {
             PodStatus::Working

@@ -109,6 +109,11 @@ impl Hooks {
         known.is_some_and(|known| known.evidence.is_some())
     }
 
+    /// Whether a lower limit waits for a hook.
+    pub(super) fn is_announcing(&self) -> bool {
+        self.holds().next().is_some()
+    }
+
     /// The limits that are kept until a hook has ended.
     fn holds(&self) -> impl Iterator<Item = (Target, MemoryLimit)> {
         self.containers.iter().filter_map(|(name, known)| {
@@ -151,11 +156,6 @@ impl PodState {
             *held = limit.max(*held);
         }
         holds
-    }
-
-    /// Whether a lower limit waits for a hook.
-    pub(super) fn is_announcing(&self) -> bool {
-        self.hooks.holds().next().is_some()
     }
 
     /// Starts the `before-shrink` hooks of a pass that is due. An operator's change and an undone shrink wait for no hook.

@@ -236,7 +236,7 @@ impl PodState {
 
     /// Ends the pod's turn to lower limits after a pass that left nothing to watch, and announces limits that have grown.
     fn end_turn(&mut self, outcome: &Outcome, effects: &mut Effects) {
-        if self.drift.is_in_sync() && !self.is_announcing() {
+        if self.drift.is_in_sync() && !self.hooks.is_announcing() {
             self.shrink.end_turn_unless_watched();
         }
         if outcome.holds() {

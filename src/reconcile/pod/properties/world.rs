@@ -515,7 +515,7 @@ impl World {
             "one recommendation was the first twice"
         );
         assert!(
-            !self.state.is_announcing() || !self.hooks.is_empty(),
+            !self.state.hooks.is_announcing() || !self.hooks.is_empty(),
             "a limit is kept for ever"
         );
         let waiting: BTreeSet<_> = self.state.work.requests().collect();

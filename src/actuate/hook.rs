@@ -15,7 +15,7 @@ use crate::model::objects::Pod;
 use crate::model::{Bytes, Cause, Evidence, HookEnd, LiveContainer, LivePod};
 use crate::plan::hook::{Hook, HookAction, HookMoment, filled_in, former_hooks, path_in};
 use crate::plan::shrink::leaves_room;
-use crate::runtime::{ContainerRuntime, Problem};
+use crate::runtime::{ContainerRuntime, Executed, Problem};
 use crate::slots::Class;
 
 const NO_RUNTIME: &str = "there is no container runtime to run it";
@@ -53,24 +53,14 @@ pub async fn run_hook(node: Arc<Node>, namespace: &str, run: &HookRun) -> HookEn
     };
     let (mut exit_code, mut output) = (None, String::new());
     let mut told = match &run.hook.action {
-        HookAction::Command(command) => {
-            let fill = |argument: &String| filled_in(argument, run.old, run.new);
-            let command: Vec<_> = command.iter().map(fill).collect();
-            match runtime.exec(&run.live.id, &command, wait).await {
-                Ok(executed) => {
-                    (exit_code, output) = (Some(executed.exit_code), executed.output);
-                    let ended = format!("ended with {}", executed.exit_code);
-                    if executed.exit_code == 0 { Ok(ended) } else { Err(ended) }
-                }
-                Err(error) => {
-                    let refused = |with| matches!(error.problem, Problem::Refused { code, .. } if code == with);
-                    let late = refused(Code::DeadlineExceeded) || matches!(error.problem, Problem::Deadline { .. });
-                    let much = refused(Code::OutOfRange).then_some("it printed too much to be read");
-                    let known = late.then_some("it did not end in time").or(much);
-                    Err(known.map_or_else(|| error.to_string(), str::to_owned))
-                }
+        HookAction::Command(command) => match execute(runtime.as_ref(), run, command).await {
+            Ok(executed) => {
+                (exit_code, output) = (Some(executed.exit_code), executed.output);
+                let ended = format!("ended with {}", executed.exit_code);
+                if executed.exit_code == 0 { Ok(ended) } else { Err(ended) }
             }
-        }
+            Err(why) => Err(why),
+        },
         HookAction::Signal(signal) => {
             let sent = send(&node, runtime.as_ref(), &run.live, *signal as i32).await;
             sent.map(|()| format!("{signal} was sent"))
@@ -95,6 +85,26 @@ pub async fn run_hook(node: Arc<Node>, namespace: &str, run: &HookRun) -> HookEn
         output,
         evidence: (run.moment == HookMoment::OnMemoryPressure).then_some(Evidence { path, exit_code }),
     }
+}
+
+/// Has the runtime run a hook's command in its container.
+///
+/// Errors: a sentence.
+async fn execute(runtime: &dyn ContainerRuntime, run: &HookRun, command: &[String]) -> Result<Executed, String> {
+    let fill = |argument: &String| filled_in(argument, run.old, run.new);
+    let command: Vec<_> = command.iter().map(fill).collect();
+    let executed = runtime.exec(&run.live.id, &command, run.hook.wait).await;
+    executed.map_err(|error| match error.problem {
+        Problem::Deadline { .. }
+        | Problem::Refused {
+            code: Code::DeadlineExceeded,
+            ..
+        } => "it did not end in time".to_owned(),
+        Problem::Refused {
+            code: Code::OutOfRange, ..
+        } => "it printed too much to be read".to_owned(),
+        _ => error.to_string(),
+    })
 }
 
 /// Why hooks of a pod would not run now, a sentence each. `forbidden_by` is the configuration key that forbids them.

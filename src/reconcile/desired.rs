@@ -11,13 +11,15 @@
 //! guard would grow it again at once. The guard never grows a limit that an operator has set.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::overrides::{Override, check_names, check_result, overlay};
+use crate::decide::PodDecision;
 use crate::model::objects::Pod;
-use crate::model::{Bytes, CpuBurst, PageSize, PodAmounts, Resource, ResourceList};
+use crate::model::{Bytes, CpuBurst, LivePod, PageSize, PodAmounts, Resource, ResourceList, micros};
 use crate::plan::WriteScope;
 
 /// The desired state of one pod, as the state file has it.
@@ -107,6 +109,16 @@ impl InForce {
 }
 
 impl Recommended {
+    /// The recommendation of a decision. It is not in force yet.
+    pub(crate) fn of(decision: &PodDecision, now: Timestamp) -> Option<Self> {
+        decision.change().map(|(_, targets)| Self {
+            vpa: decision.vpa.clone(),
+            at: now,
+            targets: targets.clone(),
+            in_force: InForce::Nothing,
+        })
+    }
+
     /// The recommendation as the state file has it: with the targets in force.
     pub(crate) fn in_force(&self) -> Option<Self> {
         let targets = match &self.in_force {
@@ -329,6 +341,28 @@ impl DesiredState {
                 resources.overlay(edit);
                 *resources = resources.valid_or(spec);
             }
+        }
+    }
+
+    /// Notes the throttling of containers that a pass gave their burst.
+    pub(crate) fn note_bursts(&mut self, pod: &Pod, live: &LivePod, bursts: Vec<(String, Duration)>, now: Timestamp) {
+        for (name, throttled) in bursts {
+            let Some(container) = live.containers.get(&name) else {
+                continue;
+            };
+            let state = pod.container_status(&name).map(|status| &status.state);
+            let started = state.and_then(|state| state.running.as_ref()?.started_at);
+            let throttled_us = micros(throttled);
+            let before = started.and_then(|started| per_hour(throttled_us, now.duration_since(started)));
+            // That of a container before a restart says more.
+            let known = self.burst_starts.get(&name).and_then(|start| start.before);
+            let start = BurstStart {
+                id: container.id.clone(),
+                at: now,
+                throttled_us,
+                before: known.or(before),
+            };
+            self.burst_starts.insert(name, start);
         }
     }
 

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::model::ResourceList;
+use crate::actuate::shrink::Lowering;
+use crate::model::objects::Pod;
+use crate::model::{MemoryLimit, ResourceList};
 
 /// How long the guard does not grow a container's limits after the API server's first denial. Doubles with each further one.
 const FIRST_PAUSE: SignedDuration = SignedDuration::from_mins(5);
@@ -30,9 +32,14 @@ pub(crate) struct GrowthPause {
     /// The limits of the container's spec at the denial. The pause ends when the spec has other limits.
     limits: ResourceList,
     /// The denied limit, in bytes or thousandths of a cpu.
-    pub(crate) denied: u64,
+    denied: u64,
     /// The explanation for users, with the words of the denial.
     why: String,
+}
+
+/// The limits in the spec of a container.
+pub(super) fn spec_limits(pod: &Pod, container: &str) -> Option<ResourceList> {
+    pod.container(container).map(|container| container.resources.limits)
 }
 
 impl Growth {
@@ -68,10 +75,24 @@ impl Growth {
         self.refused.remove(container);
     }
 
-    /// The pause of a container with these `limits` in its spec, if there is one now.
-    pub(crate) fn pause(&self, container: &str, limits: Option<ResourceList>, now: Timestamp) -> Option<&GrowthPause> {
-        let pause = self.pauses.get(container);
-        pause.filter(|pause| pause.until > now && limits == Some(pause.limits))
+    /// The pause of a container, if there is one now. It ends when the spec has other limits.
+    fn pause(&self, pod: &Pod, container: &str, now: Timestamp) -> Option<&GrowthPause> {
+        let pause = self.pauses.get(container).filter(|pause| pause.until > now);
+        pause.filter(|pause| spec_limits(pod, container) == Some(pause.limits))
+    }
+
+    /// Whether a container's limits may grow: not for a while after a denial, unless its spec has other limits since.
+    pub(crate) fn is_allowed(&self, pod: &Pod, container: &str, now: Timestamp) -> bool {
+        self.pause(pod, container, now).is_none()
+    }
+
+    /// Whether one of these lowered limits was denied by the API server. A container that then reaches the limit of its
+    /// spec is no reason to undo the shrink.
+    pub(crate) fn takes_back_denied(&self, pod: &Pod, lowered: &[Lowering], now: Timestamp) -> bool {
+        lowered.iter().any(|lowering| {
+            let pause = self.pause(pod, lowering.target.container().unwrap_or_default(), now);
+            pause.is_some_and(|pause| lowering.from <= MemoryLimit::Bytes(pause.denied))
+        })
     }
 
     /// All pauses, as the state file has them.

@@ -12,6 +12,7 @@ use crate::model::objects::{ObjectMeta, OwnerKind, Pod, PodKey, ResizePhase, Ver
 use crate::model::{Cause, Reason, Withheld};
 use crate::pace::{place_in, spread_window};
 use crate::reconcile::capacity::NodeCapacity;
+use crate::reconcile::desired::Recommended;
 use crate::reconcile::inventory::Inventory;
 use crate::reconcile::metrics::decision_labels;
 use crate::reconcile::pod::{Now, PodInput, PodState, Pods};
@@ -301,7 +302,7 @@ impl Controller {
 
     fn follow(&mut self, key: &PodKey, capacity: &mut NodeCapacity, decider: &Decider<'_>) {
         let Some(state) = self.pods.get(key) else { return };
-        let recommended = state.recommendation(decider.now);
+        let recommended = Recommended::of(&state.decision, decider.now);
         let refused = recommended.and_then(|recommended| capacity.admit(state, &recommended).err());
         let requested = capacity.requests_of(state);
         let targets = state.desired.targets(&state.pod);

@@ -12,7 +12,7 @@ use crate::model::objects::{Pod, ResizePhase};
 use crate::model::{Bytes, Cause, CpuBurst, MemoryLimit, PodAmounts, Requirements, Resource, Target};
 use crate::plan::hook::Hook;
 use crate::plan::lift_kept;
-use crate::reconcile::desired::{InForce, Recommended, TemporaryLimit};
+use crate::reconcile::desired::{Recommended, TemporaryLimit};
 use crate::reconcile::savings::requests;
 use crate::resize::Resize;
 
@@ -152,15 +152,6 @@ impl PodState {
         Cow::Owned(self.pod.with_requirements(&known))
     }
 
-    pub(crate) fn recommendation(&self, now: Timestamp) -> Option<Recommended> {
-        self.decision.change().map(|(_, targets)| Recommended {
-            vpa: self.decision.vpa.clone(),
-            at: now,
-            targets: targets.clone(),
-            in_force: InForce::Nothing,
-        })
-    }
-
     /// Brings the decision into force, and makes a pass due if the targets change. Ends temporary limits that are not above the
     /// decided limits any more.
     pub(super) fn follow(
@@ -177,7 +168,7 @@ impl PodState {
         if self.desired.burst == Some(CpuBurst::ZERO) {
             self.desired.burst_starts.clear();
         }
-        match (self.recommendation(now.wall), refused) {
+        match (Recommended::of(&self.decision, now.wall), refused) {
             (Some(Recommended { targets, .. }), Some(why)) => self.refuse(targets, why, known, now.wall),
             (Some(recommended), None) => {
                 let had = || requests(&before.clone().unwrap_or_else(|| self.pod.requirements()));

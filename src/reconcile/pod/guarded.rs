@@ -6,18 +6,12 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{Effect, Effects, LogLine, Now, PodState};
 use crate::actuate::Growable;
-use crate::actuate::shrink::Lowering;
 use crate::guard::{CpuTerms, GuardEvent, Guarded, GuardedPod, Report, Terms};
-use crate::model::objects::Pod;
-use crate::model::{Bytes, Cause, ChangeRecord, MemoryLimit, MilliCpu, Outcome, Resource, ResourceList};
+use crate::model::{Bytes, Cause, ChangeRecord, MilliCpu, Outcome, Resource};
 use crate::reconcile::desired::{Denied, TemporaryLimit};
+use crate::reconcile::growth::spec_limits;
 use crate::reconcile::savings::Avoided;
 use crate::resize::Accepted;
-
-/// The limits in the spec of a container.
-fn spec_limits(pod: &Pod, container: &str) -> Option<ResourceList> {
-    pod.container(container).map(|container| container.resources.limits)
-}
 
 impl PodState {
     pub(super) fn take_guard_report(&mut self, Report { of, event }: Report, effects: &mut Effects) {
@@ -187,23 +181,6 @@ impl PodState {
         }
     }
 
-    /// Whether a container's limits may grow: not for a while after a denial, unless its spec has other limits since.
-    fn may_grow(&self, container: &str, now: Timestamp) -> bool {
-        self.growth
-            .pause(container, spec_limits(&self.pod, container), now)
-            .is_none()
-    }
-
-    /// Whether one of these lowered limits was denied by the API server. A container that then reaches the limit of its
-    /// spec is no reason to undo the shrink.
-    pub(super) fn takes_back_denied(&self, lowered: &[Lowering], now: Timestamp) -> bool {
-        lowered.iter().any(|lowering| {
-            let name = lowering.target.container().unwrap_or_default();
-            let pause = self.growth.pause(name, spec_limits(&self.pod, name), now);
-            pause.is_some_and(|pause| lowering.from <= MemoryLimit::Bytes(pause.denied))
-        })
-    }
-
     /// The limits that the guard watches. The guard never grows a limit that an operator has set. It watches a
     /// temporary limit until that ends, also where the limit may not grow further.
     pub(crate) fn guarded(&self, hooks: bool, now: Timestamp) -> Option<GuardedPod> {
@@ -224,7 +201,7 @@ impl PodState {
 
     fn terms(&self, name: &str, growable: &Growable, hooks: bool, now: Timestamp) -> Terms {
         let ceiling = self.decision.ceilings.iter().find(|ceiling| ceiling.container == name);
-        let ceiling = ceiling.filter(|_| self.may_grow(name, now));
+        let ceiling = ceiling.filter(|_| self.growth.is_allowed(&self.pod, name, now));
         let temporary = |resource| self.desired.temporary_limit(name, resource).map(|limit| limit.to);
         let highest = |resource| {
             let decided = ceiling.and_then(|ceiling| ceiling.limits.get(resource));
@@ -240,7 +217,7 @@ impl PodState {
                 ceiling: MilliCpu::new(highest),
                 lent: temporary(Resource::Cpu).is_some(),
             }),
-            evidence: self.evidence_of(name).filter(|_| hooks),
+            evidence: self.hooks.evidence_of(&self.pod, name).filter(|_| hooks),
         }
     }
 }

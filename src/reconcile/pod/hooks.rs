@@ -12,6 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{Effect, Effects, PodState};
 use crate::actuate::HookRun;
+use crate::model::objects::Pod;
 use crate::model::{Bytes, Cause, ChangeRecord, HookEnd, MemoryLimit, Outcome, Resource, Target};
 use crate::plan::hook::{Hook, HookMoment};
 use crate::plan::lift_kept;
@@ -107,6 +108,14 @@ impl Hooks {
     pub(super) fn is_leaving_evidence(&self, container: &str) -> bool {
         let known = self.containers.get(container);
         known.is_some_and(|known| known.evidence.is_some())
+    }
+
+    /// The memory that the guard must keep for the `on-memory-pressure` hook, if the container has one that may run
+    /// now. A hook that cannot be parsed needs none; its error goes on record.
+    pub(super) fn evidence_of(&self, pod: &Pod, container: &str) -> Option<Bytes> {
+        let hook = Hook::of(pod, container, HookMoment::OnMemoryPressure)?;
+        let kept = hook.map_or(Bytes::ZERO, |hook| hook.memory);
+        (!self.evidence_at.contains_key(container)).then_some(kept)
     }
 
     /// Whether a lower limit waits for a hook.
@@ -209,14 +218,6 @@ impl PodState {
             known.announced.take_if(|announced| known.limit <= Some(announced.to));
         }
         self.run_hooks(effects);
-    }
-
-    /// The memory that the guard must keep for the `on-memory-pressure` hook, if the container has one that may run
-    /// now. A hook that cannot be parsed needs none; its error goes on record.
-    pub(super) fn evidence_of(&self, container: &str) -> Option<Bytes> {
-        let hook = Hook::of(&self.pod, container, HookMoment::OnMemoryPressure)?;
-        let kept = hook.map_or(Bytes::ZERO, |hook| hook.memory);
-        (!self.hooks.evidence_at.contains_key(container)).then_some(kept)
     }
 
     /// Starts the `on-memory-pressure` hook, unless it ran within the last hour.

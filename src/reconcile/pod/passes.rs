@@ -7,9 +7,8 @@ use jiff::{SignedDuration, Timestamp};
 use super::{Effect, Effects, LogLine, Now, PodState};
 use crate::actuate::shrink::ShrinkReport;
 use crate::actuate::{Job, JobDone};
-use crate::model::{BoundPod, Cause, ChangeRecord, LivePod, Outcome, PodAmounts, Resource, Withheld, micros};
+use crate::model::{BoundPod, Cause, ChangeRecord, LivePod, Outcome, PodAmounts, Resource, Withheld};
 use crate::plan::PodTargets;
-use crate::reconcile::desired::{BurstStart, per_hour};
 use crate::reconcile::savings::Avoided;
 use crate::reconcile::work::{FIRST_RETRY, PassId, PendingPass, RequestId, RunningPass};
 use crate::resize::{Act, Report};
@@ -161,7 +160,7 @@ impl PodState {
         self.count_first_resize(&record, &live, effects);
         let runs = |id: &str| live.containers.values().any(|container| container.id == id);
         self.desired.scope.quotas.update(done.quotas, runs);
-        self.note_bursts(&live, done.bursts, now.wall);
+        self.desired.note_bursts(&self.pod, &live, done.bursts, now.wall);
         if let Some(why) = &api.denied {
             self.deny_temporary(why, now.wall, quiet, &mut record.outcome);
         }
@@ -209,7 +208,7 @@ impl PodState {
     }
 
     fn take_shrinks(&mut self, mut report: ShrinkReport, number: u64, now: Timestamp) {
-        if self.takes_back_denied(&report.lowered, now) {
+        if self.growth.takes_back_denied(&self.pod, &report.lowered, now) {
             report.lowered.clear();
         }
         self.shrink.pass_ended(report, number);
@@ -241,28 +240,6 @@ impl PodState {
         }
         if outcome.holds() {
             self.announce_growth(effects);
-        }
-    }
-
-    /// Notes the throttling of containers that a pass gave their burst.
-    fn note_bursts(&mut self, live: &LivePod, bursts: Vec<(String, Duration)>, now: Timestamp) {
-        for (name, throttled) in bursts {
-            let Some(container) = live.containers.get(&name) else {
-                continue;
-            };
-            let state = self.pod.container_status(&name).map(|status| &status.state);
-            let started = state.and_then(|state| state.running.as_ref()?.started_at);
-            let throttled_us = micros(throttled);
-            let before = started.and_then(|started| per_hour(throttled_us, now.duration_since(started)));
-            // That of a container before a restart says more.
-            let known = self.desired.burst_starts.get(&name).and_then(|start| start.before);
-            let start = BurstStart {
-                id: container.id.clone(),
-                at: now,
-                throttled_us,
-                before: known.or(before),
-            };
-            self.desired.burst_starts.insert(name, start);
         }
     }
 

@@ -74,22 +74,25 @@ impl Splitter {
     }
 
     fn push_byte(&mut self, byte: u8) {
-        if let Some(text) = &mut self.string {
-            let ends = byte == b'"' && !text.is_escaped;
-            text.is_escaped = byte == b'\\' && !text.is_escaped;
-            text.length += 1;
-            let (begins, length) = (text.begins, text.length);
-            if ends {
-                self.string = None;
-            } else if length == LONGEST_STRING + 1 && self.kept().len() > begins {
-                self.kept().truncate(begins);
-                LEFT_OUT.bytes().for_each(|byte| self.keep(byte));
-            }
-            if ends || length <= LONGEST_STRING {
-                self.keep(byte);
-            }
-            return;
+        let Some(text) = &mut self.string else {
+            return self.push_beside_strings(byte);
+        };
+        let ends = byte == b'"' && !text.is_escaped;
+        text.is_escaped = byte == b'\\' && !text.is_escaped;
+        text.length += 1;
+        let (begins, length) = (text.begins, text.length);
+        if ends {
+            self.string = None;
+        } else if length == LONGEST_STRING + 1 && self.kept().len() > begins {
+            self.kept().truncate(begins);
+            LEFT_OUT.bytes().for_each(|byte| self.keep(byte));
         }
+        if ends || length <= LONGEST_STRING {
+            self.keep(byte);
+        }
+    }
+
+    fn push_beside_strings(&mut self, byte: u8) {
         let outside = self.layout as usize;
         let is_between = self.object.is_none() && self.depth == outside && (outside == 0 || self.is_among_items);
         match byte {

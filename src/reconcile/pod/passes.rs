@@ -250,19 +250,7 @@ impl PodState {
             Outcome::Applied | Outcome::Unchanged if api.unread => drop(self.work.back_off(wait, now)),
             Outcome::Applied | Outcome::Unchanged => {
                 self.work.reset_retries();
-                // The way back to the spec continues while a limit is kept for now, until the pod shows its spec again, and for a pass
-                // that is due: the pod's object may have changed since this one began. It also continues where nobody has shown
-                // that the object is not late.
-                if self.resize.is_known_in(&self.pod)
-                    && self.work.pending.is_none()
-                    && self.shrink.retry_at.is_none()
-                    && self.holds(now.wall).is_empty()
-                {
-                    self.desired.end_return();
-                    if self.desired.is_empty() {
-                        self.resize.end_return();
-                    }
-                }
+                self.end_return(now.wall);
             }
             // The kubelet reports when its answer changes. No pass ends with the outcome of a hook.
             Outcome::Withheld(_) | Outcome::Hook(_) => self.work.reset_retries(),
@@ -291,6 +279,21 @@ impl PodState {
             self.work.retry_at = self.work.retry_at.or(again);
         }
         self.answer_request(outcome, now)
+    }
+
+    /// Ends the way back to the spec, unless a limit is kept for now, the pod does not show its spec again, or a pass is due: the pod's
+    /// object may have changed since this one began. The way continues also where nobody has shown that the object is not late.
+    fn end_return(&mut self, now: Timestamp) {
+        if self.resize.is_known_in(&self.pod)
+            && self.work.pending.is_none()
+            && self.shrink.retry_at.is_none()
+            && self.holds(now).is_empty()
+        {
+            self.desired.end_return();
+            if self.desired.is_empty() {
+                self.resize.end_return();
+            }
+        }
     }
 
     /// Records why the agent did nothing, if the pod runs.

@@ -251,10 +251,7 @@ impl<'a> Case<'a> {
         let ignore = pod.metadata.annotations.get(IGNORE);
         let states = [
             (ignore.is_some_and(|ignore| ignore == "true"), Reason::Ignored),
-            (
-                ["Succeeded", "Failed"].contains(&pod.status.phase.as_str()),
-                Reason::Ended,
-            ),
+            (pod.has_ended(), Reason::Ended),
             (pod.metadata.deletion_timestamp.is_some(), Reason::Terminating),
             (pod.spec.node_name.is_empty(), Reason::NotScheduled),
         ];

@@ -45,14 +45,8 @@ impl Case<'_> {
     /// Whether the pod was in trouble within the [`TROUBLE_WINDOW`]: the kernel killed one of its processes for memory, the guard
     /// grew one of its limits or could not, its cpu was throttled, or a lower memory limit did not hold.
     pub(super) fn in_trouble(&mut self) -> bool {
-        let states = self
-            .pod
-            .statuses()
-            .flat_map(|status| [&status.state, &status.last_state]);
-        let ended = states.filter_map(|state| state.terminated.as_ref());
-        let killed = ended
-            .filter(|end| end.reason == "OOMKilled")
-            .filter_map(|end| end.finished_at);
+        let killed = self.pod.terminations().filter(|end| end.reason == "OOMKilled");
+        let killed = killed.filter_map(|end| end.finished_at);
         let latest = killed.chain(self.known.own_trouble).filter(|at| *at <= self.now).max();
         let counts = latest.is_some_and(|at| self.now.duration_since(at) < TROUBLE_WINDOW);
         if !counts {

@@ -67,7 +67,7 @@ impl NodeCapacity {
             containers: BTreeMap::new(),
         };
         let mut requested = Vec::new();
-        for state in pods.filter(|state| !has_ended(&state.pod)) {
+        for state in pods.filter(|state| !state.pod.has_ended()) {
             capacity.count_in_quotas(state);
             let namespace = state.pod.metadata.namespace.clone();
             *capacity.containers.entry(namespace).or_default() += state.pod.running_containers().count() as u64;
@@ -98,7 +98,7 @@ impl NodeCapacity {
     fn count_in_quotas(&mut self, state: &PodState) {
         let pod = &state.pod;
         let targets = match state.work.pending {
-            _ if has_ended(pod) => PodAmounts::default(),
+            _ if pod.has_ended() => PodAmounts::default(),
             Some(_) => state.desired.targets(pod).unwrap_or_default(),
             None => self.held(state),
         };
@@ -143,7 +143,7 @@ impl NodeCapacity {
     /// The requests of a pod. A pod that has ended requests nothing.
     pub(crate) fn requests_of(&self, state: &PodState) -> ResourceList {
         let pod = &state.pod;
-        if has_ended(pod) {
+        if pod.has_ended() {
             return ResourceList::default();
         }
         let desired = || pod_requests(pod, &state.desired.targets(pod).unwrap_or_default(), self.kubelet);
@@ -247,11 +247,6 @@ impl NodeCapacity {
 
 fn priority(state: &PodState) -> i64 {
     state.pod.spec.priority.unwrap_or_default()
-}
-
-/// Whether no container of the pod will run again.
-fn has_ended(pod: &Pod) -> bool {
-    matches!(pod.status.phase.as_str(), "Succeeded" | "Failed")
 }
 
 /// Refuses requests that do not fit beside those of other pods, and limits above the node's capacity.

@@ -339,11 +339,7 @@ impl PodState {
 
     /// When the pod was last in trouble: a container ended, memory or cpu was not enough, or a shrink was undone.
     pub(crate) fn in_trouble(&self) -> Option<Timestamp> {
-        let ends = self
-            .pod
-            .statuses()
-            .flat_map(|status| [&status.state, &status.last_state]);
-        let ended = ends.filter_map(|state| state.terminated.as_ref()?.finished_at);
+        let ended = self.pod.terminations().filter_map(|end| end.finished_at);
         ended.chain(self.trouble).max()
     }
 

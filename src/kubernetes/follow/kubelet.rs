@@ -105,7 +105,7 @@ fn ended() -> Status {
 fn apply(shared: &SharedList<Pod>, event: &WatchPodsEvent) -> Result<bool, Status> {
     let decoded = decode_pod(&event.pod);
     // Pods that have ended use no resources; the watch at the API server omits them, too.
-    let has_ended = |(pod, _): &(Pod, usize)| matches!(pod.status.phase.as_str(), "Succeeded" | "Failed");
+    let has_ended = |(pod, _): &(Pod, usize)| pod.has_ended();
     let is_gone = match event.r#type() {
         EventType::Added | EventType::Modified => decoded.object.as_ref().is_ok_and(has_ended),
         EventType::Deleted => true,

@@ -280,6 +280,17 @@ impl Pod {
         status.container_statuses.iter().chain(&status.init_container_statuses)
     }
 
+    /// The ends of its containers' runs that the status shows.
+    pub fn terminations(&self) -> impl Iterator<Item = &Terminated> {
+        let states = self.statuses().flat_map(|status| [&status.state, &status.last_state]);
+        states.filter_map(|state| state.terminated.as_ref())
+    }
+
+    /// Whether no container of the pod will run again.
+    pub fn has_ended(&self) -> bool {
+        matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
+    }
+
     /// The status of the container of that name.
     pub fn container_status(&self, name: &str) -> Option<&ContainerStatus> {
         self.statuses().find(|status| status.name == name)

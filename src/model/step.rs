@@ -220,6 +220,11 @@ impl PodTree {
         }
     }
 
+    /// The pod, then its containers.
+    pub fn targets(&self) -> impl Iterator<Item = Target> {
+        std::iter::once(Target::Pod).chain(self.containers.keys().cloned().map(Target::Container))
+    }
+
     /// Sets a value, if that cgroup exists.
     pub fn set(&mut self, target: &Target, setting: Setting) {
         let cgroup = match target {

@@ -21,8 +21,7 @@ pub fn bursts(burst: CpuBurst, pod: &Pod, held: &PodTree, wanted: &PodTree, spec
         let beside = burst.beside(requested.map_or(after, |requested| requested.min(after)));
         Some((target, file.map_burst(|_| beside)))
     };
-    let containers = held.containers.keys().cloned().map(Target::Container);
-    std::iter::once(Target::Pod).chain(containers).filter_map(of).collect()
+    held.targets().filter_map(of).collect()
 }
 
 /// Whether the kubelet reports that it could not write amounts, of whichever generation of the spec.

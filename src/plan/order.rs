@@ -80,16 +80,11 @@ pub(super) fn ordered_writes(observed: &PodTree, desired: &PodTree, page: PageSi
 
 /// The bursts that still differ: those of quotas that stay.
 fn bursts(state: &PodTree, desired: &PodTree) -> impl Iterator<Item = Write> {
-    targets(desired).filter_map(move |target| {
+    desired.targets().filter_map(move |target| {
         let [from, to] = [state, desired].map(|tree| tree.get(&target).and_then(Settings::burst));
         let (from, to) = from.zip(to).filter(|(from, to)| from != to)?;
         Some(Write { target, from, to })
     })
-}
-
-/// The pod, then its containers.
-fn targets(tree: &PodTree) -> impl Iterator<Item = Target> {
-    std::iter::once(Target::Pod).chain(tree.containers.keys().cloned().map(Target::Container))
 }
 
 /// Every limit of a container and the pod's limit above it.
@@ -137,7 +132,7 @@ fn memsw_covers_memory(cgroup: &Settings) -> bool {
 /// in either direction, then shrinking values of the pod.
 fn differing(observed: &PodTree, desired: &PodTree) -> Vec<Write> {
     let mut writes = Vec::new();
-    for target in targets(desired) {
+    for target in desired.targets() {
         let (Some(held), Some(desired)) = (observed.get(&target), desired.get(&target)) else {
             continue;
         };

@@ -38,8 +38,7 @@ impl PodTargets {
         // The pod's files show which quotas the kubelet enforces.
         let in_force = hierarchy(pod, &in_force(pod), traits);
         let declared = in_force.created().tree;
-        let targets = held.containers.keys().cloned().map(Target::Container);
-        for target in targets.chain([Target::Pod]) {
+        for target in held.targets() {
             if let (Some(held), Some(declared)) = (held.get(&target), declared.get(&target)) {
                 self.scope.quotas.learn(live.cgroup_id(&target), held, declared);
             }

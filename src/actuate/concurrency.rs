@@ -7,27 +7,27 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-use tokio::sync::Semaphore;
-
 use crate::slots::Slots;
+use parking_lot::Mutex;
 
-/// How many updates the agent sends to a runtime at once: the runtime starts a process of the OCI runtime for each.
-const RUNTIME_CALLS: usize = 4;
+/// How many updates of one namespace the agent sends to a runtime at once: the runtime starts a process of the OCI runtime for each.
+const RUNTIME_CALLS: u64 = 4;
+/// Slots beside those of a namespace alone: one for another namespace, and one for what cannot wait.
+const OF_OTHERS: u64 = 2;
+const OF_URGENT: u64 = 1;
 /// How many hooks run at once, and how many of these slots are only for evidence.
 const HOOKS: u64 = 6;
 const HOOKS_FOR_EVIDENCE: u64 = 2;
 /// How long the agent does not call a runtime that did not answer.
 const LEAVE_ALONE: Duration = Duration::from_secs(2);
 
-/// The bounds of one agent. The agent never closes these semaphores.
+/// The bounds of one agent. Namespaces share each of them: one whose files or containers are slow delays no other.
 #[derive(Debug)]
 pub struct Concurrency {
     /// For passes that read and write cgroup files.
-    pub(super) kernel: Semaphore,
+    pub(super) kernel: Slots<String>,
     /// For passes that call the runtime.
-    pub(super) runtime: Semaphore,
-    /// For hooks, shared among namespaces.
+    pub(super) runtime: Slots<String>,
     pub(super) hooks: Slots<String>,
     /// Every watch after a shrink holds one more reference.
     pub(super) watches: Arc<()>,
@@ -35,11 +35,11 @@ pub struct Concurrency {
 }
 
 impl Concurrency {
-    /// At most `workers` passes write files at once.
+    /// At most `workers` passes of one namespace write files at once.
     pub fn new(workers: usize) -> Self {
         Self {
-            kernel: Semaphore::new(workers),
-            runtime: Semaphore::new(RUNTIME_CALLS),
+            kernel: Slots::new(workers as u64 + OF_OTHERS, OF_URGENT),
+            runtime: Slots::new(RUNTIME_CALLS + OF_OTHERS, OF_URGENT),
             hooks: Slots::new(HOOKS, HOOKS_FOR_EVIDENCE),
             watches: Arc::default(),
             away: Mutex::default(),
@@ -63,6 +63,22 @@ impl Concurrency {
 mod tests {
     use super::*;
     use crate::slots::Class;
+
+    #[test]
+    fn slow_files_hold_up_only_their_namespace() {
+        for workers in [1, 4, 64] {
+            let kernel = Concurrency::new(workers).kernel;
+            let take = |namespace: &str, class| kernel.take(&namespace.to_owned(), class).ok();
+            let slow: Vec<_> = (0..99).map_while(|_| take("a", Class::Ordinary)).collect();
+            assert!(
+                (workers * 4 / 5..=workers).contains(&slow.len()),
+                "{} of {workers}",
+                slow.len()
+            );
+            let other = take("b", Class::Ordinary);
+            assert!(other.is_some() && take("a", Class::Privileged).is_some(), "{workers}");
+        }
+    }
 
     #[test]
     fn hanging_hooks_hold_up_only_their_namespace() {

@@ -21,11 +21,12 @@ use crate::cgroup::CgroupError;
 use crate::failpoint::failpoint;
 use crate::model::objects::{Pod, PodUid};
 use crate::model::{
-    Bytes, ChangeRecord, MemoryLimit, NodeTraits, Outcome, PodAmounts, PodTree, PodValues, Setting, Settings, Step,
-    Target, Withheld,
+    Bytes, Cause, ChangeRecord, MemoryLimit, NodeTraits, Outcome, PodAmounts, PodTree, PodValues, Setting, Settings,
+    Step, Target, Withheld,
 };
 use crate::plan::Plan;
 use crate::resize::{Act, Answer, Grant, Patch};
+use crate::slots::Class;
 
 /// What a pass writes towards.
 #[derive(Debug, Clone, PartialEq)]
@@ -275,13 +276,23 @@ impl Pass {
         }
     }
 
-    /// Runs a stage on the kernel's files once fewer than the most passes do so.
+    /// Whose slots the pass uses.
+    pub(super) fn user(&self) -> (String, Class) {
+        let namespace = self.job.targets.bound.live().id.namespace.clone();
+        let cause = &self.job.cause;
+        let by_operator = matches!(cause, Cause::Operator { .. } | Cause::Released { .. });
+        let is_urgent = by_operator || cause.is_emergency();
+        (namespace, if is_urgent { Class::Privileged } else { Class::Ordinary })
+    }
+
+    /// Runs a stage on the kernel's files once the pod's namespace has a slot.
     async fn on_files<T: Send + 'static>(
         self: Box<Self>,
         work: impl FnOnce(&mut Self) -> T + Send + 'static,
     ) -> (Box<Self>, T) {
         let node = Arc::clone(&self.node);
-        let _permit = node.concurrency.kernel.acquire().await;
+        let (namespace, class) = self.user();
+        let _slot = node.concurrency.kernel.wait(&namespace, class).await;
         self.blocking(work).await
     }
 

@@ -55,13 +55,14 @@ pub(super) async fn sync(pass: &mut Pass) -> Result<(), Outcome> {
         RuntimeLink::Away(why) => return Err(Outcome::RuntimeOwed(why.clone())),
         RuntimeLink::Found(runtime) => runtime.as_ref(),
     };
-    let _permit = node.concurrency.runtime.acquire().await;
+    let (namespace, class) = pass.user();
+    let _slot = node.concurrency.runtime.wait(&namespace, class).await;
     if let Some(reason) = node.concurrency.runtime_away() {
         return Err(Outcome::RuntimeOwed(reason));
     }
     let steps = spec_steps(runtime, pass)
         .await
-        .map_err(|error| give_up(&node, &error))?;
+        .map_err(|error| give_up(&node, &error, false))?;
     if steps.is_empty() {
         return Ok(());
     }
@@ -74,7 +75,7 @@ pub(super) async fn sync(pass: &mut Pass) -> Result<(), Outcome> {
         }
         if let Err(error) = update_spec(runtime, pass, &step, false).await {
             return Err(if error.is_not_found() || error.is_retryable() {
-                give_up(&node, &error)
+                give_up(&node, &error, true)
             } else {
                 let reason = error.to_string();
                 Outcome::RolledBack(reason)
@@ -151,12 +152,16 @@ async fn update(
     result
 }
 
-fn give_up(node: &Node, error: &RuntimeError) -> Outcome {
+/// Ends a pass whose `update` of a container, or whose question before it, has failed. An update that takes too long or is refused says
+/// something of its container alone.
+fn give_up(node: &Node, error: &RuntimeError, update: bool) -> Outcome {
     if error.is_not_found() {
         return Outcome::Interrupted("a container ended meanwhile".to_owned());
     }
     let reason = error.to_string();
-    node.concurrency.runtime_is_away(reason.clone());
+    if !update || error.is_unreachable() {
+        node.concurrency.runtime_is_away(reason.clone());
+    }
     Outcome::RuntimeOwed(reason)
 }
 
@@ -210,7 +215,8 @@ pub(super) async fn undo(pass: &mut Pass) {
     let RuntimeLink::Found(runtime) = &node.runtime else {
         return;
     };
-    let _permit = node.concurrency.runtime.acquire().await;
+    let (namespace, class) = pass.user();
+    let _slot = node.concurrency.runtime.wait(&namespace, class).await;
     let with_memory = !matches!(pass.done.record.outcome, Outcome::Incomplete(_));
     let told = |record: &StepRecord| match record.change {
         Change::Spec { from, to } if record.error.is_none() => Some((record.target.clone(), from, to)),

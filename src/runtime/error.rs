@@ -38,6 +38,11 @@ impl RuntimeError {
         }
     }
 
+    /// Whether the runtime cannot be reached at all.
+    pub const fn is_unreachable(&self) -> bool {
+        matches!(self.problem, Problem::NoSocket | Problem::Unavailable(_))
+    }
+
     /// Whether the runtime says that the container does not exist, or no longer exists. This is common.
     pub const fn is_not_found(&self) -> bool {
         matches!(self.problem, Problem::NotFound)

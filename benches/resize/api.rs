@@ -18,7 +18,7 @@ use crate::support::bare::BareNode;
 pub(crate) const NODE: &str = "node-1";
 const NAME: &str = "web-1";
 const UID: &str = "0a1b2c3d-0000-4000-8000-000000000081";
-/// The time until a kubelet of 1.36 with containerd had written a cgroup (docs/performance.md).
+/// The time until a kubelet of 1.36 with containerd had written a cgroup.
 const KUBELET: Duration = Duration::from_millis(310);
 /// The pause before a changed recommendation: the agent follows one every five seconds in the long run.
 const BETWEEN: Duration = Duration::from_secs(5);

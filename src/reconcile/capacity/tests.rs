@@ -176,14 +176,43 @@ fn a_pod_that_has_ended_takes_nothing() {
     assert_eq!(capacity.requested, NodeRequests::default());
 }
 
-#[test]
-fn only_granted_memory_is_claimed() {
-    let mut state = pod(list(100, 100));
-    state.live = Some(Arc::new(LivePod {
+/// The pod, running in a cgroup.
+fn running(state: PodState) -> PodState {
+    let live = LivePod {
         id: state.pod.id_with("a"),
         path: CgroupPath::new("/kubepods/poda").unwrap(),
         containers: <_>::default(),
-    }));
+    };
+    PodState {
+        live: Some(Arc::new(live)),
+        ..state
+    }
+}
+
+#[test]
+fn a_pod_claims_all_that_it_requests() {
+    let pod = "
+kind: Pod
+metadata: {name: web, uid: u}
+spec:
+  overhead: {memory: 16Mi}
+  initContainers:
+  - {name: mesh, restartPolicy: Always, resources: {requests: {memory: 32Mi}}}
+  - {name: setup, resources: {requests: {memory: 200Mi}}}
+  containers:
+  - {name: app, resources: {requests: {memory: 64Mi}}}
+";
+    let view = crate::sources::parse_manifests("test", pod).unwrap().view;
+    let pod = Arc::clone(&view.pods[0]);
+    let decision = PodDecision::undecided(&pod);
+    let state = running(PodState::new(pod, decision));
+    let claimed = node(list(1, 1), list(1, 1)).claim(&state).unwrap().request;
+    assert_eq!(claimed, Bytes::new((32 + 200 + 16) << 20));
+}
+
+#[test]
+fn only_granted_memory_is_claimed() {
+    let mut state = running(pod(list(100, 100)));
     state.desired.recommended = Some(recommended(list(100, 10 << 40)));
     let claimed = |state: &PodState| {
         let capacity = NodeCapacity {

@@ -1,7 +1,7 @@
 //! What becomes of one pod's state in single cases.
 
 use super::*;
-use crate::model::{CgroupPath, Change, KubeletVersion, MemoryLimit, Outcome, Resource, Setting, StepRecord};
+use crate::model::{CgroupPath, Change, MemoryLimit, Outcome, Resource, Setting, StepRecord};
 use crate::plan::shrink::FailedShrinks;
 use crate::reconcile::work::PendingRequest;
 use crate::sources::parse_manifests;
@@ -80,36 +80,6 @@ fn saved_state_is_of_one_pod() {
     };
     assert!(described("u1") && described(""));
     assert!(!described("u2"));
-}
-
-#[test]
-fn a_pod_claims_all_that_it_requests() {
-    let pod = "
-kind: Pod
-metadata: {name: web, uid: u}
-spec:
-  overhead: {memory: 16Mi}
-  initContainers:
-  - {name: mesh, restartPolicy: Always, resources: {requests: {memory: 32Mi}}}
-  - {name: setup, resources: {requests: {memory: 200Mi}}}
-  containers:
-  - {name: app, resources: {requests: {memory: 64Mi}}}
-";
-    let view = parse_manifests("test", pod).unwrap().view;
-    let pod = Arc::clone(&view.pods[0]);
-    let decision = PodDecision::undecided(&pod);
-    let mut state = PodState::new(pod, decision);
-    state.live = Some(Arc::new(LivePod {
-        id: PodId {
-            uid: "u".into(),
-            namespace: "default".to_owned(),
-            name: "web".to_owned(),
-        },
-        path: CgroupPath::new("/kubepods/podu").unwrap(),
-        containers: <_>::default(),
-    }));
-    let claimed = state.claim(KubeletVersion::NEWEST).unwrap().request;
-    assert_eq!(claimed, Bytes::new((32 + 200 + 16) << 20));
 }
 
 #[test]

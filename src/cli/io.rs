@@ -98,7 +98,7 @@ pub(super) fn print(page: &Page) -> Result<ControlFlow<()>, Failure> {
     write(&page.shown(has_colours()))
 }
 
-/// Prints a document of programs: JSON, YAML, a manual page or a script. Breaks when the reader has closed the pipe.
+/// Prints a document of programs: JSON, YAML or a script. Breaks when the reader has closed the pipe.
 ///
 /// Errors: standard output cannot be written.
 pub fn print_document(text: &str) -> Result<ControlFlow<()>, Failure> {

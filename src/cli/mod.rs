@@ -6,6 +6,7 @@
 mod agent;
 mod amount;
 mod change;
+mod completions;
 pub mod daemon;
 mod decide;
 mod doctor;
@@ -15,7 +16,6 @@ mod fleet;
 mod get;
 pub mod io;
 mod lint;
-mod man;
 mod oom;
 mod output;
 mod page;
@@ -55,7 +55,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Completions(man::CompletionsArguments),
+    Completions(completions::Arguments),
     /// Says what would be decided for the pods in a file of manifests.
     Decide(decide::ManifestArguments),
     /// Examines the agent and the node, and says how to mend what does not work
@@ -70,7 +70,6 @@ enum Command {
     /// Lists what was done lately, newest last
     History(PodArguments),
     Lint(lint::Arguments),
-    Man(man::Arguments),
     /// Shows the kernel's OOM kills.
     #[command(subcommand)]
     Oom(oom::Command),
@@ -148,13 +147,18 @@ impl From<anyhow::Error> for Failure {
     }
 }
 
+/// The definition of the command line, from which manual pages and completions are made.
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
 /// Runs `vscalectl` with this process's arguments.
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         // clap counts a socket in the environment as an argument, and would not show the help then.
         Err(error) if error.kind() == ErrorKind::MissingSubcommand => {
-            io::print_help(&Cli::command().render_help().to_string());
+            io::print_help(&command().render_help().to_string());
             return ExitCode::from(USAGE);
         }
         Err(error) => error.exit(),
@@ -167,7 +171,7 @@ pub fn main() -> ExitCode {
 
 fn run(Cli { agent, command }: Cli) -> Result<(), Failure> {
     match command {
-        Command::Completions(arguments) => man::completions(&arguments),
+        Command::Completions(arguments) => completions::run(&arguments),
         Command::Decide(arguments) => decide::run(&arguments),
         Command::Doctor(output) => doctor::run(&output, &agent),
         Command::Explain(arguments) => explain::run(&arguments, &agent),
@@ -176,7 +180,6 @@ fn run(Cli { agent, command }: Cli) -> Result<(), Failure> {
         Command::Get(arguments) => get::run(&arguments, &agent),
         Command::History(arguments) => change::history(&arguments, &agent),
         Command::Lint(arguments) => lint::run(&arguments),
-        Command::Man(arguments) => man::run(&arguments),
         Command::Oom(command) => oom::run(&command, &agent),
         Command::Plan(arguments) => plan::run(&arguments),
         Command::Release(arguments) => resize::release(&arguments, &agent),

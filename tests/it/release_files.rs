@@ -155,6 +155,8 @@ fn packages(umask: &str) -> TempDir {
     let bin = programs.path().join(architecture());
     write_program(&bin.join("vscaled"), env!("CARGO_BIN_EXE_vscaled"));
     write_program(&bin.join("vscalectl"), env!("CARGO_BIN_EXE_vscalectl"));
+    // The example, which cargo builds with `--example man`.
+    let man = Path::new(env!("CARGO_BIN_EXE_vscalectl")).with_file_name("examples/man");
     let made = tempfile::tempdir().unwrap();
     let mut package = Command::new("sh");
     package.args(["-c", "umask $0; exec scripts/package \"$@\"", umask]);
@@ -162,6 +164,7 @@ fn packages(umask: &str) -> TempDir {
     package
         .env("VSCALED_RELEASE_URL", "https://files.example/v1")
         .env("VSCALED_HOMEPAGE", "https://home.example")
+        .env("VSCALED_MAN", man)
         .env("HELM", "none");
     output(package.current_dir(SOURCE));
     made

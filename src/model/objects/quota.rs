@@ -3,7 +3,7 @@
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-use super::{ObjectMeta, Pod, SelectorRequirement};
+use super::{LabelSelector, ObjectMeta, Pod, SelectorRequirement};
 use crate::model::{Bytes, MilliCpu, QosClass, Requirements, ResourceList};
 
 /// A quota for cpu and memory. Other resources are dropped.
@@ -22,24 +22,8 @@ pub struct QuotaSpec {
     pub hard: QuotaAmounts,
     /// The quota counts a pod if all scopes match.
     pub scopes: Vec<String>,
-    pub scope_selector: Option<ScopeSelector>,
-}
-
-/// The scopes of a quota with their operators. All must match.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct ScopeSelector {
-    pub match_expressions: Vec<ScopeRequirement>,
-}
-
-/// One scope of a quota.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct ScopeRequirement {
-    pub scope_name: String,
-    /// As in [`SelectorRequirement`].
-    pub operator: String,
-    pub values: Vec<String>,
+    /// Scopes with their operators, in place of labels. All must match.
+    pub scope_selector: Option<LabelSelector>,
 }
 
 /// The amounts that the API server has counted. Absent until it has.
@@ -89,32 +73,28 @@ impl ResourceQuota {
     /// Whether the quota counts a pod (`podMatchesScopeFunc`, kubernetes `pkg/quota/v1/evaluator/core/pods.go`). A scope that no
     /// API server of today knows counts no pod.
     pub fn counts(&self, pod: &Pod) -> bool {
+        let exists = |scope: &String| SelectorRequirement {
+            key: scope.clone(),
+            operator: "Exists".to_owned(),
+            values: Vec::new(),
+        };
         let selector = self.spec.scope_selector.iter();
         let mut requirements = selector.flat_map(|selector| &selector.match_expressions);
-        let mut scopes = self.spec.scopes.iter();
-        scopes.all(|scope| is_in_scope(pod, scope, "Exists", &[]))
-            && requirements.all(|one| is_in_scope(pod, &one.scope_name, &one.operator, &one.values))
+        let mut scopes = self.spec.scopes.iter().map(exists);
+        scopes.all(|scope| is_in_scope(pod, &scope)) && requirements.all(|scope| is_in_scope(pod, scope))
     }
 }
 
-fn is_in_scope(pod: &Pod, scope: &str, operator: &str, values: &[String]) -> bool {
+fn is_in_scope(pod: &Pod, scope: &SelectorRequirement) -> bool {
     let is_best_effort = || pod.qos_class() == QosClass::BestEffort;
     let terminates = || pod.spec.active_deadline_seconds.is_some_and(|seconds| seconds >= 0);
-    match (scope, operator) {
-        ("BestEffort", _) => is_best_effort(),
-        ("NotBestEffort", _) => !is_best_effort(),
-        ("Terminating", _) => terminates(),
-        ("NotTerminating", _) => !terminates(),
-        ("PriorityClass", _) => {
-            let class = &pod.spec.priority_class_name;
-            let requirement = SelectorRequirement {
-                key: String::new(),
-                operator: operator.to_owned(),
-                values: values.to_vec(),
-            };
-            requirement.holds((!class.is_empty()).then_some(class))
-        }
-        ("CrossNamespacePodAffinity", _) => pod.spec.crosses_namespaces,
+    match scope.key.as_str() {
+        "BestEffort" => is_best_effort(),
+        "NotBestEffort" => !is_best_effort(),
+        "Terminating" => terminates(),
+        "NotTerminating" => !terminates(),
+        "PriorityClass" => scope.holds(Some(&pod.spec.priority_class_name).filter(|class| !class.is_empty())),
+        "CrossNamespacePodAffinity" => pod.spec.crosses_namespaces,
         _ => false,
     }
 }

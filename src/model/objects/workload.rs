@@ -119,6 +119,8 @@ pub struct LabelSelector {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SelectorRequirement {
+    /// A label, or a scope of a quota.
+    #[serde(alias = "scopeName")]
     pub key: String,
     /// `In`, `NotIn`, `Exists` or `DoesNotExist`.
     pub operator: String,

@@ -98,12 +98,9 @@ pub(super) fn of_nodes(checks: &Items<Check>) -> Page {
         let title = toned(Tone::Title, nodes.join(", "));
         Page::from(title).then(lines(std::slice::from_ref(&same[0].1)))
     });
-    let all = pages.fold(Page::default(), Page::then);
-    if all.is_empty() {
-        toned(Tone::Good, "all is well").into()
-    } else {
-        all
-    }
+    pages
+        .fold(Page::default(), Page::then)
+        .or(toned(Tone::Good, "all is well"))
 }
 
 /// One paragraph for each check.

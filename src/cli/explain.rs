@@ -45,10 +45,9 @@ pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
         let replies: Vec<_> = futures::stream::iter(pods).buffered(AT_ONCE).try_collect().await?;
         Ok(replies)
     })?;
-    arguments.output.print_list("pods", &replies, || match replies.len() {
-        0 => format!("no pod of {} is known on this node", arguments.pod).into(),
-        _ => Page::joined(replies.iter().map(render)),
-    })
+    let none = format!("no pod of {} is known on this node", arguments.pod);
+    let shown = || Page::joined(replies.iter().map(render)).or(none);
+    arguments.output.print_list("pods", &replies, shown)
 }
 
 /// Everything about one pod.
@@ -128,12 +127,10 @@ const AMOUNTS: [AmountColumn; 9] = [
 fn levels(values: &[Value], width: usize) -> Page {
     let same_level = |a: &Value, b: &Value| (&a.level, &a.name, &a.path) == (&b.level, &b.name, &b.path);
     Page::joined(values.chunk_by(same_level).map(|level| {
-        let Value {
-            level: of, name, path, ..
-        } = &level[0];
-        let title = toned(Tone::Title, format!("{of} {name}").trim_end());
+        let first = &level[0];
+        let title = toned(Tone::Title, format!("{} {}", first.level, first.name).trim_end());
         // In full: people copy the path.
-        let mut page = Page::from(title.then(format!("  {path}")));
+        let mut page = Page::from(title.then(format!("  {}", first.path)));
         let is_shown = |(_, optional, of): &Row| !optional || level.iter().any(|value| !of(value).is_empty());
         let rows: Vec<Row> = ROWS.into_iter().filter(is_shown).collect();
         let mut columns = vec![column("", &rows, |(name, ..)| (*name).to_owned())];

@@ -62,15 +62,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     match &command {
         Command::Doctor(output) => fleet.show(output, "checks", |checks: Items<Check>| doctor::of_nodes(&checks)),
         Command::Explain(explain) => fleet.show(&explain.output, "pods", |replies: Items<ExplainReply>| {
-            let shown = Page::joined(replies.iter().map(|(node, reply)| {
+            let shown = replies.iter().map(|(node, reply)| {
                 let title = toned(Tone::Title, format!("node {node}"));
                 Page::from(title).then(explain::render(reply))
-            }));
-            if shown.is_empty() {
-                "no such pod is known".into()
-            } else {
-                shown
-            }
+            });
+            Page::joined(shown).or("no such pod is known")
         }),
         Command::Export(export) => {
             let pods: Items<Pod> = fleet.items("pods")?;

@@ -173,6 +173,11 @@ impl Page {
         pages.into_iter().reduce(between).unwrap_or_default()
     }
 
+    /// This page, or another one in place of an empty one.
+    pub(super) fn or(self, other: impl Into<Self>) -> Self {
+        if self.is_empty() { other.into() } else { self }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -158,15 +158,8 @@ impl<'a> ShownPod<'a> {
         });
         let files = table::list("LEVEL  FILE  VALUE  PATH", files);
         let steps = self.steps.iter().zip(1..).map(|(step, number)| {
-            let ShownStep {
-                via, target, change, ..
-            } = step;
-            [
-                number.to_string(),
-                via.to_string(),
-                target.to_string(),
-                change.to_string(),
-            ]
+            let [via, target] = [step.via.to_string(), step.target.to_string()];
+            [number.to_string(), via, target, step.change.to_string()]
         });
         let steps = table::list("STEP  VIA  LEVEL  CHANGE", steps).or("nothing to do");
         let title = format!("{}/{} ({})", self.namespace, self.name, self.qos_class);

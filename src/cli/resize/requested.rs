@@ -69,12 +69,7 @@ impl FromArgMatches for RequestedResources {
         }
         for (option, resource, _) in OPTIONS {
             let amounts = occurrences(matches, option);
-            let amount = |amount| Given::Amount {
-                option,
-                resource,
-                amount,
-            };
-            given.extend(amounts.map(|(at, given)| (at, amount(given))));
+            given.extend(amounts.map(|(at, amount)| (at, Given::Amount(option, resource, amount))));
         }
         given.sort_by_key(|(at, _)| *at);
         let containers = assign(given.into_iter().map(|(_, given)| given));
@@ -91,11 +86,7 @@ impl FromArgMatches for RequestedResources {
 /// A part of the command line: the name of a container, or an option with its resource and amount.
 enum Given {
     Container(String),
-    Amount {
-        option: &'static str,
-        resource: Resource,
-        amount: u64,
-    },
+    Amount(&'static str, Resource, u64),
 }
 
 /// The values of an option with their places on the command line.
@@ -124,14 +115,10 @@ fn assign(given: impl Iterator<Item = Given>) -> Result<Vec<NamedRequirements>, 
                 let resources = Requirements::default();
                 containers.push(NamedRequirements { name, resources });
             }
-            Given::Amount { option, .. } if containers.is_empty() => {
+            Given::Amount(option, ..) if containers.is_empty() => {
                 return Err(format!("--{option} is for no container: put -c NAME before it"));
             }
-            Given::Amount {
-                option,
-                resource,
-                amount,
-            } => {
+            Given::Amount(option, resource, amount) => {
                 for NamedRequirements { name, resources } in &mut containers[row..] {
                     let list = match option.ends_with("request") {
                         true => &mut resources.requests,

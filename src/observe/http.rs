@@ -16,12 +16,12 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::ready;
+use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use std::{fmt, io};
 
 use anyhow::{Result, anyhow};
 use http::header::{ACCEPT, ACCEPT_ENCODING, ALLOW, CONTENT_ENCODING, CONTENT_TYPE, HeaderName};
@@ -249,7 +249,15 @@ impl Exposed {
         let fresh = latest.take_if(|latest| latest.at.elapsed() < ENCODE_INTERVAL);
         let encoded = latest.insert(match fresh {
             Some(fresh) => fresh,
-            None => EncodedMetrics::of(&self.registry)?,
+            None => {
+                let mut text = String::new();
+                encode(&mut text, &self.registry)?;
+                EncodedMetrics {
+                    at: Instant::now(),
+                    open_metrics: text.into(),
+                    others: HashMap::new(),
+                }
+            }
         });
         if let Some(text) = encoded.others.get(&(plain, gzip)) {
             return Ok(text.clone());
@@ -263,18 +271,6 @@ impl Exposed {
         }
         encoded.others.insert((plain, gzip), text.clone());
         Ok(text)
-    }
-}
-
-impl EncodedMetrics {
-    fn of(registry: &Registry) -> Result<Self, fmt::Error> {
-        let mut text = String::new();
-        encode(&mut text, registry)?;
-        Ok(Self {
-            at: Instant::now(),
-            open_metrics: text.into(),
-            others: HashMap::new(),
-        })
     }
 }
 

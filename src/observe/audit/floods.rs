@@ -67,12 +67,8 @@ impl Floods {
                 (Topic::Changes(namespace.clone()), User::Namespace(namespace.clone()))
             }
             AuditEvent::Kill(kill) => {
-                let namespace = kill
-                    .facts
-                    .pod
-                    .as_ref()
-                    .map(|pod| pod.namespace.clone())
-                    .unwrap_or_default();
+                let pod = kill.facts.pod.as_ref();
+                let namespace = pod.map(|pod| pod.namespace.clone()).unwrap_or_default();
                 (Topic::Kills(namespace.clone()), User::Namespace(namespace))
             }
             AuditEvent::Refusal(refusal) => {

@@ -17,7 +17,7 @@ mod file;
 mod floods;
 mod line;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -60,13 +60,9 @@ pub struct AuditOptions {
 impl AuditOptions {
     /// The file with operators' changes alone: `audit.operators.jsonl` beside `audit.jsonl`.
     fn of_operators(&self) -> Self {
-        let extension = self
-            .path
-            .extension()
-            .map(|extension| format!(".{}", extension.display()));
-        let path = self
-            .path
-            .with_extension(format!("operators{}", extension.unwrap_or_default()));
+        let extension = self.path.extension().unwrap_or_default();
+        let extension = Path::new("operators").with_extension(extension);
+        let path = self.path.with_extension(extension);
         Self { path, ..self.clone() }
     }
 }

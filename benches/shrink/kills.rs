@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use vscaled::actuate::shrink::{Freezer, lower};
 use vscaled::cgroup::{Cgroup, Hierarchy};
-use vscaled::model::{Bytes, Resource};
+use vscaled::model::Bytes;
 use vscaled::plan::shrink::{RECLAIM_STEP, Reclaim, slack};
 
 use crate::common::{Figures, Samples, Table};
@@ -107,10 +107,7 @@ fn by_hand(tries: usize, checked: bool) -> anyhow::Result<Tally> {
     let mut scene = Scene::churning(MOST, 1);
     let cgroup = Cgroup::open(&Hierarchy::discover(None)?, &scene.app())?;
     let memory = |mebibytes| limit(cgroup.outer().version(), mebibytes);
-    let file = cgroup
-        .outer()
-        .directory(Resource::Memory)
-        .join(memory(ROOMY).file().name());
+    let file = cgroup.outer().memory_dir().path().join(memory(ROOMY).file().name());
     let (mut tally, mut numbers) = (Tally::default(), numbers());
     for _ in 0..tries {
         scene.revive();
@@ -145,7 +142,7 @@ fn by_lowering(tries: usize, way: Way) -> anyhow::Result<Tally> {
     let cgroup = Cgroup::open(&Hierarchy::discover(None)?, &scene.app())?;
     let version = cgroup.outer().version();
     let roomy = limit(version, ROOMY);
-    let file = cgroup.outer().directory(Resource::Memory).join(roomy.file().name());
+    let file = cgroup.outer().memory_dir().path().join(roomy.file().name());
     let state = std::env::temp_dir().join(format!("shrink-{}", std::process::id()));
     fs::create_dir_all(&state)?;
     let freezer = Freezer::below(&state)?;

@@ -1,7 +1,5 @@
 //! One cgroup, held open.
 
-use std::path::Path;
-
 use nix::fcntl::OFlag;
 
 use super::file::{Dir, Inode, if_present};
@@ -78,11 +76,6 @@ impl CgroupDir {
     /// freezers in a hierarchy of their own.
     pub const fn memory_dir(&self) -> &Dir {
         &self.memory
-    }
-
-    /// The directory below a controller's mount, when it was opened.
-    pub fn directory(&self, controller: Resource) -> &Path {
-        self.dir(controller).path()
     }
 
     /// Reads one file; `None` when the cgroup does not have it (the root; `memsw` without swap accounting).

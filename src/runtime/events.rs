@@ -141,13 +141,8 @@ impl EventFollower {
     async fn follow_until_lost(&self, subscribed: &mut bool) -> Lost {
         let mut services = vec![("GetContainerEvents", subscribe_to_cri(self.cri.clone()).boxed())];
         if self.cri.info().await?.kind == RuntimeKind::Containerd {
-            services.insert(
-                0,
-                (
-                    "containerd's Subscribe",
-                    subscribe_to_containerd(self.cri.clone()).boxed(),
-                ),
-            );
+            let opening = subscribe_to_containerd(self.cri.clone()).boxed();
+            services.insert(0, ("containerd's Subscribe", opening));
         }
         for (service, opening) in services {
             match self.forward(service, opening, subscribed).await {

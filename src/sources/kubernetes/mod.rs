@@ -68,8 +68,12 @@ pub struct KubernetesSource {
 #[derive(Debug)]
 struct NamespaceLists {
     vpas: Follower<VerticalPodAutoscaler>,
-    bounds: Option<(Follower<LimitRange>, Follower<HorizontalPodAutoscaler>)>,
-    quotas: Option<Follower<ResourceQuota>>,
+    /// None until a VPA targets the workload of a local pod.
+    bounds: Option<(
+        Follower<LimitRange>,
+        Follower<HorizontalPodAutoscaler>,
+        Follower<ResourceQuota>,
+    )>,
     /// When the last pod left the namespace.
     idle_since: Option<Instant>,
 }
@@ -202,7 +206,9 @@ impl KubernetesSource {
             view.hpas.extend(hpas.into_iter().map(Shared::from));
             match namespace.quotas {
                 Some(quotas) => view.quotas.extend(quotas.into_iter().map(Shared::from)),
-                None if missing.quotas.contains(&name) => drop(view.awaited_quotas.insert(name)),
+                None if missing.bounds.contains(&name) && !namespace.quotas_refused => {
+                    view.awaited_quotas.insert(name);
+                }
                 None => {}
             }
         }
@@ -225,7 +231,6 @@ impl KubernetesSource {
                 let lists = NamespaceLists {
                     vpas: self.follow_in(namespace),
                     bounds: None,
-                    quotas: None,
                     idle_since: None,
                 };
                 self.namespaces.insert(namespace.clone(), lists);
@@ -236,7 +241,7 @@ impl KubernetesSource {
             lists.idle_since = workloads.is_none().then(|| lists.idle_since.unwrap_or(now));
             if let Some(workloads) = workloads {
                 lists.vpas.set_local(workloads);
-                lists.bounds.iter().for_each(|(_, hpas)| hpas.set_local(workloads));
+                lists.bounds.iter().for_each(|(_, hpas, _)| hpas.set_local(workloads));
             }
             lists.idle_since.is_none_or(|since| now < since + LINGER)
         });
@@ -248,16 +253,13 @@ impl KubernetesSource {
     /// Requests missing objects, and forgets unneeded workloads.
     fn request(&mut self, missing: &Missing, now: Instant) {
         for namespace in &missing.bounds {
-            let ranges = self.follow_in(namespace);
-            let hpas = self.follow_in(namespace);
+            let bounds = (
+                self.follow_in(namespace),
+                self.follow_in(namespace),
+                self.follow_in(namespace),
+            );
             if let Some(lists) = self.namespaces.get_mut(namespace) {
-                lists.bounds.get_or_insert((ranges, hpas));
-            }
-        }
-        for namespace in &missing.quotas {
-            let quotas = self.follow_in(namespace);
-            if let Some(lists) = self.namespaces.get_mut(namespace) {
-                lists.quotas.get_or_insert(quotas);
+                lists.bounds.get_or_insert(bounds);
             }
         }
         for key in self.owners.take_due(&missing.owners, &missing.passed, now) {
@@ -286,15 +288,10 @@ impl KubernetesSource {
     fn problems(&self) -> Vec<String> {
         let mut found = vec![problems(&self.pods), problems(&self.node)];
         for lists in self.namespaces.values() {
-            let NamespaceLists {
-                vpas, bounds, quotas, ..
-            } = lists;
-            found.push(problems(vpas));
-            found.extend(quotas.iter().map(problems));
-            let bounds = bounds
-                .iter()
-                .flat_map(|(ranges, hpas)| [problems(ranges), problems(hpas)]);
-            found.extend(bounds);
+            found.push(problems(&lists.vpas));
+            let bounds = lists.bounds.iter();
+            found
+                .extend(bounds.flat_map(|(ranges, hpas, quotas)| [problems(quotas), problems(ranges), problems(hpas)]));
         }
         let (troubles, objects): (Vec<_>, Vec<_>) = found.into_iter().unzip();
         let owners = self.owners.slots.values().filter_map(|slot| slot.problem.as_ref());
@@ -322,14 +319,15 @@ impl NamespaceLists {
     /// The known objects.
     fn known(&self) -> Namespace {
         let bounds = self.bounds.as_ref();
-        let quotas_refused = self.quotas.as_ref().is_some_and(|list| list.read(|list| list.refused));
-        let bounds_refused = bounds.is_some_and(|(ranges, hpas)| is_refused(ranges) || is_refused(hpas));
+        let quotas_refused = bounds.is_some_and(|(.., quotas)| quotas.read(|list| list.refused));
+        let bounds_refused = bounds.is_some_and(|(ranges, hpas, _)| is_refused(ranges) || is_refused(hpas));
+        // Without the right to read quotas any more, those that were read would be held for ever.
+        let quotas = bounds.filter(|_| !quotas_refused);
         Namespace {
             vpas: objects(&self.vpas),
             refused: bounds_refused || is_refused(&self.vpas),
-            bounds: bounds.and_then(|(ranges, hpas)| objects(ranges).zip(objects(hpas))),
-            // Without the right to read quotas any more, those that were read would be held for ever.
-            quotas: self.quotas.as_ref().filter(|_| !quotas_refused).and_then(objects),
+            bounds: bounds.and_then(|(ranges, hpas, _)| objects(ranges).zip(objects(hpas))),
+            quotas: quotas.and_then(|(.., quotas)| objects(quotas)),
             quotas_refused,
         }
     }

@@ -166,7 +166,7 @@ fn quotas_are_waited_for_unless_they_are_refused() {
     let waits = |namespace: &Namespace| {
         let mut missing = Missing::default();
         let known = is_known(&pod, Some(namespace), &both(), &mut missing);
-        assert_eq!(known, missing.quotas.is_empty());
+        assert_eq!(known, missing.bounds.is_empty());
         !known
     };
     assert!(waits(&namespace(None, false)));

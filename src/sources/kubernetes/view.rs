@@ -36,10 +36,8 @@ pub(super) struct Missing {
     pub(super) passed: BTreeSet<OwnerKey>,
     /// Unknown workloads above local pods.
     pub(super) owners: BTreeSet<OwnerKey>,
-    /// Namespaces whose bounds are unknown.
+    /// Namespaces whose bounds or quotas are unknown.
     pub(super) bounds: BTreeSet<String>,
-    /// Namespaces whose quotas are unknown.
-    pub(super) quotas: BTreeSet<String>,
 }
 
 /// Whether a VPA can target a pod: a workload owns it. The Node owns static pods.
@@ -72,12 +70,9 @@ pub(super) fn is_known(pod: &Pod, namespace: Option<&Namespace>, owners: &Owners
         return true;
     }
     let bounded = namespace.bounds.is_some() || namespace.refused;
-    if !bounded {
-        missing.bounds.insert(pod.metadata.namespace.clone());
-    }
     let limited = namespace.quotas.is_some() || namespace.quotas_refused;
-    if !limited {
-        missing.quotas.insert(pod.metadata.namespace.clone());
+    if !(bounded && limited) {
+        missing.bounds.insert(pod.metadata.namespace.clone());
     }
     bounded && limited
 }

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
-use nix::unistd::{SysconfVar, sysconf};
 
 use super::file::{Dir, LONGEST, if_present};
 use super::{Cgroup, CgroupDir, CgroupError, Hierarchy, Reason};
@@ -240,11 +239,9 @@ pub(super) fn read_bytes(dir: &Dir, name: &'static str) -> Result<u64, CgroupErr
     text.parse().map_err(|_| dir.error(name, content()))
 }
 
-/// The unit in which this kernel keeps memory limits: `sysconf(_SC_PAGESIZE)`.
+/// The unit in which this kernel keeps memory limits.
 pub fn page_size() -> PageSize {
-    let bytes = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
-    let bytes = bytes.and_then(|bytes| u64::try_from(bytes).ok());
-    bytes.and_then(PageSize::new).unwrap_or(PageSize::KIB_4)
+    PageSize::new(procfs::page_size()).unwrap_or(PageSize::KIB_4)
 }
 
 /// The value of a field in a file of `name value` lines.

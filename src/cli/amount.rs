@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_has_its_unit_beside_it_and_nothing_else_does() {
+    fn only_memory_has_its_unit_beside_it() {
         let cases = [
             ("memory.max", "201326592", "201326592 (192Mi)"),
             ("memory.max", "max", "max"),

@@ -330,7 +330,7 @@ spec:
     }
 
     #[test]
-    fn kustomize_has_one_component_and_cronjobs_a_template_within() {
+    fn kustomize_has_one_component_for_all() {
         let pods = [
             pod("CronJob", "nightly", "InSync", "1Gi"),
             pod("Deployment", "web", "InSync", "1Gi"),
@@ -365,7 +365,7 @@ spec:
     }
 
     #[test]
-    fn a_vpa_keeps_its_mode_and_what_the_bounds_leave_alone() {
+    fn an_exported_vpa_keeps_mode_and_policies() {
         let mut web = pod("Deployment", "web", "InSync", "1Gi");
         let exported = |web: &Pod| -> Value {
             serde_saphyr::from_str(&export(std::slice::from_ref(web), &[], Format::Vpa).0).unwrap()

@@ -203,7 +203,7 @@ mod tests {
     use std::path::PathBuf;
 
     #[test]
-    fn a_directory_that_is_not_there_yet_will_be_made_and_one_that_cannot_be_is_a_failure() {
+    fn a_missing_directory_is_made_or_fails() {
         let temp = tempfile::tempdir().unwrap();
         let wanted = temp.path().join("a/b");
         let check = Check::new("state directory", usable_directory(&wanted, "x"));
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn every_check_says_what_it_found_and_the_ones_that_are_not_ok_what_to_do() {
+    fn every_check_that_fails_says_what_to_do() {
         let temp = tempfile::tempdir().unwrap();
         let locations = Locations {
             cgroup_root: Some(PathBuf::from("/nowhere")),
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_watches_are_a_warning_with_the_number_to_set() {
+    fn few_watches_warn_with_the_number_to_set() {
         assert_eq!(limits(Ok(()), Some(65536), Some(128)).status, "ok");
         let few = limits(Ok(()), Some(100), Some(128));
         assert!(
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn capabilities_are_named_where_they_are_missing() {
+    fn missing_capabilities_are_named() {
         assert!(missing_in(u64::MAX).is_empty());
         assert_eq!(missing_in(1 << 21), [DAC_OVERRIDE, "CAP_SYSLOG"]);
     }

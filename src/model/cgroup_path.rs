@@ -106,7 +106,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn only_absolute_paths_without_steps_up_are_cgroups() {
+    fn relative_paths_and_steps_up_are_refused() {
         for bad in ["", "kubepods", "/a//b", "/a/", "/a/../b", "/./a", "/..", "//", "/a\0b"] {
             assert_eq!(CgroupPath::new(bad), Err(InvalidPath(bad.to_owned())));
         }
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_below_itself_and_its_ancestors_only() {
+    fn paths_are_below_their_ancestors() {
         let path = CgroupPath::new("/kubepods/burstable").unwrap();
         assert_eq!(path.below(&CgroupPath::root()), Some("kubepods/burstable"));
         assert_eq!(path.below(&CgroupPath::new("/kubepods").unwrap()), Some("burstable"));

@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_quadratic_weight_of_all_shares_is_that_of_the_c_library() {
+    fn quadratic_weights_are_those_of_the_c_library() {
         for shares in CpuShares::MIN.0 + 1..=CpuShares::MAX.0 {
             let l = f64::from(u32::try_from(shares).unwrap()).log2();
             let weight = 10_f64.powf((l * l + 125.0 * l) / 612.0 - 7.0 / 34.0).ceil();
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn both_weight_formulas_agree_with_their_sources() {
+    fn weight_formulas_agree_with_upstream() {
         // mCPU, shares, linear, quadratic: vectors from running upstream's functions.
         let vectors = [
             (2, 2, 1, 1),
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_below_ten_milli_cpus_get_the_kernels_minimum() {
+    fn tiny_cpu_limits_get_the_kernels_minimum() {
         let quota = |milli: Option<u64>| CpuMax::of_limit(milli.map(MilliCpu::new), DEFAULT_CFS_PERIOD_US).quota;
         assert_eq!(quota(Some(5)), CpuQuota::Micros(1000));
         assert_eq!(quota(Some(11)), CpuQuota::Micros(1100));

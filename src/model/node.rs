@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kubelet_versions_are_read_in_every_usual_spelling() {
+    fn kubelet_versions_have_many_spellings() {
         for (text, minor) in [
             ("1.20", 20),
             ("v1.36.2", 36),

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_quantity_is_refused_with_the_text() {
+    fn malformed_quantities_are_quoted() {
         for text in [
             "", "m", ".", "1.2.3", "1x", "1KI", "--1", "1e", "1e+", "0x10", "1 Gi", "NaN", "inf",
         ] {

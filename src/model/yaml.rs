@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_stands_twice_is_named_with_both_lines() {
+    fn a_duplicate_key_is_named_with_both_lines() {
         for (text, expected) in [
             (
                 "a: 1\nb:\n  c: 1\na: 2\n",

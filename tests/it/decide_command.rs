@@ -108,7 +108,7 @@ fn a_file_without_pods_ends_with_code_one_and_says_so() {
 }
 
 #[test]
-fn a_key_that_stands_twice_is_named_with_both_lines() {
+fn a_duplicate_key_is_named_with_both_lines() {
     let output = decide("kind: Pod\nmetadata:\n  name: a\n  namespace: b\n  name: c\n", &[]);
     assert_eq!(output.status.code(), Some(2));
     let said = stderr(&output);

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_may_be_compressed_or_come_from_powershell() {
+    fn logs_may_be_compressed_or_in_utf16() {
         let line = format!("[  123.456789] {UNEXPLAINED}\r\n");
         let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         gzip.write_all(line.as_bytes()).unwrap();

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn values_belong_to_the_containers_named_before_them() {
+    fn values_follow_the_names_of_containers() {
         assert_eq!(
             parsed("-c app --cpu-limit 1 --memory-limit 1Gi -c side --cpu-request 50m"),
             pairs(&[("app", "/1 /1Gi"), ("side", "50m/ /")])

@@ -103,7 +103,7 @@ fn rates_are_those_between_two_answers() {
 }
 
 #[test]
-fn a_limit_is_shown_only_where_the_kernel_has_it() {
+fn only_enforced_limits_are_shown() {
     let node = node(|second| {
         let mut pod = pod("web", second, 120);
         (pod.usage, pod.containers[0].usage) = (None, None);
@@ -115,7 +115,7 @@ fn a_limit_is_shown_only_where_the_kernel_has_it() {
 }
 
 #[test]
-fn a_container_that_started_anew_has_no_rate_yet() {
+fn a_restarted_container_has_no_rate_yet() {
     let node = node(|second| {
         let mut pod = pod("web", second, 120);
         pod.containers[0].id = Some(second.to_string());

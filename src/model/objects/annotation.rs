@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_annotation_of_the_list_is_read_from_its_kind_alone() {
+    fn each_annotation_is_read_from_its_kind_alone() {
         let is_app = |container: &str| container == "app";
         for (kind, form, name) in ALL {
             let name = match form {

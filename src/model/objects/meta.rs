@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_mirror_pod_has_the_uid_of_its_annotation() {
+    fn only_mirror_pods_have_an_annotated_uid() {
         let tenant = || pod("tenant", "a", "own");
         assert_eq!(
             claiming(tenant(), annotation::MIRROR, "Node", VICTIM).cgroup_uid(),
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_describes_a_pod_only_if_all_three_agree() {
+    fn an_object_describes_only_its_own_pod() {
         let id = pod("bank", "payments", "").id_with(VICTIM);
         assert!(pod("bank", "payments", VICTIM).describes(&id) && pod("bank", "payments", "").describes(&id));
         assert!(claiming(pod("bank", "payments", "api"), annotation::MIRROR, "Node", VICTIM).describes(&id));
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_runtime_an_own_uid_counts_before_a_mirror_pod_and_of_two_claims_none() {
+    fn two_claims_of_a_uid_name_no_pod() {
         let own = Arc::new(pod("bank", "payments", VICTIM));
         let mirror = |name: &str| {
             Arc::new(claiming(
@@ -270,7 +270,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_annotation_label_or_owner_makes_a_pod_another_namespaces(
+        fn no_metadata_makes_a_pod_another_namespaces(
             name in prop_oneof![Just("payments".to_owned()), "[a-z]{1,8}"],
             annotations in prop::collection::btree_map(
                 prop_oneof![

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_no_entry_is_refused_with_its_number() {
+    fn a_bad_line_is_refused_with_its_number() {
         for bad in ["X", "X -Xmy", "X -Xmx q", "X flags m", "X -Xmx m g"] {
             let error = add_start_script_variables(format!("# mine\n\n{bad}\n")).unwrap_err();
             assert!(error.starts_with(&format!("line 3: {bad:?} is no entry")), "{error}");

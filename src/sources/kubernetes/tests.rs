@@ -154,7 +154,7 @@ fn owner_chains_end_and_never_circle() {
 }
 
 #[test]
-fn quotas_are_waited_for_unless_they_are_refused() {
+fn pods_wait_for_quotas_unless_refused() {
     let namespace = |quotas: Option<()>, quotas_refused| Namespace {
         vpas: Some(vpa("web")),
         bounds: Some(Default::default()),

@@ -34,7 +34,7 @@ fn flags_stand_in_words_and_in_scripts() {
 }
 
 #[test]
-fn the_last_flag_counts_in_the_order_in_which_the_runtime_reads() {
+fn the_last_flag_that_a_runtime_reads_counts() {
     let java = |name: &str| json!({"name": name, "value": format!("-Xmx{}m -Xms1m", name.len())});
     let all = ["_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"].map(java);
     let container = json!({"command": ["java", "-Xmx1g", "-XX:MaxHeapSize=2g", "App"], "env": all});
@@ -47,7 +47,7 @@ fn the_last_flag_counts_in_the_order_in_which_the_runtime_reads() {
 }
 
 #[test]
-fn what_the_application_gets_is_not_the_runtimes() {
+fn arguments_of_the_application_are_ignored() {
     for words in [
         json!(["java", "-jar", "app.jar", "-Xmx1g"]),
         json!(["java", "-cp", "x", "Main", "-Xmx1g"]),
@@ -59,7 +59,7 @@ fn what_the_application_gets_is_not_the_runtimes() {
 }
 
 #[test]
-fn node_takes_underscores_and_one_dash_and_no_value_in_a_word_of_its_own() {
+fn node_takes_underscores_and_one_dash() {
     for words in [
         json!(["node", "--max-old-space-size", "4096", "server.js"]),
         json!(["node", "--max_old_space_size", "4096", "server.js"]),
@@ -92,7 +92,7 @@ fn node_takes_underscores_and_one_dash_and_no_value_in_a_word_of_its_own() {
 }
 
 #[test]
-fn variables_are_replaced_as_kubelet_and_shell_do() {
+fn references_are_replaced_as_by_the_kubelet() {
     let env = json!([
         {"name": "SIZE", "value": "700"},
         {"name": "HEAP", "value": "$(SIZE)m"},
@@ -127,7 +127,7 @@ fn variables_are_replaced_as_kubelet_and_shell_do() {
 }
 
 #[test]
-fn variables_that_are_settings_are_read_wherever_they_are_set() {
+fn settings_are_read_from_variables_anywhere() {
     let env = json!([
         {"name": "GOMEMLIMIT", "value": "1GiB"},
         {"name": "GOMEMLIMIT", "valueFrom": {"resourceFieldRef": {"resource": "limits.memory"}}},
@@ -153,7 +153,7 @@ fn variables_that_are_settings_are_read_wherever_they_are_set() {
 }
 
 #[test]
-fn quotes_files_and_white_space_are_what_the_runtime_takes_them_for() {
+fn quotes_and_files_are_read_as_runtimes_do() {
     let of = |name: &str, value: &str| found(json!({"env": [{"name": name, "value": value}]}));
     for (name, value, setting) in [
         (
@@ -263,7 +263,7 @@ fn a_script_has_variables_of_its_own() {
 }
 
 #[test]
-fn flags_in_one_word_are_flags_unless_a_runtime_gets_the_word() {
+fn flags_in_one_word_are_read_as_flags() {
     assert_eq!(
         found(json!({"args": ["--java-options", "-Xmx1g -Xms1g"]})),
         ["args -Xmx 1g", "args -Xms 1g"]
@@ -274,7 +274,7 @@ fn flags_in_one_word_are_flags_unless_a_runtime_gets_the_word() {
 }
 
 #[test]
-fn what_the_kubelet_fills_in_is_kept_beside_what_is_written() {
+fn filled_in_values_stand_beside_written_ones() {
     let filled_in = |divisor: Value, resource: &str, resources: Value| {
         let from = json!({"resourceFieldRef": {"resource": resource, "divisor": divisor}});
         let env = json!([{"name": "M", "valueFrom": from}]);

@@ -43,10 +43,6 @@ impl Dir {
                 inode: (stat.st_dev, stat.st_ino),
                 path,
             }),
-            Err(errno) if is_gone(errno) => Err(CgroupError {
-                file: path,
-                reason: Reason::Vanished,
-            }),
             Err(errno) => Err(CgroupError {
                 file: path,
                 reason: refused(errno, "open the directory"),
@@ -73,7 +69,6 @@ impl Dir {
         let reason = match fs::metadata(&self.path) {
             Ok(found) if (found.dev(), found.ino()) == self.inode => return Ok(()),
             Ok(_) => Reason::Recreated,
-            Err(error) if is_gone(errno_of(&error)) => Reason::Vanished,
             Err(error) => refused(errno_of(&error), "look at the directory"),
         };
         let file = self.path.clone();
@@ -233,9 +228,10 @@ pub(super) const fn is_gone(errno: Errno) -> bool {
     matches!(errno, Errno::ENOENT | Errno::ENODEV)
 }
 
-/// The reason for an errno that any call may return.
+/// The reason for an errno that any call about a directory may return.
 pub(super) const fn refused(errno: Errno, call: &'static str) -> Reason {
     match errno {
+        errno if is_gone(errno) => Reason::Vanished,
         Errno::EROFS => Reason::ReadOnly,
         Errno::EACCES | Errno::EPERM => Reason::Denied(errno),
         errno => Reason::Io { call, errno },

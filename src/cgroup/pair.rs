@@ -24,10 +24,7 @@ impl Cgroup {
     ///
     /// Errors: [`CgroupError`]; [`Reason::Vanished`](super::Reason::Vanished) when there is none.
     pub fn open(hierarchy: &Hierarchy, path: &CgroupPath) -> Result<Self, CgroupError> {
-        let is_scope = |path: &CgroupPath| path.name().is_some_and(|name| name.ends_with(".scope"));
-        let scope = path
-            .parent()
-            .filter(|parent| path.name() == Some(INNER) && is_scope(parent));
+        let scope = scope_around(path);
         let outer = CgroupDir::open(hierarchy, scope.as_ref().unwrap_or(path))?;
         let inner = match outer.path().child(INNER) {
             Ok(inner) if is_scope(outer.path()) => match CgroupDir::open(hierarchy, &inner) {
@@ -108,6 +105,16 @@ impl Cgroup {
         first.write(wanted)?;
         second.write(wanted)
     }
+}
+
+/// The scope around crun's inner cgroup, if the path is that of one.
+pub(super) fn scope_around(path: &CgroupPath) -> Option<CgroupPath> {
+    let parent = path.parent()?;
+    (path.name() == Some(INNER) && is_scope(&parent)).then_some(parent)
+}
+
+fn is_scope(path: &CgroupPath) -> bool {
+    path.name().is_some_and(|name| name.ends_with(".scope"))
 }
 
 /// Whether writing `wanted` over `current` lets more through.

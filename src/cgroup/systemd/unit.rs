@@ -1,5 +1,6 @@
 //! The systemd units of cgroups.
 
+use crate::cgroup::pair::scope_around;
 use crate::model::CgroupPath;
 
 /// The name of a slice or scope.
@@ -10,17 +11,11 @@ impl Unit {
     /// The unit of a cgroup: the cgroup's name, or the scope around crun's inner cgroup. `None` where systemd
     /// did not make the cgroup.
     pub fn of(path: &CgroupPath) -> Option<Self> {
-        let name = match path.name()? {
-            "container" => path
-                .parent()?
-                .name()
-                .filter(|name| name.ends_with(".scope"))?
-                .to_owned(),
-            name => name.to_owned(),
-        };
+        let scope = scope_around(path);
+        let name = scope.as_ref().unwrap_or(path).name()?;
         // `<slice>:<runtime>:<id>` is a directory of a runtime that does not use systemd.
         let is_unit = !name.contains(':') && (name.ends_with(".slice") || name.ends_with(".scope"));
-        is_unit.then_some(Self(name))
+        is_unit.then(|| Self(name.to_owned()))
     }
 
     pub fn name(&self) -> &str {

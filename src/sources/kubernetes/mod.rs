@@ -78,8 +78,9 @@ struct NamespaceLists {
     idle_since: Option<Instant>,
 }
 
-fn memory_of<T: Object>() -> ObjectMemory {
-    ObjectMemory::new(T::MEMORY)
+/// The memory for all lists of a kind, with the kind's name.
+fn memory_of<T: Object>() -> (&'static str, ObjectMemory) {
+    (T::plural(), ObjectMemory::new(T::MEMORY))
 }
 
 impl KubernetesSource {
@@ -98,26 +99,13 @@ impl KubernetesSource {
         // Pods that have ended use no resources. A pod that ends leaves the list.
         let here = format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed");
         let itself = format!("metadata.name={node}");
-        let of_pods = memory_of::<Pod>();
+        let (of_pods, of_node) = (ObjectMemory::new(Pod::MEMORY), ObjectMemory::new(Node::MEMORY));
+        let (server, changes) = (|| client.clone(), || Arc::clone(&changed));
         let pods = match kubelet {
-            Some(socket) => follow_kubelet(socket, timing, of_pods.clone(), Arc::clone(&changed)),
-            None => follow(
-                client.clone(),
-                None,
-                &here,
-                timing,
-                of_pods.clone(),
-                Arc::clone(&changed),
-            ),
+            Some(socket) => follow_kubelet(socket, timing, of_pods.clone(), changes()),
+            None => follow(server(), None, &here, timing, of_pods.clone(), changes()),
         };
-        let node = follow(
-            client.clone(),
-            None,
-            &itself,
-            timing,
-            memory_of::<Node>(),
-            Arc::clone(&changed),
-        );
+        let node = follow(server(), None, &itself, timing, of_node, changes());
         let source = Self {
             pods,
             node,
@@ -126,13 +114,10 @@ impl KubernetesSource {
             namespaces: BTreeMap::new(),
             memory: BTreeMap::from([
                 (Pod::plural(), of_pods),
-                (VerticalPodAutoscaler::plural(), memory_of::<VerticalPodAutoscaler>()),
-                (LimitRange::plural(), memory_of::<LimitRange>()),
-                (
-                    HorizontalPodAutoscaler::plural(),
-                    memory_of::<HorizontalPodAutoscaler>(),
-                ),
-                (ResourceQuota::plural(), memory_of::<ResourceQuota>()),
+                memory_of::<VerticalPodAutoscaler>(),
+                memory_of::<LimitRange>(),
+                memory_of::<HorizontalPodAutoscaler>(),
+                memory_of::<ResourceQuota>(),
             ]),
             owners: Owners::new(timing),
             changed,
@@ -310,7 +295,8 @@ impl KubernetesSource {
 
     fn follow_in<T: Object>(&mut self, namespace: &str) -> Follower<T> {
         let (client, changed) = (self.client.clone(), Arc::clone(&self.changed));
-        let memory = self.memory.entry(T::plural()).or_insert_with(memory_of::<T>);
+        let (kind, memory) = memory_of::<T>();
+        let memory = self.memory.entry(kind).or_insert(memory);
         follow(client, Some(namespace), "", self.timing, memory.clone(), changed)
     }
 }

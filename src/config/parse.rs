@@ -154,11 +154,7 @@ pub(super) fn duration<T>(least: &'static str, most: &'static str) -> impl Parse
 where
     T: TryFrom<SignedDuration> + PartialOrd + 'static,
 {
-    let parse = |text: &str| {
-        text.parse()
-            .ok()
-            .and_then(|duration: SignedDuration| T::try_from(duration).ok())
-    };
+    let parse = |text: &str| T::try_from(text.parse::<SignedDuration>().ok()?).ok();
     between("a duration", parse, [least, most])
 }
 

@@ -127,10 +127,8 @@ fn expression(part: &str) -> Option<Expression> {
 
 /// Whether a text is not empty and has only the characters of labels.
 fn fits(text: &str) -> bool {
-    !text.is_empty()
-        && text
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte))
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte);
+    !text.is_empty() && text.bytes().all(is_allowed)
 }
 
 #[cfg(test)]

@@ -100,15 +100,10 @@ fn cells(change: &Change) -> [TextLine; 7] {
 
 /// Whether the same request can still succeed, after a change with this outcome.
 pub(super) fn can_follow(change: &Change) -> bool {
-    let is_final = [
-        "Applied",
-        "Unchanged",
-        "Planned",
-        "RuntimeOwed",
-        "SpecLater",
-        "Infeasible",
-    ];
-    !is_final.contains(&change.outcome.as_str())
+    !matches!(
+        change.outcome.as_str(),
+        "Applied" | "Unchanged" | "Planned" | "RuntimeOwed" | "SpecLater" | "Infeasible"
+    )
 }
 
 /// Whether the change is done and verified.

@@ -10,50 +10,42 @@ pub enum AnnotatedKind {
     Vpa,
 }
 
-/// The names that an annotation has on objects.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
-    /// The name itself.
-    Exact,
-    /// The name with a container's name after it.
-    Prefix,
-}
-
 macro_rules! annotations {
-    ($($(#[$doc:meta])* $kind:ident $form:ident $constant:ident = $name:literal;)*) => {
+    ($($(#[$doc:meta])* $kind:ident $constant:ident = $name:literal;)*) => {
         $($(#[$doc])* pub const $constant: &str = $name;)*
 
-        const ALL: &[(AnnotatedKind, Form, &str)] = &[$((AnnotatedKind::$kind, Form::$form, $name)),*];
+        /// A container's name follows a name that ends with a slash.
+        const ALL: &[(AnnotatedKind, &str)] = &[$((AnnotatedKind::$kind, $name)),*];
     };
 }
 
 annotations! {
     /// `"true"` leaves the pod alone.
-    Pod Exact IGNORE = "vscaled.io/ignore";
+    Pod IGNORE = "vscaled.io/ignore";
     /// Whether the agent acts on the VPA, regardless of its mode: `"true"`, `"false"`, or `"on-trouble"` for pods in trouble alone.
-    Vpa Exact ACT = "vscaled.io/act";
+    Vpa ACT = "vscaled.io/act";
     /// How a memory limit follows its request: `ratio`, `keep`, `request+256Mi` or `request*1.5`.
-    Vpa Exact MEMORY_LIMIT = "vscaled.io/memory-limit";
+    Vpa MEMORY_LIMIT = "vscaled.io/memory-limit";
     /// How a cpu limit follows its request: `ratio`, `keep`, `request+500m` or `request*1.5`.
-    Vpa Exact CPU_LIMIT = "vscaled.io/cpu-limit";
+    Vpa CPU_LIMIT = "vscaled.io/cpu-limit";
     /// The burst of the VPA's pods in percent of their cpu quotas: `0%` to `100%`.
-    Vpa Exact CPU_BURST = "vscaled.io/cpu-burst";
+    Vpa CPU_BURST = "vscaled.io/cpu-burst";
     /// The share of the VPA's pods that changed recommendations go to first, such as `10%`.
-    Vpa Exact CANARY = "vscaled.io/canary";
+    Vpa CANARY = "vscaled.io/canary";
     /// How long the other pods wait after that.
-    Vpa Exact CANARY_BAKE = "vscaled.io/canary-bake";
+    Vpa CANARY_BAKE = "vscaled.io/canary-bake";
     /// On a pod whose kubelet does not resize: the amounts that the agent has applied.
-    Pod Exact APPLIED = "vscaled.io/applied";
+    Pod APPLIED = "vscaled.io/applied";
     /// By VPA's webhook: the containers that its updater considers.
-    Pod Exact OBSERVED = "vpaObservedContainers";
+    Pod OBSERVED = "vpaObservedContainers";
     /// By VPA's updater: `"true"` once the updater resized the pod in place.
-    Pod Exact UPDATED = "vpaInPlaceUpdated";
+    Pod UPDATED = "vpaInPlaceUpdated";
     /// By VPA's webhook: a container's amounts before its startup boost (`StartupCPUBoostAnnotation`, autoscaler
     /// `pkg/utils/annotations`).
-    Pod Prefix BOOST_PREFIX = "vpaCpuStartupBoost/";
+    Pod BOOST_PREFIX = "vpaCpuStartupBoost/";
     /// On a mirror pod: the UID of the static pod (`IsMirrorPod`, kubernetes `pkg/kubelet/types`). The API server resizes no
     /// mirror pod.
-    Pod Exact MIRROR = "kubernetes.io/config.mirror";
+    Pod MIRROR = "kubernetes.io/config.mirror";
 }
 
 /// The variable that replaces an annotation which declared a hook in earlier versions, and the container that the annotation names.
@@ -71,11 +63,11 @@ pub fn is_read(kind: AnnotatedKind, annotation: &str, has_container: impl Fn(&st
     if kind == AnnotatedKind::Pod && former_hook(annotation).is_some_and(is_hook) {
         return true;
     }
-    let mut of_kind = ALL.iter().filter(|(of, ..)| *of == kind);
-    of_kind.any(|(_, form, name)| match (form, annotation.strip_prefix(name)) {
-        (_, None) => false,
-        (Form::Exact, Some(rest)) => rest.is_empty(),
-        (Form::Prefix, Some(container)) => has_container(container),
+    let mut of_kind = ALL.iter().filter(|(of, _)| *of == kind);
+    of_kind.any(|(_, name)| match annotation.strip_prefix(name) {
+        None => false,
+        Some(container) if name.ends_with('/') => has_container(container),
+        Some(rest) => rest.is_empty(),
     })
 }
 
@@ -86,10 +78,10 @@ mod tests {
     #[test]
     fn each_annotation_is_read_from_its_kind_alone() {
         let is_app = |container: &str| container == "app";
-        for (kind, form, name) in ALL {
-            let name = match form {
-                Form::Exact => (*name).to_owned(),
-                Form::Prefix => format!("{name}app"),
+        for (kind, name) in ALL {
+            let name = match name.ends_with('/') {
+                true => format!("{name}app"),
+                false => (*name).to_owned(),
             };
             assert!(is_read(*kind, &name, is_app), "{name}");
             assert!(!is_read(*kind, &format!("{name}x"), is_app), "{name}");

@@ -262,7 +262,7 @@ impl SettingsReader<'_> {
         let known = VARIABLES.iter().find(|(variable, _)| *variable == name);
         match (known, start_scripts::of_variable(name)) {
             (Some((_, option)), _) => self.add(*option, value, source),
-            (None, Some(Reads::Size { option, unit })) if !value.trim_start().starts_with('-') => {
+            (None, Some(Reads::Size(option, unit))) if !value.trim_start().starts_with('-') => {
                 let unit = if value.ends_with(|last: char| last.is_ascii_digit() || last == '}') {
                     unit
                 } else {

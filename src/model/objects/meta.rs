@@ -178,12 +178,9 @@ pub fn pod_of_uid<'a>(pods: impl IntoIterator<Item = &'a Arc<Pod>>, uid: &str) -
     let claimed = pods.into_iter().filter(|pod| pod.cgroup_uid() == uid);
     let (mirrors, own): (Vec<_>, Vec<_>) = claimed.partition(|pod| pod.static_uid().is_some());
     let claimed = if own.is_empty() { mirrors } else { own };
-    let names = |pod: &Pod| (pod.metadata.namespace.clone(), pod.metadata.name.clone());
     let first = *claimed.first()?;
-    claimed
-        .iter()
-        .all(|other| names(other) == names(first))
-        .then_some(first)
+    let same = claimed.iter().all(|other| other.key() == first.key());
+    same.then_some(first)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ pub(super) enum Reads<'a> {
     /// Flags of the runtime.
     Flags,
     /// The value of an option, and the unit of a number without one.
-    Size { option: MemoryOption, unit: &'a str },
+    Size(MemoryOption, &'a str),
 }
 
 static ADDED: OnceLock<String> = OnceLock::new();
@@ -44,9 +44,8 @@ pub(super) fn of_variable(name: &str) -> Option<Reads<'static>> {
     ];
     let mut lines = tables.into_iter().flat_map(str::lines);
     lines.find_map(|line| {
-        entry(line)
-            .filter(|(variable, _)| *variable == name)
-            .map(|(_, reads)| reads)
+        let (variable, reads) = entry(line)?;
+        (variable == name).then_some(reads)
     })
 }
 
@@ -56,24 +55,14 @@ fn is_empty(line: &str) -> bool {
 
 fn entry(line: &str) -> Option<(&str, Reads<'_>)> {
     let mut words = line.split('#').next()?.split_whitespace();
-    let name = words.next()?;
-    let reads = match (words.next()?, words.next()) {
-        ("flags", None) => Reads::Flags,
-        ("flags", Some(_)) => return None,
-        (option, unit) => Reads::Size {
-            option: MemoryOption::named(option)?,
-            unit: unit.unwrap_or(""),
-        },
-    };
-    let (Reads::Flags
-    | Reads::Size {
-        unit: "" | "k" | "m" | "g",
-        ..
-    }) = reads
-    else {
-        return None;
-    };
-    words.next().is_none().then_some((name, reads))
+    match [(); 4].map(|()| words.next()) {
+        [Some(name), Some("flags"), None, None] => Some((name, Reads::Flags)),
+        [Some(name), Some(option), None, None] => Some((name, Reads::Size(MemoryOption::named(option)?, ""))),
+        [Some(name), Some(option), Some(unit @ ("k" | "m" | "g")), None] => {
+            Some((name, Reads::Size(MemoryOption::named(option)?, unit)))
+        }
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -88,10 +77,7 @@ mod tests {
         }
         assert_eq!(
             of_variable("SOLR_HEAP"),
-            Some(Reads::Size {
-                option: MemoryOption::JavaMaxHeap,
-                unit: ""
-            })
+            Some(Reads::Size(MemoryOption::JavaMaxHeap, ""))
         );
         assert_eq!(of_variable("JAVA_OPTS"), Some(Reads::Flags));
         assert_eq!(of_variable("HOME"), None);

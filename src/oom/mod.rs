@@ -42,7 +42,6 @@ pub use kill::{Kill, Level, Limit, LimitUsage};
 pub use log::{NotUnderstood, parse_log, read_log};
 pub use parse::{Event, Parsed, Parser};
 pub use record::{Line, Part};
-pub(crate) use report::shared;
 pub use report::{
     Candidates, Confidence, Evidence, HitLimit, KillFacts, OomReport, OwnWrite, ReportedContainer, ReportedMemory,
     ReportedPod, Role, Victim,

@@ -44,7 +44,7 @@ pub struct OomReport {
     pub evidence: Option<Evidence>,
     pub confidence: Confidence,
     /// The possible victims, with [`Confidence::Ambiguous`].
-    #[serde(default, skip_serializing_if = "<[Victim]>::is_empty", with = "shared")]
+    #[serde(default, skip_serializing_if = "<[Victim]>::is_empty")]
     pub candidates: Candidates,
     /// The number of possible victims beyond [`Self::candidates`].
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -115,24 +115,6 @@ const fn is_zero(count: &u32) -> bool {
 
 /// Possible victims: in a flood many kills share one list.
 pub type Candidates = Arc<[Victim]>;
-
-/// Stores a shared value like an owned one.
-pub(crate) mod shared {
-    use std::sync::Arc;
-
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub(crate) fn serialize<T: Serialize + ?Sized, S: Serializer>(value: &Arc<T>, to: S) -> Result<S::Ok, S::Error> {
-        value.as_ref().serialize(to)
-    }
-
-    pub(crate) fn deserialize<'de, T: ?Sized, D: Deserializer<'de>>(from: D) -> Result<Arc<T>, D::Error>
-    where
-        Box<T>: Deserialize<'de>,
-    {
-        Box::deserialize(from).map(Arc::from)
-    }
-}
 
 /// The agent's own change that a kill is blamed on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -13,7 +13,6 @@ use crate::oom::{HitLimit, KillFacts, OomReport, proto};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, derive_more::From)]
 #[serde(rename_all = "camelCase")]
 pub enum Report {
-    #[serde(with = "crate::oom::shared")]
     #[from(OomReport, Arc<OomReport>)]
     Kill(Arc<OomReport>),
     /// The count of kills whose detail is gone.

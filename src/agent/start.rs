@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::backend::{AgentBackend, record_refusal};
 use super::discovery::{Discovery, DiscoveryLinks};
-use super::oom::{KillWatch, OomLinks, watch_for_kills};
+use super::oom::{KillWatch, watch_for_kills};
 use super::run::Running;
 use super::source_merge::SourceMerge;
 use super::state_directory::StateDirectory;
@@ -55,16 +55,16 @@ const CHANGES: usize = 1024;
 const STALLED: Duration = Duration::from_secs(30);
 
 /// What many tasks need to reach the others.
-struct Channels {
+pub(super) struct Channels {
     /// To the controller.
-    events: mpsc::Sender<Event>,
+    pub(super) events: mpsc::Sender<Event>,
     /// Each change of a pod, for the tasks of the agent.
-    records: broadcast::Sender<Arc<ChangeRecord>>,
+    pub(super) records: broadcast::Sender<Arc<ChangeRecord>>,
     /// The same for callers of the control socket.
-    changes: broadcast::Sender<Arc<proto::Change>>,
-    audit: Audit,
+    pub(super) changes: broadcast::Sender<Arc<proto::Change>>,
+    pub(super) audit: Audit,
     /// Ends every task.
-    stop: CancellationToken,
+    pub(super) stop: CancellationToken,
 }
 
 /// Starts the agent.
@@ -214,17 +214,8 @@ fn report_kills(
     let records = channels.records.subscribe();
     let (reporter, recovered) =
         reporting::start(config, api.map(|api| (api, records)), known, registry, &channels.stop);
-    let links = OomLinks {
-        audit: channels.audit.clone(),
-        reporter: reporter.clone(),
-        recovered,
-        node_pods,
-        records: channels.records.subscribe(),
-        changes: channels.changes.clone(),
-        events: channels.events.clone(),
-        stop: channels.stop.clone(),
-    };
-    (watch_for_kills(config, links, registry), reporter)
+    let log = (reporter.clone(), recovered);
+    (watch_for_kills(config, channels, node_pods, log, registry), reporter)
 }
 
 /// Starts the guard. An agent without one does everything else.

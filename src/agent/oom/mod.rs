@@ -11,17 +11,13 @@ use std::thread::JoinHandle;
 
 use futures::future::FutureExt;
 use prometheus_client::registry::Registry;
-use tokio::sync::{broadcast, mpsc, watch};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::{mpsc, watch};
 
 use self::published::{KillMetrics, Published};
 use self::recorder::{PATIENCE, Recorder};
+use super::start::Channels;
 use crate::config::Config;
-use crate::control::proto;
-use crate::model::ChangeRecord;
-use crate::observe::audit::Audit;
 use crate::oom::watch::{Links, NodePods, start};
-use crate::reconcile::controller::Event;
 use crate::report::Reporter;
 use crate::report::log::Recovered;
 
@@ -29,20 +25,6 @@ pub(super) use published::Kills;
 
 /// So many batches may wait for the recorder; kills that do not fit wait with the watcher.
 const BATCHES: usize = 64;
-
-/// The channels and handles that watching for kills needs.
-#[derive(Debug)]
-pub(super) struct OomLinks {
-    pub(super) node_pods: watch::Receiver<Arc<NodePods>>,
-    pub(super) records: broadcast::Receiver<Arc<ChangeRecord>>,
-    pub(super) changes: broadcast::Sender<Arc<proto::Change>>,
-    pub(super) events: mpsc::Sender<Event>,
-    pub(super) stop: CancellationToken,
-    pub(super) audit: Audit,
-    pub(super) reporter: Reporter,
-    /// The content of the log from an earlier agent.
-    pub(super) recovered: Recovered,
-}
 
 /// The running watcher, as the rest of the agent sees it.
 #[derive(Debug)]
@@ -53,7 +35,7 @@ pub(super) struct KillWatch {
 }
 
 impl KillWatch {
-    /// Waits for the end of the thread. The caller has cancelled [`OomLinks::stop`].
+    /// Waits for the end of the thread. The caller has cancelled [`Channels::stop`].
     pub(super) async fn finish(self) {
         let join = move || self.thread.map(JoinHandle::join).transpose();
         if !matches!(tokio::task::spawn_blocking(join).await, Ok(Ok(_))) {
@@ -62,19 +44,25 @@ impl KillWatch {
     }
 }
 
-/// Starts to watch for kills. An agent that cannot watch does everything else, and reports a problem.
-pub(super) fn watch_for_kills(config: &Config, links: OomLinks, registry: &mut Registry) -> KillWatch {
+/// Starts to watch for kills. An agent that cannot watch does everything else, and reports a problem. The log has the
+/// content from an earlier agent.
+pub(super) fn watch_for_kills(
+    config: &Config,
+    channels: &Channels,
+    node_pods: watch::Receiver<Arc<NodePods>>,
+    (reporter, recovered): (Reporter, Recovered),
+    registry: &mut Registry,
+) -> KillWatch {
     let (batches, taken) = mpsc::channel(BATCHES);
     let (problems, watcher_problems) = watch::channel(Vec::new());
     let published = Published {
-        kills: watch::Sender::new(links.recovered.latest.into()),
-        changes: links.changes,
-        events: links.events,
+        kills: watch::Sender::new(recovered.latest.into()),
+        changes: channels.changes.clone(),
+        events: channels.events.clone(),
         metrics: KillMetrics::register(registry),
-        audit: links.audit,
+        audit: channels.audit.clone(),
     };
     let kills = published.kills.subscribe();
-    let reporter = links.reporter;
     let store = move |reports, checkpoint| {
         let reporter = reporter.clone();
         async move { reporter.commit(reports, Some(checkpoint)).await }.boxed()
@@ -83,7 +71,7 @@ pub(super) fn watch_for_kills(config: &Config, links: OomLinks, registry: &mut R
         store,
         patience: PATIENCE,
         published,
-        node_pods: links.node_pods.clone(),
+        node_pods: node_pods.clone(),
         problem: watch::Sender::default(),
     };
     let recorder_problems = recorder.problem.subscribe();
@@ -91,12 +79,12 @@ pub(super) fn watch_for_kills(config: &Config, links: OomLinks, registry: &mut R
         Links {
             kmsg: config.kmsg.clone(),
             node_name: config.node_name.clone(),
-            checkpoint: links.recovered.checkpoint,
-            pods: links.node_pods,
-            changes: links.records,
+            checkpoint: recovered.checkpoint,
+            pods: node_pods,
+            changes: channels.records.subscribe(),
             batches,
             problems: problems.clone(),
-            stop: links.stop,
+            stop: channels.stop.clone(),
         },
         recorder.run(taken),
     );

@@ -8,7 +8,7 @@
 //! ```
 //! - [`log`]: the file, its bounds, and the pending reports.
 //! - [`Reporter`]: starts it all, stores kills, and waits for the disk, once for many of them.
-//! - [`Deliver`]: a way to a destination, in a task of its own with a [`ReportQueue`] of its own; a dead one delays no other.
+//! - [`ReportQueue`]: the reports of one destination. A task for each takes them, so a dead destination delays no other.
 //! - [`grpc`]: delivery over `proto/vscaled/report/v1`.
 //! - [`outbox`]: all Kubernetes Events, about kills and changes; [`events`]: their texts and the plan for them. Pure.
 //!
@@ -30,4 +30,4 @@ pub use crate::oom::proto;
 pub use content::{Aggregate, Report};
 pub use destination::{Destination, Destinations};
 pub use log::LogStatus;
-pub use reporter::{Deliver, Link, ReportQueue, Reporter};
+pub use reporter::{Link, ReportQueue, Reporter};

@@ -7,13 +7,11 @@
 //! Each destination has a [`ReportQueue`] ([`Reporter::queue`]): the next reports come out of the log, and their acknowledgements go into it.
 
 use std::convert::Infallible;
-use std::fmt;
 use std::mem::take;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures::future::BoxFuture;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -21,7 +19,6 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::Instrument as _;
 
 use super::content::Report;
 use super::destination::Destination;
@@ -39,16 +36,6 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// The longest retry wait, before `Retry-After`.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// A way to a destination. Each runs in a task of its own: one that hangs delays no other.
-pub trait Deliver: fmt::Debug + Send + 'static {
-    /// One of the destinations the log was opened for.
-    fn destination(&self) -> Destination;
-
-    /// Delivers everything in the queue, in order. Retries failures itself. At the end of the agent the reporter drops it at
-    /// any await: the next agent delivers what is not acknowledged then, under the same ids.
-    fn run(self: Box<Self>, queue: ReportQueue) -> BoxFuture<'static, Infallible>;
-}
-
 /// The running tasks of reporting: store kills, and publish the state of each destination. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Reporter {
@@ -59,14 +46,8 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// Starts the task that waits for the disk and one for each destination. Deliveries end with `stop`; the log takes commits
-    /// until [`Self::finish`].
-    pub fn start(
-        log: KillLog,
-        destinations: Vec<Box<dyn Deliver>>,
-        metrics: &ReportMetrics,
-        stop: &CancellationToken,
-    ) -> Self {
+    /// Starts the task that waits for the disk. Deliveries end with `stop`; the log takes commits until [`Self::finish`].
+    pub fn start(log: KillLog, metrics: &ReportMetrics, stop: &CancellationToken) -> Self {
         let stop = stop.child_token();
         let log = SharedLog {
             status: watch::Sender::new(log.status()),
@@ -76,18 +57,12 @@ impl Reporter {
         };
         log.metrics.show_log_status(&log.status.borrow());
         let saving = tokio::spawn(log.clone().keep_saved()).abort_handle();
-        let reporter = Self {
+        Self {
             log,
             stop,
             deliveries: TaskTracker::new(),
             saving,
-        };
-        for deliver in destinations {
-            let destination = deliver.destination();
-            let span = tracing::debug_span!("receiver", name = destination.as_str());
-            reporter.spawn(deliver.run(reporter.queue(destination)).instrument(span));
         }
-        reporter
     }
 
     /// The reports of one of the destinations that the log was opened for. Each destination has one queue.
@@ -105,7 +80,8 @@ impl Reporter {
         queue
     }
 
-    /// Runs a delivery until the reporter ends.
+    /// Runs a delivery until the reporter ends, which drops it at any await: the next agent delivers what is not acknowledged
+    /// then, under the same ids. Each runs in a task of its own: one that hangs delays no other.
     pub fn spawn(&self, delivery: impl Future<Output = Infallible> + Send + 'static) {
         self.deliveries
             .spawn(self.stop.clone().run_until_cancelled_owned(delivery));

@@ -26,7 +26,7 @@ use crate::report::grpc::GrpcDelivery;
 use crate::report::log::{KillLog, Recovered};
 use crate::report::metrics::ReportMetrics;
 use crate::report::outbox::{ChangeEvents, EventPlan, KillEvents, Outbox, PodMetadata, read_memory};
-use crate::report::{Deliver, Destination, Report, Reporter};
+use crate::report::{Destination, Report, Reporter};
 use crate::sources::NodeView;
 
 /// The file with the time of each container's latest Event for the VPA recommender.
@@ -41,13 +41,13 @@ pub(super) fn start(
     registry: &mut Registry,
     stop: &CancellationToken,
 ) -> (Reporter, Recovered) {
-    let grpc = config.report.grpc().map(|options| -> Box<dyn Deliver> {
+    let grpc = config.report.grpc().map(|options| {
         let boot_id = BootId::current().map(|boot| boot.0).unwrap_or_default();
-        Box::new(GrpcDelivery::new(options, config.node_name.clone(), boot_id))
+        GrpcDelivery::new(options, config.node_name.clone(), boot_id)
     });
     let plans = if api.is_some() { event_plans(config) } else { Vec::new() };
     let selected = plans.iter().map(|(destination, _)| *destination);
-    let selected = selected.chain(grpc.iter().map(|grpc| grpc.destination())).collect();
+    let selected = selected.chain(grpc.as_ref().map(|_| Destination::Grpc)).collect();
     let (log, recovered) = KillLog::open(&config.state_dir, config.report.bounds(), selected);
     let metrics = ReportMetrics::register(registry, log.totals());
     if let Some(problem) = &recovered.problem {
@@ -59,7 +59,10 @@ pub(super) fn start(
             "OOM reports are given up: where they were to go is not configured any more"
         );
     }
-    let reporter = Reporter::start(log, Vec::from_iter(grpc), &metrics, stop);
+    let reporter = Reporter::start(log, &metrics, stop);
+    if let Some(grpc) = grpc {
+        reporter.spawn(grpc.run(reporter.queue(Destination::Grpc)));
+    }
     let changes = ChangeEvents::new(EventMetrics::register(registry));
     let Some((client, records)) = api else {
         return (reporter, recovered);

@@ -4,7 +4,6 @@ use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
-use futures::future::{BoxFuture, FutureExt};
 use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint as Target};
 
@@ -15,7 +14,7 @@ use super::session::{Session, Window};
 use crate::pace::Backoff;
 use crate::report::destination::Destination;
 use crate::report::proto::Hello;
-use crate::report::reporter::{Deliver, ReportQueue};
+use crate::report::reporter::ReportQueue;
 
 /// How long connecting may take, TLS included.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -63,6 +62,15 @@ impl GrpcDelivery {
         Self { options, hello }
     }
 
+    /// Delivers everything in the queue, in order, and retries failures.
+    pub async fn run(self, mut queue: ReportQueue) -> Infallible {
+        queue.backoff = Backoff::new(FIRST_WAIT, self.options.longest_wait);
+        loop {
+            let Err(error) = self.once(&mut queue).await;
+            tokio::time::sleep(queue.failed("OOM reports", format!("{error:#}"))).await;
+        }
+    }
+
     async fn once(&self, queue: &mut ReportQueue) -> Result<Infallible> {
         let endpoint = self.options.endpoint.to_string();
         // The timeout of connecting does not cover TLS with a peer that sends nothing.
@@ -104,22 +112,5 @@ impl GrpcDelivery {
             .keep_alive_timeout(PING_ANSWER)
             .keep_alive_while_idle(true);
         target.connect().await.map_err(failed)
-    }
-}
-
-impl Deliver for GrpcDelivery {
-    fn destination(&self) -> Destination {
-        Destination::Grpc
-    }
-
-    fn run(self: Box<Self>, mut queue: ReportQueue) -> BoxFuture<'static, Infallible> {
-        queue.backoff = Backoff::new(FIRST_WAIT, self.options.longest_wait);
-        let deliver = async move {
-            loop {
-                let Err(error) = self.once(&mut queue).await;
-                tokio::time::sleep(queue.failed("OOM reports", format!("{error:#}"))).await;
-            }
-        };
-        deliver.boxed()
     }
 }

@@ -58,7 +58,7 @@ async fn deliver(cluster: &ApiServer, directory: &Path) {
     let kubeconfig = cluster.kubeconfig(User::Admin);
     let metrics = ApiMetrics::register(&mut registry());
     let client = ApiClient::connect(Some(&kubeconfig), metrics).await.unwrap();
-    let station = Station::with(directory, Bounds::default(), Vec::new());
+    let station = Station::with(directory, Bounds::default(), &[Destination::PodEvents], None);
     let plan = Box::new(PodEvents::new(512, Instant::now()));
     let outbox = Outbox {
         client,

@@ -1,13 +1,10 @@
 //! Receivers that work, disconnect and return.
 
-use std::convert::Infallible;
-
-use futures::future::{BoxFuture, FutureExt};
 use vscaled::report::log::Bounds;
-use vscaled::report::{Deliver, Destination, Link, ReportQueue};
+use vscaled::report::{Destination, Link};
 
 use super::receiver::{Manner, Receiver, eventually, socket_in};
-use super::station::{Station, grpc, ids, options};
+use super::station::{Station, ids, options};
 
 #[tokio::test]
 async fn ten_thousand_reports_arrive_once() {
@@ -91,30 +88,18 @@ async fn a_successor_delivers_the_rest() {
     station.finish().await;
 }
 
-/// A receiver that accepts nothing.
-#[derive(Debug)]
-struct Dead;
-
-impl Deliver for Dead {
-    fn destination(&self) -> Destination {
-        Destination::PodEvents
-    }
-
-    fn run(self: Box<Self>, queue: ReportQueue) -> BoxFuture<'static, Infallible> {
-        std::future::pending().inspect(move |_| drop(queue)).boxed()
-    }
-}
-
 #[tokio::test]
 async fn a_dead_destination_delays_no_other() {
     let directory = tempfile::tempdir().unwrap();
     let receiver = Receiver::start(Manner::BySequence).await;
-    let destinations: Vec<Box<dyn Deliver>> = vec![grpc(options(&receiver.address)), Box::new(Dead)];
+    // Nothing takes the queue of Events on pods.
+    let destinations = [Destination::Grpc, Destination::PodEvents];
     let bounds = Bounds {
         max_bytes: 4 << 20,
         max_reports: 1000,
     };
-    let station = Station::with(directory.path(), bounds, destinations);
+    let options = options(&receiver.address);
+    let station = Station::with(directory.path(), bounds, &destinations, Some(options));
     for number in 1..=3000 {
         station.kill(number..=number).await;
     }
@@ -138,7 +123,7 @@ async fn a_dead_destination_delays_no_other() {
 #[tokio::test]
 async fn a_burst_waits_for_the_disk_twice_at_most() {
     let directory = tempfile::tempdir().unwrap();
-    let station = Station::with(directory.path(), Bounds::default(), vec![Box::new(Dead)]);
+    let station = Station::with(directory.path(), Bounds::default(), &[Destination::PodEvents], None);
     let syncs = |station: &Station| station.metric("vscaled_spool_syncs_total");
     eventually("a new log", || syncs(&station) == 1).await;
     let kills: Vec<_> = (1..=50).map(|number| station.kill(number..=number)).collect();

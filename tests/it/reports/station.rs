@@ -13,7 +13,7 @@ use vscaled::oom::{
 use vscaled::report::grpc::{GrpcDelivery, GrpcOptions, TlsFiles};
 use vscaled::report::log::{Bounds, KillLog, Recovered};
 use vscaled::report::metrics::ReportMetrics;
-use vscaled::report::{Deliver, Destination, Destinations, Link, Reporter};
+use vscaled::report::{Destination, Link, Reporter};
 
 use super::receiver::eventually;
 
@@ -37,31 +37,33 @@ pub(super) fn options(address: &str) -> GrpcOptions {
     }
 }
 
-/// A gRPC destination.
-pub(super) fn grpc(options: GrpcOptions) -> Box<dyn Deliver> {
-    Box::new(GrpcDelivery::new(options, "node-1".to_owned(), "boot-1".to_owned()))
-}
-
 impl Station {
     /// Starts a reporter in a directory, with one receiver.
     pub(super) fn start(directory: &TempDir, options: GrpcOptions) -> Self {
-        Self::with(directory.path(), Bounds::default(), vec![grpc(options)])
+        Self::with(directory.path(), Bounds::default(), &[Destination::Grpc], Some(options))
     }
 
-    pub(crate) fn with(directory: &Path, bounds: Bounds, destinations: Vec<Box<dyn Deliver>>) -> Self {
-        let selected: Vec<_> = destinations.iter().map(|one| one.destination()).collect();
-        // Without receivers, the test takes the queue of Events on pods.
-        let first = selected.first().copied().unwrap_or(Destination::PodEvents);
-        let selected: Destinations = selected.into_iter().chain([first]).collect();
-        let (log, recovered) = KillLog::open(directory, bounds, selected);
+    /// Starts a reporter for these destinations, of which one may have a receiver. The test takes the queues of others, or
+    /// leaves them.
+    pub(crate) fn with(
+        directory: &Path,
+        bounds: Bounds,
+        destinations: &[Destination],
+        receiver: Option<GrpcOptions>,
+    ) -> Self {
+        let (log, recovered) = KillLog::open(directory, bounds, destinations.iter().copied().collect());
         let mut registry = Registry::with_prefix("vscaled");
         let metrics = ReportMetrics::register(&mut registry, log.totals());
         let stop = CancellationToken::new();
-        let reporter = Reporter::start(log, destinations, &metrics, &stop);
+        let reporter = Reporter::start(log, &metrics, &stop);
+        if let Some(options) = receiver {
+            let grpc = GrpcDelivery::new(options, "node-1".to_owned(), "boot-1".to_owned());
+            reporter.spawn(grpc.run(reporter.queue(Destination::Grpc)));
+        }
         Self {
             handle: reporter,
             recovered,
-            first,
+            first: destinations[0],
             registry,
             stop,
         }

@@ -17,7 +17,7 @@ use crate::observe::audit::Audit;
 use crate::observe::metrics::register;
 use crate::oom::{Level, OomReport};
 use crate::reconcile::controller::Event;
-use crate::report::log::LATEST;
+use crate::report::log::{LATEST, oldest_of_most};
 
 /// The latest kills, oldest first.
 pub(in crate::agent) type Kills = watch::Receiver<VecDeque<Arc<OomReport>>>;
@@ -52,7 +52,8 @@ impl Published {
         tokio::spawn(async move { events.send(Event::Killed(kill)).await });
         self.kills.send_modify(|kills| {
             if kills.len() == LATEST {
-                kills.pop_front();
+                let lost = oldest_of_most(kills.iter().map(Arc::as_ref));
+                kills.remove(lost);
             }
             kills.push_back(report);
         });

@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 use tokio::sync::{broadcast, watch};
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use crate::config::Config;
 use crate::decide::{self, Index};
@@ -61,7 +62,8 @@ pub(super) fn start(
     }
     let reporter = Reporter::start(log, &metrics, stop);
     if let Some(grpc) = grpc {
-        reporter.spawn(grpc.run(reporter.queue(Destination::Grpc)));
+        let span = tracing::debug_span!("receiver", name = Destination::Grpc.as_str());
+        reporter.spawn(grpc.run(reporter.queue(Destination::Grpc)).instrument(span));
     }
     let changes = ChangeEvents::new(EventMetrics::register(registry));
     let Some((client, records)) = api else {

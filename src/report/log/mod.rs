@@ -43,6 +43,7 @@ use super::destination::{Destination, Destinations};
 use super::reporter::Link;
 use crate::failpoint::failpoint;
 use crate::oom::OomReport;
+use crate::share::places_of_most;
 
 /// The name of the log in the state directory.
 const FILE: &str = "kills.log";
@@ -53,6 +54,12 @@ pub const LATEST: usize = 256;
 /// A report with longer JSON loses its detail. A report that a destination may have received cannot become a count, so one
 /// report must not fill the log.
 const LONGEST_REPORT: u32 = 8 << 10;
+
+/// The place of the kill that too many lose: the oldest of the namespace with most.
+pub fn oldest_of_most<'a>(kills: impl Iterator<Item = &'a OomReport>) -> usize {
+    let namespaces = kills.map(|kill| kill.facts.pod.as_ref().map(|pod| pod.namespace.as_str()));
+    places_of_most(namespaces).map_or(0, |(oldest, _)| oldest)
+}
 
 /// How much the log may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use anyhow::Result;
 use indexmap::IndexSet;
 
-use super::LATEST;
 use super::frame::{Acknowledged, Entry, Stored};
+use super::{LATEST, oldest_of_most};
 use crate::oom::OomReport;
 use crate::report::content::Report;
 use crate::report::destination::{Destination, Destinations, from_bits};
@@ -132,7 +132,11 @@ impl State {
             self.latest.insert(number, Arc::clone(kill));
         }
         if self.latest.len() > LATEST {
-            self.latest.pop_first();
+            let kills = self.latest.values().map(Arc::as_ref);
+            let lost = self.latest.keys().nth(oldest_of_most(kills)).copied();
+            if let Some(number) = lost {
+                self.latest.remove(&number);
+            }
         }
         if !slot.pending.is_empty() {
             self.slots.insert(number, slot);

@@ -109,7 +109,7 @@ const MODULES: &[Module] = &[
     ),
     effects("config", &["decide", "model", "observe", "report", "runtime"]),
     effects("guard", &["actuate", "cgroup", "model", "share"]),
-    effects("sources", &["descriptors", "kubernetes", "model", "pace"]),
+    effects("sources", &["descriptors", "kubernetes", "model", "pace", "slots"]),
     effects(
         "reconcile",
         &[

@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -32,6 +32,7 @@ use crate::kubernetes::{
 use crate::model::objects::{
     HorizontalPodAutoscaler, LimitRange, Node, Owner, Pod, ResourceQuota, Shared, VerticalPodAutoscaler,
 };
+use crate::slots::{Class, Slots};
 use owners::{OwnerKey, Owners};
 use view::{Missing, Namespace};
 
@@ -41,8 +42,9 @@ const QUIET: Duration = Duration::from_millis(1);
 /// How long the lists of a namespace stay after its last pod has left. A new pod often arrives soon.
 const LINGER: Duration = Duration::from_secs(5 * 60);
 
-/// Requests for workloads under way at once: those of tenants' pods must not keep the calls of operators waiting.
-const AT_ONCE: usize = 4;
+/// Requests for workloads under way at once, shared among namespaces: those of tenants' pods must not keep the calls of operators
+/// waiting.
+const AT_ONCE: u64 = 5;
 
 /// The most objects of one list in the problems.
 const MOST_PROBLEMS: usize = 20;
@@ -59,7 +61,7 @@ pub struct KubernetesSource {
     memory: BTreeMap<&'static str, ObjectMemory>,
     owners: Owners,
     changed: Arc<Notify>,
-    permits: Arc<Semaphore>,
+    requests: Slots<String>,
     /// Requested workloads and the answers.
     answers: JoinSet<(OwnerKey, Result<Option<Owner>, ApiError>)>,
     sender: watch::Sender<Arc<SourceState>>,
@@ -121,7 +123,7 @@ impl KubernetesSource {
             ]),
             owners: Owners::new(timing),
             changed,
-            permits: Arc::new(Semaphore::new(AT_ONCE)),
+            requests: Slots::new(AT_ONCE, 0),
             answers: JoinSet::new(),
             sender,
         };
@@ -237,21 +239,24 @@ impl KubernetesSource {
 
     /// Requests missing objects, and forgets unneeded workloads.
     fn request(&mut self, missing: &Missing, now: Instant) {
+        let unfollowed = |lists: &NamespaceLists| lists.bounds.is_none();
         for namespace in &missing.bounds {
+            if !self.namespaces.get(namespace).is_some_and(unfollowed) {
+                continue;
+            }
             let bounds = (
                 self.follow_in(namespace),
                 self.follow_in(namespace),
                 self.follow_in(namespace),
             );
             if let Some(lists) = self.namespaces.get_mut(namespace) {
-                lists.bounds.get_or_insert(bounds);
+                lists.bounds = Some(bounds);
             }
         }
         for key in self.owners.take_due(&missing.owners, &missing.passed, now) {
-            let (client, permits) = (self.client.clone(), Arc::clone(&self.permits));
+            let (client, requests) = (self.client.clone(), self.requests.clone());
             self.answers.spawn(async move {
-                // The semaphore is never closed.
-                let _permit = permits.acquire().await;
+                let _slot = requests.wait(&key.namespace, Class::Ordinary).await;
                 let answer = owners::fetch(&client, &key).await;
                 (key, answer)
             });

@@ -8,6 +8,7 @@ use crate::actuate::{KnownFrom, Node, RuntimeLink, hook_problems};
 use crate::config::{Config, MEND_API_VERSION};
 use crate::control::ControlError;
 use crate::doctor::{Check, Found, Locations, MEND_RUNTIME, local};
+use crate::model::OBSERVING;
 use crate::model::{CgroupVersion, Driver};
 use crate::reconcile::controller::AgentSnapshot;
 use crate::reconcile::pod::PodState;

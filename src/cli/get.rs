@@ -4,7 +4,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use super::output::{Output, optional, or_dash};
-use super::page::{Page, TextLine, Tone, problem, toned, word};
+use super::page::{Page, TextLine, problem, word};
 use super::table::{self, Table};
 use super::{Failure, agent::Agent, amount, time};
 use crate::control::proto::{Container, Override, Pod};

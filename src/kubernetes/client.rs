@@ -4,6 +4,7 @@
 //! The client repeats no call that the API server has accepted: the caller knows how long to wait and what has changed
 //! meanwhile. While the API server asks for a pause, the client refuses every call at once with the answer that asked for it.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;

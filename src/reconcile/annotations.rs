@@ -161,12 +161,12 @@ impl PatchOrder {
         self.namespaces.retain(|namespace, turns| {
             turns.latest + LONGEST_WAIT > now || notes.keys().any(|pod| pod.namespace == *namespace)
         });
-        let turn = |pod: &'_ PodId| {
+        let turns = notes.keys().map(|pod| {
             let turns = self.namespaces.get(&pod.namespace);
             let due = self.pods.get(pod).copied().max(turns.map(|turns| turns.until));
             (due.unwrap_or(now).max(now), turns.map(|turns| turns.latest), pod)
-        };
-        let (at, _, pod) = notes.keys().map(turn).min()?;
+        });
+        let (at, _, pod) = turns.min()?;
         Some((at, pod.clone()))
     }
 

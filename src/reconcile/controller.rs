@@ -252,7 +252,7 @@ impl Controller {
                     None => self.take_source_problems(problems),
                 }
                 // An error: the sources have ended.
-                drop(decided.send(began.elapsed()));
+                decided.send(began.elapsed()).unwrap_or_default();
             }
             Event::Config(config) => {
                 self.config = *config;

@@ -91,7 +91,7 @@ impl PodState {
         let step = self.work.next_step(now.instant);
         step.or_else(|| self.no_room.is_some().then(|| ROOM_AWAITED.to_owned()))
             .or_else(|| self.shrink.next_step(now.wall))
-            .or_else(|| self.is_announcing().then(|| HOOK_AWAITED.to_owned()))
+            .or_else(|| self.hooks.is_announcing().then(|| HOOK_AWAITED.to_owned()))
             .or_else(|| self.drift.next_step(now.wall))
             .or_else(|| self.resize.next_step(&self.pod))
             .or_else(|| self.desired.override_next_step())

@@ -43,7 +43,7 @@ fn start(config: Config, arguments: RunArguments) -> Result<()> {
     let filter = log::init(config.log_format, &config.log_level)?;
     let runtime = Builder::new_current_thread()
         // The work waits for the kernel, on threads of its own, and for the runtime.
-        .max_blocking_threads(config.workers + 8)
+        .max_blocking_threads(config.workers + 10)
         .enable_all()
         .build()?;
     runtime.block_on(vscaled::agent::run(config, arguments, filter))?;

@@ -1,8 +1,8 @@
 //! Bounds how much the agent does at once, and remembers that the runtime does not answer.
 //!
 //! Kernel writes and runtime calls have separate bounds: a runtime that is slow or hangs never delays the files of another
-//! pod. After a call without an answer the agent calls the runtime again only some time later, so that the passes which find
-//! it gone do not each wait for its deadline.
+//! pod. After a question without an answer, or updates of two namespaces, the agent calls the runtime again only some time later, so
+//! that the passes which find it gone do not each wait for its deadline.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,7 +31,16 @@ pub struct Concurrency {
     pub(super) hooks: Slots<String>,
     /// Every watch after a shrink holds one more reference.
     pub(super) watches: Arc<()>,
-    away: Mutex<Option<(Instant, String)>>,
+    away: Mutex<Away>,
+}
+
+/// What the agent knows of a runtime that does not answer.
+#[derive(Debug, Default)]
+struct Away {
+    /// Until when the agent does not call it, and why.
+    until: Option<(Instant, String)>,
+    /// The namespace of the latest update that took too long.
+    late: Option<String>,
 }
 
 impl Concurrency {
@@ -48,13 +57,25 @@ impl Concurrency {
 
     /// Notes that the runtime did not answer.
     pub(super) fn runtime_is_away(&self, why: String) {
-        *self.away.lock() = Some((Instant::now() + LEAVE_ALONE, why));
+        self.away.lock().until = Some((Instant::now() + LEAVE_ALONE, why));
+    }
+
+    /// Notes that an update of a container has ended, `late` if it took too long. That may be the container's fault; where updates of
+    /// two namespaces take too long one after the other, it is the runtime's.
+    pub(super) fn update_ended(&self, namespace: &str, late: Option<String>) {
+        let mut away = self.away.lock();
+        let before = away.late.take();
+        let Some(why) = late else { return };
+        if before.is_some_and(|before| before != namespace) {
+            away.until = Some((Instant::now() + LEAVE_ALONE, why));
+        }
+        away.late = Some(namespace.to_owned());
     }
 
     /// Why the agent does not call the runtime now.
     pub(super) fn runtime_away(&self) -> Option<String> {
         let away = self.away.lock();
-        let (until, why) = away.as_ref()?;
+        let (until, why) = away.until.as_ref()?;
         (Instant::now() < *until).then(|| why.clone())
     }
 }
@@ -78,6 +99,20 @@ mod tests {
             let other = take("b", Class::Ordinary);
             assert!(other.is_some() && take("a", Class::Privileged).is_some(), "{workers}");
         }
+    }
+
+    #[test]
+    fn a_slow_update_suspends_none_of_other_namespaces() {
+        let concurrency = Concurrency::new(4);
+        let late = || Some("late".to_owned());
+        concurrency.update_ended("a", late());
+        concurrency.update_ended("a", late());
+        assert_eq!(concurrency.runtime_away(), None);
+        concurrency.update_ended("b", None);
+        concurrency.update_ended("b", late());
+        assert_eq!(concurrency.runtime_away(), None, "another one was in time");
+        concurrency.update_ended("a", late());
+        assert_eq!(concurrency.runtime_away(), late(), "the runtime is late for everybody");
     }
 
     #[test]

@@ -25,6 +25,9 @@ pub async fn stored_specs(node: &Node, live: &LivePod) -> BTreeMap<String, CriRe
     let RuntimeLink::Found(runtime) = &node.runtime else {
         return specs;
     };
+    if node.concurrency.runtime_away().is_some() {
+        return specs;
+    }
     for (name, answer) in fetch_containers(runtime.as_ref(), live, live.containers.keys()).await {
         match answer {
             Ok(stored) => specs.extend(stored.map(|stored| (name.clone(), stored))),
@@ -73,7 +76,10 @@ pub(super) async fn sync(pass: &mut Pass) -> Result<(), Outcome> {
                 "a limit was grown in an emergency meanwhile; the next pass updates the runtime".to_owned(),
             ));
         }
-        if let Err(error) = update_spec(runtime, pass, &step, false).await {
+        let updated = update_spec(runtime, pass, &step, false).await;
+        let late = updated.as_ref().err().filter(|error| error.is_late());
+        node.concurrency.update_ended(&namespace, late.map(ToString::to_string));
+        if let Err(error) = updated {
             return Err(if error.is_not_found() || error.is_retryable() {
                 give_up(&node, &error, true)
             } else {

@@ -28,6 +28,9 @@ use crate::reconcile::pod::{PodState, ended_early, not_running};
 use crate::reconcile::work::OperatorRequest;
 use crate::resize::Facts;
 
+/// Dry runs at once: each asks the controller and the runtime, and who may only read may ask for all pods.
+const PREVIEWS: usize = 8;
+
 /// The service at the control socket.
 #[derive(Debug, Clone)]
 pub(super) struct AgentBackend {
@@ -176,9 +179,8 @@ impl AgentBackend {
         let containers: Vec<String> = containers.map(|container| container.name.clone()).collect();
         let pods = (request.pod, request.selector, request.namespace);
         if request.dry_run {
-            // One after the other: each asks the controller and the runtime, and who may only read may ask for all pods.
             let preview = |pod| self.preview(pod, wanted.clone());
-            return self.change_each(pods, false, &containers, 1, preview).await;
+            return self.change_each(pods, false, &containers, PREVIEWS, preview).await;
         }
         let resize = |pod| self.change(caller, pod, OperatorRequest::Override(wanted.clone()));
         self.change_each(pods, false, &containers, usize::MAX, resize).await

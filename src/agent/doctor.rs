@@ -130,7 +130,11 @@ async fn hooks(node: &Node, pods: &[PodState]) -> Option<Check> {
         named.collect::<Vec<_>>()
     }));
     let problems = problems.await.concat();
-    let found = format!("{} hooks cannot run, such as {}", problems.len(), problems.first()?);
+    let found = format!(
+        "hooks that cannot run: {}, such as {}",
+        problems.len(),
+        problems.first()?
+    );
     let problem = Check::warn(found, "vscalectl explain POD names each of them");
     Some(Check::new("hooks", Err(problem)))
 }

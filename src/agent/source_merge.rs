@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::select_all;
@@ -12,6 +13,8 @@ use crate::sources::{NodeView, SourceState};
 
 /// After a view, the controller takes other events for at least so many times as long as it took to decide.
 const REST_FACTOR: u32 = 2;
+/// No rest follows what is shorter than a timer's resolution.
+const SHORT: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
 pub(super) struct SourceMerge {
@@ -40,7 +43,9 @@ impl SourceMerge {
             }
             // An error: the controller has ended, or waits for no time.
             let took = took.await.unwrap_or_default();
-            tokio::time::sleep(took * REST_FACTOR).await;
+            if took > SHORT {
+                tokio::time::sleep(took * REST_FACTOR).await;
+            }
             // Cancel-safe: a change stays marked until `merged_view` reads it.
             let changes = self.sources.iter_mut().map(|source| source.changed().boxed());
             if select_all(changes).await.0.is_err() {

@@ -115,7 +115,7 @@ pub struct Config {
     /// How long the container runtime may take for one update (100ms to 5m); calls that only read get 2s at most.
     #[arg(long, default_value = "10s", value_parser = duration::<Duration>("100ms", "5m"))]
     pub runtime_timeout: Duration,
-    /// How many pods of one namespace have a pass at the same time, while no other has one (1 to 64).
+    /// At most how many pods of one namespace have a pass at the same time (1 to 64).
     #[arg(long, default_value = "4", value_parser = number::<usize>("1", "64"))]
     pub workers: usize,
     /// Where reports of OOM kills go.

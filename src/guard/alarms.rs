@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::notifications::AlarmFd;
+use crate::model::CgroupVersion;
 
 /// Fixed alarms, in percent of the limit.
 const FIXED: [u64; 3] = [50, 75, 90];
@@ -21,8 +22,10 @@ const QUARTERS: [u64; 3] = [1, 2, 3];
 const CLOSEST: u64 = 1 << 20;
 /// The least time between two orders of alarms.
 const ANEW: Duration = Duration::from_secs(1);
-/// Alarms that ring more often than this within [`ANEW`] are noise.
+/// Alarms that ring more often than this within [`ANEW`] are noise. Readings by the clock come up to 50 times a second.
 const NOISE: u32 = 20;
+/// The same of notices that the kernel reclaims at a limit, of which each costs one reading.
+const NOISE_OF_RECLAIM: u32 = 50;
 /// For how long the guard reads a container with noisy alarms by the clock.
 const NOISY: Duration = Duration::from_secs(10);
 
@@ -69,13 +72,18 @@ impl Alarms {
         now < self.noisy
     }
 
-    pub(super) fn note_alarm(&mut self, now: Duration) {
+    /// Notes that the kernel has woken the guard.
+    pub(super) fn note_alarm(&mut self, now: Duration, version: CgroupVersion) {
         let (count, since) = &mut self.rang;
         if now.saturating_sub(*since) > ANEW {
             (*count, *since) = (0, now);
         }
         *count += 1;
-        if *count > NOISE {
+        let most = match version {
+            CgroupVersion::V1 => NOISE,
+            CgroupVersion::V2 => NOISE_OF_RECLAIM,
+        };
+        if *count > most {
             self.latest = None;
             self.noisy = now + NOISY;
         }
@@ -153,7 +161,7 @@ mod tests {
     fn constant_alarms_are_removed_for_a_while() {
         let mut alarms = resting(120 * MIB);
         for _ in 0..=NOISE {
-            alarms.note_alarm(at(20));
+            alarms.note_alarm(at(20), CgroupVersion::V1);
         }
         assert_eq!(alarms.next(LIMIT, 120 * MIB), None);
         assert_eq!(alarms.wanted(at(29), LIMIT, 120 * MIB), None);
@@ -164,7 +172,7 @@ mod tests {
     fn alarms_that_ring_now_and_then_stay() {
         let mut alarms = resting(120 * MIB);
         for second in 0..100 {
-            alarms.note_alarm(at(20 + 2 * second));
+            alarms.note_alarm(at(20 + 2 * second), CgroupVersion::V1);
         }
         assert!(alarms.next(LIMIT, 120 * MIB).is_some());
     }

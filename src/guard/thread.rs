@@ -228,7 +228,7 @@ impl Worker {
                 notified = watched.due > now + AGAIN;
             }
             if notified {
-                watched.alarms.note_alarm(now);
+                watched.alarms.note_alarm(now, version);
             }
             self.check_cpu(watched);
             if !notified && (watched.can_wait(now, of_all) || watched.next() > now) {

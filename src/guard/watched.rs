@@ -381,14 +381,14 @@ mod tests {
                 fs::write(root.path().join("pod/app/memory.events"), format!("max {reclaims}\n")).unwrap();
                 for token in notifications.wait(Duration::ZERO).unwrap() {
                     assert_eq!(token, watched.token);
-                    watched.alarms.note_alarm(now);
+                    watched.alarms.note_alarm(now, CgroupVersion::V2);
                     wakes += 1;
                 }
             }
             wakes
         };
         let (first, noisy) = (wakes(&mut watched, second), wakes(&mut watched, second * 10));
-        assert!(first < 30 && noisy == 0, "{first} {noisy}");
+        assert!(first < 60 && noisy == 0, "{first} {noisy}");
         assert!(
             wakes(&mut watched, second * 11) > 0,
             "after a while the guard listens again"

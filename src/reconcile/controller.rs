@@ -233,7 +233,7 @@ impl Controller {
                 None => break,
             }
         }
-        self.store.changed = true;
+        self.store.changed |= self.store.wakes_at().is_some();
         self.store.save(saved(&self.pods, self.config.observe_only));
         self.store.finish().await;
         self.requests.answer_once(std::future::ready(())).await;

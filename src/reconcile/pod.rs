@@ -18,7 +18,7 @@ use super::shrink::{ShrinkEnd, ShrinkState};
 use super::store::{SavedPod, SavedTargets};
 use super::work::WorkItem;
 use crate::decide::PodDecision;
-use crate::model::objects::{Pod, PodId};
+use crate::model::objects::{Pod, PodId, ResizePhase};
 use crate::model::{Cause, LivePod, PodAmounts, Reason};
 use crate::resize::{Progress, Resize};
 
@@ -129,7 +129,10 @@ impl PodState {
                 described: None,
                 ..saved
             };
-            let is_same = was.map(undescribed) == is.map(undescribed) && before.pod.spec == self.pod.spec;
+            let same_resize = ResizePhase::of(&before.pod) == ResizePhase::of(&self.pod)
+                && before.pod.resizes_in_place() == self.pod.resizes_in_place();
+            let is_same =
+                was.map(undescribed) == is.map(undescribed) && before.pod.spec == self.pod.spec && same_resize;
             effects.push(if is_same {
                 Effect::SaveDescription
             } else {

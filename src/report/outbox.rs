@@ -160,9 +160,9 @@ impl ChangeEvents {
         if self.messages.len() <= QUEUE {
             return;
         }
-        let namespaces = self.messages.iter().map(|message| message.subject.namespace());
-        if let Some((_, newest)) = places_of_most(namespaces) {
-            self.messages.remove(newest);
+        let newest_first = self.messages.iter().rev();
+        if let Some((newest, _)) = places_of_most(newest_first.map(|message| message.subject.namespace())) {
+            self.messages.remove(self.messages.len() - 1 - newest);
             self.metrics.count(EventOutcome::Lost, 1);
         }
     }

@@ -43,6 +43,11 @@ impl RuntimeError {
         matches!(self.problem, Problem::NoSocket | Problem::Unavailable(_))
     }
 
+    /// Whether the runtime did not answer in time.
+    pub const fn is_late(&self) -> bool {
+        matches!(self.problem, Problem::Deadline { .. })
+    }
+
     /// Whether the runtime says that the container does not exist, or no longer exists. This is common.
     pub const fn is_not_found(&self) -> bool {
         matches!(self.problem, Problem::NotFound)

@@ -177,16 +177,13 @@ fn a_pod_that_has_ended_takes_nothing() {
 }
 
 /// The pod, running in a cgroup.
-fn running(state: PodState) -> PodState {
-    let live = LivePod {
+fn running(mut state: PodState) -> PodState {
+    state.live = Some(Arc::new(LivePod {
         id: state.pod.id_with("a"),
         path: CgroupPath::new("/kubepods/poda").unwrap(),
         containers: <_>::default(),
-    };
-    PodState {
-        live: Some(Arc::new(live)),
-        ..state
-    }
+    }));
+    state
 }
 
 #[test]

@@ -90,17 +90,22 @@ fn one_of_each_name<'a>(pods: &'a [Arc<Pod>], inventory: &Inventory) -> BTreeMap
     chosen
 }
 
-/// Whether two views have the same pods with the same containers: an edit of anything else needs no discovery, which asks the
-/// runtime for all of them.
+/// Whether two views have the same pods with the same containers, specs and resizes: an edit of anything else needs no discovery,
+/// which asks the runtime for all of them.
 fn have_same_containers(before: &[Arc<Pod>], after: &[Arc<Pod>]) -> bool {
     let containers = |pod: &Pod| -> Vec<String> {
-        let of_spec = pod.spec.containers.iter().map(|container| container.name.clone());
         let statuses = pod.statuses();
-        let of_status = statuses.map(|status| format!("{:?} {}", status.bare_id(), status.state.running.is_some()));
-        of_spec.chain(of_status).collect()
+        let of_status = statuses.map(|status| {
+            let (id, runs) = (status.bare_id(), status.state.running.is_some());
+            format!("{id:?} {runs} {:?}", status.resources)
+        });
+        of_status.collect()
     };
     let same = |(before, after): (&Arc<Pod>, &Arc<Pod>)| {
-        let same_pod = || before.cgroup_uid() == after.cgroup_uid() && before.key() == after.key();
+        let same_pod = || {
+            let same_name = before.cgroup_uid() == after.cgroup_uid() && before.key() == after.key();
+            same_name && before.spec == after.spec && ResizePhase::of(before) == ResizePhase::of(after)
+        };
         Arc::ptr_eq(before, after) || (same_pod() && containers(before) == containers(after))
     };
     before.len() == after.len() && before.iter().zip(after).all(same)

@@ -115,7 +115,7 @@ pub(crate) enum PodInput {
 pub(crate) enum Effect {
     /// The saved part of the state has changed.
     SaveState,
-    /// Of the saved part, only what sources say of the pod has changed, and its spec is the same.
+    /// Of the saved part, only what sources say of the pod has changed, and neither its spec nor its resize.
     SaveDescription,
     /// The limits that the guard watches, or may grow, have changed.
     WatchGuard,

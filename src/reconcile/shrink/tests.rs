@@ -186,14 +186,14 @@ fn a_put_off_limit_waits_for_its_turn() {
     assert!(tried.killed(&container("app"), at(4)).is_some());
     assert_eq!(tried.progress(at(5)), Some(Progress::Undone));
     // Another recommendation: what is left alone stays so for as long as before.
-    tried.put_off(&[(container("app"), BEFORE)], at(6));
+    tried.backoffs.put_off(&[(container("app"), BEFORE)], at(6));
     assert_eq!(tried.retry_at, Some(at(124)));
     assert_eq!(
         tried.progress(at(125)),
         Some(Progress::Waits),
         "then it needs a turn again"
     );
-    tried.put_off(&[(container("app"), BEFORE)], at(126));
+    tried.backoffs.put_off(&[(container("app"), BEFORE)], at(126));
     tried.begin_turn(at(127));
     assert_eq!(tried.backoffs.next(at(127)), None);
 }
@@ -202,7 +202,7 @@ fn a_put_off_limit_waits_for_its_turn() {
 #[test]
 fn a_good_end_of_an_earlier_shrink_ends_no_wait() {
     let mut shrink_state = lowered(7, &[container("app")]);
-    shrink_state.put_off(&[(container("app"), BEFORE)], at(0));
+    shrink_state.backoffs.put_off(&[(container("app"), BEFORE)], at(0));
     assert_eq!(shrink_state.watch_ended(7, Verdict::Kept, at(60)), Some(Ok(())));
     assert_eq!(shrink_state.progress(at(61)), Some(Progress::Waits));
     assert_eq!(shrink_state.backoffs.holds(at(61)).len(), 1);

@@ -356,7 +356,7 @@ async fn annotations_run_no_hooks() {
     assert!(
         hooks[1]
             .found
-            .starts_with("2 hooks cannot run, such as test/web metadata.annotations["),
+            .starts_with("hooks that cannot run: 2, such as test/web metadata.annotations["),
         "{hooks:?}"
     );
 }

@@ -112,7 +112,7 @@ async fn an_impossible_signal_is_named_early() {
     }
     let check = check.unwrap();
     assert!(
-        check.starts_with("warn: 3 hooks cannot run, such as test/web hook "),
+        check.starts_with("warn: hooks that cannot run: 3, such as test/web hook "),
         "{check}"
     );
     // Everything is as the message said.
@@ -175,5 +175,8 @@ async fn hooks_without_a_runtime_are_refused() {
     let (notes, check) = scene.hook_messages().await;
     let why = "hook before-shrink in container app: there is no container runtime to run it";
     assert_eq!(notes, [why]);
-    assert_eq!(check, Some(format!("warn: 1 hooks cannot run, such as test/web {why}")));
+    assert_eq!(
+        check,
+        Some(format!("warn: hooks that cannot run: 1, such as test/web {why}"))
+    );
 }

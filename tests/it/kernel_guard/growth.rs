@@ -110,7 +110,7 @@ async fn a_process_short_of_its_limit_is_left_alone() {
     let scene = Scene::guarded("4Gi").await;
     let mut process = scene.takes(20, 80);
     assert!(matches!(process.wait(), End::Satisfied(_)));
-    std::thread::sleep(std::time::Duration::from_millis(500));
+    std::thread::sleep(Duration::from_millis(500));
     assert!(process.lives());
     assert!(scene.by_the_guard().await.is_empty());
     assert_eq!(scene.limit(), 128);

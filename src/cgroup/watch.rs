@@ -31,11 +31,11 @@ pub enum Notice<K = Identity> {
     Overflow,
 }
 
-/// Watches files of cgroups. The key of a file is its cgroup's identity, or the caller's own.
+/// Watches files of cgroups. The key of a file is its cgroup's identity, or the caller's own. A file may have several keys.
 #[derive(Debug)]
 pub struct Watch<K = Identity> {
     inotify: Inotify,
-    files: HashMap<WatchDescriptor, K>,
+    files: HashMap<WatchDescriptor, Vec<K>>,
 }
 
 impl Watch {
@@ -85,15 +85,19 @@ impl<K: Copy + PartialEq> Watch<K> {
         let flags = AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_DELETE_SELF;
         let watch = self.inotify.add_watch(&path, flags);
         let watch = watch.map_err(|errno| dir.failed(name, errno, "watch the file"))?;
-        self.files.insert(watch, key);
+        let keys = self.files.entry(watch).or_default();
+        if !keys.contains(&key) {
+            keys.push(key);
+        }
         Ok(())
     }
 
     /// Stops watching the files with this key, and drops their queued notices.
     pub fn remove(&mut self, key: K) {
         let inotify = &self.inotify;
-        self.files.retain(|watch, of| {
-            if *of != key {
+        self.files.retain(|watch, keys| {
+            keys.retain(|of| *of != key);
+            if !keys.is_empty() {
                 return true;
             }
             match inotify.rm_watch(*watch) {
@@ -112,7 +116,7 @@ impl<K: Copy + PartialEq> Watch<K> {
         let mut notices = Vec::new();
         loop {
             match self.inotify.read_events() {
-                Ok(events) => notices.extend(events.iter().filter_map(|event| self.notice(event))),
+                Ok(events) => events.iter().for_each(|event| self.note(event, &mut notices)),
                 Err(Errno::EAGAIN) => break,
                 Err(Errno::EINTR) => {}
                 Err(errno) => return Err(errno),
@@ -131,15 +135,14 @@ impl<K: Copy + PartialEq> Watch<K> {
         async_fd(self)
     }
 
-    fn notice(&mut self, event: &InotifyEvent) -> Option<Notice<K>> {
+    fn note(&mut self, event: &InotifyEvent, notices: &mut Vec<Notice<K>>) {
         if event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW) {
-            return Some(Notice::Overflow);
-        }
-        if event.mask.contains(AddWatchFlags::IN_IGNORED) {
+            notices.push(Notice::Overflow);
+        } else if event.mask.contains(AddWatchFlags::IN_IGNORED) {
             self.files.remove(&event.wd);
-            return None;
+        } else if let Some(keys) = self.files.get(&event.wd) {
+            notices.extend(keys.iter().copied().map(Notice::Changed));
         }
-        self.files.get(&event.wd).copied().map(Notice::Changed)
     }
 }
 

@@ -100,13 +100,16 @@ impl Notifications {
         Ok(tokens)
     }
 
-    /// Has the kernel notify when it reclaims at the container's limit (v2), until that is noise, or when a process writes the
-    /// limit (v1).
+    /// Has the kernel notify when it reclaims at the container's limit or at its pod's (v2), until that is noise, or when a process
+    /// writes the limit (v1). Where both limits are the same, the kernel reaches the pod's first, and counts that for the pod alone.
     pub(super) fn subscribe(&mut self, watched: &mut Watched, now: Duration) {
         let outer = watched.cgroup.outer();
-        let (file, is_noise) = match outer.version() {
-            CgroupVersion::V1 => (ControlFile::MemoryLimit.name(), false),
-            CgroupVersion::V2 => ("memory.events", watched.alarms.are_noisy(now)),
+        let (names, is_noise) = match outer.version() {
+            CgroupVersion::V1 => (&[ControlFile::MemoryLimit.name()][..], false),
+            CgroupVersion::V2 => (
+                &["memory.events", "../memory.events"][..],
+                watched.alarms.are_noisy(now),
+            ),
         };
         let Some(files) = self.files.as_mut().filter(|_| watched.subscribed == is_noise) else {
             return;
@@ -116,10 +119,13 @@ impl Notifications {
             watched.subscribed = false;
             return;
         }
-        let added = files.add_file(outer.memory_dir(), file, watched.token);
-        watched.subscribed = added
-            .inspect_err(|error| tracing::debug!(%error, "no notifications; reading by the clock"))
-            .is_ok();
+        let mut names = names.iter();
+        let added = names.try_for_each(|name| files.add_file(outer.memory_dir(), name, watched.token));
+        if let Err(error) = &added {
+            tracing::debug!(%error, "no notifications; reading by the clock");
+            files.remove(watched.token);
+        }
+        watched.subscribed = added.is_ok();
     }
 
     /// Ends the notices about a container.

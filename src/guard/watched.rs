@@ -396,6 +396,17 @@ mod tests {
     }
 
     #[test]
+    fn reclaim_at_the_pods_limit_wakes_the_guard() {
+        let root = tempfile::tempdir().unwrap();
+        let mut watched = watched(root.path());
+        let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).unwrap();
+        let mut notifications = Notifications::new(&Arc::new(wake)).unwrap();
+        notifications.subscribe(&mut watched, Duration::ZERO);
+        fs::write(root.path().join("pod/memory.events"), "max 1\n").unwrap();
+        assert_eq!(notifications.wait(Duration::ZERO).unwrap(), [watched.token]);
+    }
+
+    #[test]
     fn an_ended_container_is_left_alone() {
         let root = tempfile::tempdir().unwrap();
         let seconds = Duration::from_secs;

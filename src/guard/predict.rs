@@ -24,13 +24,15 @@ const LEAST_REACTION: Duration = Duration::from_millis(40);
 const LONGEST_REACTION: Duration = Duration::from_millis(400);
 /// The fastest sudden growth that the waits between readings allow for.
 const SUDDEN: BytesPerSecond = 2 << 30;
+/// The same where use is at the limit with reclaimable memory: the kernel has to reclaim what the container takes.
+const SUDDEN_AT_LIMIT: BytesPerSecond = 512 << 20;
 /// The shortest time between two readings of a container whose use grows.
 const QUICKEST: Duration = Duration::from_millis(1);
 /// The time between two readings after use passed an alarm: enough for a rate.
 pub(super) const AGAIN: Duration = Duration::from_millis(2);
 /// The shortest time between two readings of a container whose use does not grow.
 const RESTING: Duration = Duration::from_millis(10);
-/// The shortest time where use is at the limit with reclaimable memory: reclaiming slows growth down.
+/// The shortest time where use is at the limit with reclaimable memory.
 const RECLAIMING: Duration = Duration::from_millis(20);
 /// The longest time between two readings for which the rate of unreclaimable memory is known.
 const FOLLOWED: Duration = Duration::from_secs(1);
@@ -108,6 +110,11 @@ pub const fn near(limit: u64, usage: u64) -> bool {
     limit.saturating_sub(usage) <= limit / NEAR
 }
 
+/// Whether use is at the limit: what the container takes then comes out of reclaimable memory, and use as a whole does not move.
+pub const fn is_pinned(limit: u64, usage: u64) -> bool {
+    limit.saturating_sub(usage) < limit / 64
+}
+
 impl Track {
     /// The rate of growth at the latest reading.
     pub const fn rate(&self) -> BytesPerSecond {
@@ -154,12 +161,12 @@ impl Track {
 
 /// How long the limit cannot be reached.
 fn wait(reading: Reading, pace: Pace, rate: BytesPerSecond, room: u64, reach: u64) -> Duration {
-    let pinned = reading.limit.saturating_sub(reading.usage) < reading.limit / 64;
+    let pinned = is_pinned(reading.limit, reading.usage);
     let untold = match pace.tripwire {
         Some(wire) if reading.usage < wire => LONGEST,
         // Half of the time: the other half is for two readings and a write.
         _ if pinned && pace.notifies_of_reclaim => LONGEST / 5,
-        _ if pinned => time_for(room / 2, SUDDEN).clamp(RECLAIMING, LONGEST / 10),
+        _ if pinned => time_for(room / 2, SUDDEN_AT_LIMIT).clamp(RECLAIMING, LONGEST / 10),
         _ => time_for(room / 2, SUDDEN).max(RESTING),
     };
     let seen = time_for(room.saturating_sub(reach) / 2, rate).max(QUICKEST);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::alarms::Alarms;
 use super::notifications::Token;
-use super::predict::{LONGEST, Pace, Reading, Track, Verdict, near};
+use super::predict::{LONGEST, Pace, Reading, Track, Verdict, is_pinned, near};
 use super::throttle::Throttling;
 use super::watchlist::{Guarded, GuardedPod, Terms};
 use crate::cgroup::{Cgroup, CgroupError};
@@ -192,13 +192,20 @@ impl Watched {
     }
 
     /// Whether the next reading can wait: use did not grow fast, the latest reading is not old, and all pods together have taken
-    /// and given back less memory than the container would need to come close to its limit.
+    /// and given back less memory than the container would need to come close to its limit. At the limit, what a container takes moves
+    /// no use, because the kernel reclaims page cache for it: v2 notifies of that, and v1 where use passes an alarm on the way there.
     pub(super) fn can_wait(&mut self, now: Duration, of_all: Option<u64>) -> bool {
         let (Some(of_all), Some(at_reading), Some((reading, wait))) = (of_all, self.latest.of_all, self.latest.reading)
         else {
             return false;
         };
-        let has_alarm = wait >= LONGEST && self.alarms.next(reading.limit, reading.usage).is_some();
+        let has_alarm = self.alarms.next(reading.limit, reading.usage).is_some();
+        let notifies_of_reclaim = self.subscribed && self.cgroup.outer().version() == CgroupVersion::V2;
+        let comes_to_limit = is_pinned(reading.limit, reading.usage.saturating_add(self.latest.slack));
+        if comes_to_limit && !has_alarm && !notifies_of_reclaim {
+            return false;
+        }
+        let has_alarm = wait >= LONGEST && has_alarm;
         let announced = has_alarm && self.subscribed && self.lent.limit.is_none();
         let itself = if announced { ANNOUNCED } else { ITSELF };
         let quiet = !self.latest.grows
@@ -365,6 +372,14 @@ mod tests {
         assert!(watched.can_wait(later, Some(of_all + (24 << 20))));
         assert!(!watched.can_wait(later, Some(of_all + (25 << 20))));
         assert!(!watched.can_wait(later, None));
+        let full = Reading {
+            usage: 128 << 20,
+            ..reading
+        };
+        watched.latest.reading = Some((full, Duration::from_millis(20)));
+        assert!(!watched.can_wait(later, Some(of_all)), "page cache gives way to growth");
+        watched.subscribed = true;
+        assert!(watched.can_wait(later, Some(of_all)), "the kernel tells of that");
     }
 
     #[test]

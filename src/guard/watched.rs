@@ -202,7 +202,11 @@ impl Watched {
         let has_alarm = self.alarms.next(reading.limit, reading.usage).is_some();
         let notifies_of_reclaim = self.subscribed && self.cgroup.outer().version() == CgroupVersion::V2;
         let comes_to_limit = is_pinned(reading.limit, reading.usage.saturating_add(self.latest.slack));
-        if comes_to_limit && !has_alarm && !notifies_of_reclaim {
+        // A container without page cache takes nothing that use does not show.
+        let has_cache = reading
+            .reclaimable
+            .is_none_or(|reclaimable| reclaimable > reading.limit / 64);
+        if comes_to_limit && has_cache && !has_alarm && !notifies_of_reclaim {
             return false;
         }
         let has_alarm = wait >= LONGEST && has_alarm;
@@ -380,6 +384,13 @@ mod tests {
         assert!(!watched.can_wait(later, Some(of_all)), "page cache gives way to growth");
         watched.subscribed = true;
         assert!(watched.can_wait(later, Some(of_all)), "the kernel tells of that");
+        watched.subscribed = false;
+        let without_cache = Reading {
+            reclaimable: Some(0),
+            ..full
+        };
+        watched.latest.reading = Some((without_cache, Duration::from_millis(20)));
+        assert!(watched.can_wait(later, Some(of_all)), "there is none to give way");
     }
 
     #[test]

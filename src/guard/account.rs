@@ -8,6 +8,7 @@ use std::time::Duration;
 use procfs::{Current, Meminfo};
 
 use super::budgets::{Refusal, RefusalKind};
+use super::predict::is_pinned;
 use super::watchlist::Claim;
 use crate::actuate::Node;
 use crate::cgroup::{Cgroup, CgroupDir, CgroupError, Hierarchy};
@@ -47,6 +48,13 @@ impl Account {
         let before = self.sampled.replace(usage).unwrap_or(usage);
         self.moved = self.moved.saturating_add(usage.abs_diff(before));
         Some(self.moved)
+    }
+
+    /// Whether all pods together are at their limit: what one takes then comes out of the page cache of others, and their use does not
+    /// move.
+    pub(super) fn is_full(&self) -> bool {
+        let limit = self.root.as_ref().and_then(|root| root.memory_limit().ok());
+        matches!((limit, self.sampled), (Some(MemoryLimit::Bytes(limit)), Some(used)) if is_pinned(limit, used))
     }
 
     /// The memory that the guard may grant to a container of this pod: available memory, or the room under the

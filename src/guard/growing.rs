@@ -92,7 +92,8 @@ impl Worker {
             Err(refusal) => refusal,
         };
         self.refuse(watched, &refusal, Some(describe(need)));
-        if let RefusalKind::Ceiling | RefusalKind::Pod = refusal.kind {
+        if let RefusalKind::Ceiling | RefusalKind::Pod | RefusalKind::PodBudget | RefusalKind::NodeBudget = refusal.kind
+        {
             watched.due = self.now() + AT_CEILING;
         }
         self.request_evidence(node, &handles, watched, need);
@@ -128,14 +129,13 @@ impl Worker {
         ceiling: Bytes,
         need: &Need,
     ) -> Result<Bytes, Refusal> {
+        if ceiling <= need.limit {
+            return Err(Refusal::ceiling(ceiling));
+        }
         let (now, pod, of) = (self.now(), &watched.pod, watched.of());
         let reserve = self.settings.reserve;
         let memory = self.account.read(&node.hierarchy, now, &of.pod.uid, reserve)?;
-        let bound = if ceiling > need.limit {
-            pod.growable.bound(node, handles, &of.container, ceiling)?
-        } else {
-            None
-        };
+        let bound = pod.growable.bound(node, handles, &of.container, ceiling)?;
         match bound.filter(|bound| bound.left <= ceiling) {
             Some(PodBound { limit: of_pod, left }) if left.get() < need.limit.get() + UNIT => {
                 let left = mib(left);

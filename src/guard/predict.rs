@@ -25,7 +25,7 @@ const LONGEST_REACTION: Duration = Duration::from_millis(400);
 /// The fastest sudden growth that the waits between readings allow for.
 const SUDDEN: BytesPerSecond = 2 << 30;
 /// The same where use is at the limit with reclaimable memory: the kernel has to reclaim what the container takes.
-const SUDDEN_AT_LIMIT: BytesPerSecond = 512 << 20;
+pub(super) const SUDDEN_AT_LIMIT: BytesPerSecond = 512 << 20;
 /// The shortest time between two readings of a container whose use grows.
 const QUICKEST: Duration = Duration::from_millis(1);
 /// The time between two readings after use passed an alarm: enough for a rate.
@@ -165,7 +165,8 @@ fn wait(reading: Reading, pace: Pace, rate: BytesPerSecond, room: u64, reach: u6
     let untold = match pace.tripwire {
         Some(wire) if reading.usage < wire => LONGEST,
         // Half of the time: the other half is for two readings and a write.
-        _ if pinned && pace.notifies_of_reclaim => LONGEST / 5,
+        // Without page cache the first notice comes with the kill.
+        _ if pinned && pace.notifies_of_reclaim && room > reading.limit / CLOSE => LONGEST / 5,
         _ if pinned => time_for(room / 2, SUDDEN_AT_LIMIT).clamp(RECLAIMING, LONGEST / 10),
         _ => time_for(room / 2, SUDDEN).max(RESTING),
     };

@@ -219,6 +219,7 @@ impl Worker {
     fn check_due(&mut self, notified: &[Token]) {
         let Some(node) = self.node.clone() else { return };
         let (now, of_all, version) = (self.now(), self.account.movement_of_all(), node.traits.version);
+        let full = self.account.is_full();
         let mut containers = std::mem::take(&mut self.containers);
         for watched in &mut containers {
             let mut notified = notified.contains(&watched.token);
@@ -231,7 +232,7 @@ impl Worker {
                 watched.alarms.note_alarm(now, version);
             }
             self.check_cpu(watched);
-            if !notified && (watched.can_wait(now, of_all) || watched.next() > now) {
+            if !notified && (watched.can_wait(now, of_all, full) || watched.next() > now) {
                 continue;
             }
             self.notifications.subscribe(watched, now);

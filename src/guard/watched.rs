@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::alarms::Alarms;
 use super::notifications::Token;
-use super::predict::{LONGEST, Pace, Reading, Track, Verdict, is_pinned, near};
+use super::predict::{LONGEST, Pace, Reading, SUDDEN_AT_LIMIT, Track, Verdict, is_pinned, near};
+use super::rate::time_for;
 use super::throttle::Throttling;
 use super::watchlist::{Guarded, GuardedPod, Terms};
 use crate::cgroup::{Cgroup, CgroupError};
@@ -118,7 +119,7 @@ impl Watched {
         }
         self.lent.limit = lent;
         if self.terms.memory != terms.memory {
-            (self.refused, self.due) = (None, now);
+            (self.refused, self.due, self.latest.of_all) = (None, now, None);
         }
         if self.terms.evidence != terms.evidence {
             self.due = now;
@@ -194,24 +195,27 @@ impl Watched {
     /// Whether the next reading can wait: use did not grow fast, the latest reading is not old, and all pods together have taken
     /// and given back less memory than the container would need to come close to its limit. At the limit, what a container takes moves
     /// no use, because the kernel reclaims page cache for it: v2 notifies of that, and v1 where use passes an alarm on the way there.
-    pub(super) fn can_wait(&mut self, now: Duration, of_all: Option<u64>) -> bool {
+    /// Where all pods together are `full`, the page cache of others gives way as well.
+    pub(super) fn can_wait(&mut self, now: Duration, of_all: Option<u64>, full: bool) -> bool {
         let (Some(of_all), Some(at_reading), Some((reading, wait))) = (of_all, self.latest.of_all, self.latest.reading)
         else {
             return false;
         };
-        let has_alarm = self.alarms.next(reading.limit, reading.usage).is_some();
+        let has_tripwire = self.alarms.next(reading.limit, reading.usage).is_some();
         let notifies_of_reclaim = self.subscribed && self.cgroup.outer().version() == CgroupVersion::V2;
         let comes_to_limit = is_pinned(reading.limit, reading.usage.saturating_add(self.latest.slack));
         // A container without page cache takes nothing that use does not show.
         let has_cache = reading
             .reclaimable
             .is_none_or(|reclaimable| reclaimable > reading.limit / 64);
-        if comes_to_limit && has_cache && !has_alarm && !notifies_of_reclaim {
+        if comes_to_limit && has_cache && !has_tripwire && !notifies_of_reclaim {
             return false;
         }
-        let has_alarm = wait >= LONGEST && has_alarm;
-        let announced = has_alarm && self.subscribed && self.lent.limit.is_none();
-        let itself = if announced { ANNOUNCED } else { ITSELF };
+        let announced = wait >= LONGEST && has_tripwire && self.subscribed && self.lent.limit.is_none();
+        let mut itself = if announced { ANNOUNCED } else { ITSELF };
+        if full && !has_tripwire {
+            itself = itself.min(time_for(self.latest.slack.saturating_mul(2), SUDDEN_AT_LIMIT));
+        }
         let quiet = !self.latest.grows
             && now.saturating_sub(reading.at) < itself
             && of_all.saturating_sub(at_reading) < self.latest.slack
@@ -373,24 +377,37 @@ mod tests {
         (watched.latest.reading, watched.latest.of_all, watched.latest.slack) =
             (Some((reading, Duration::from_millis(20))), Some(of_all), 25 << 20);
         let later = second + Duration::from_millis(20);
-        assert!(watched.can_wait(later, Some(of_all + (24 << 20))));
-        assert!(!watched.can_wait(later, Some(of_all + (25 << 20))));
-        assert!(!watched.can_wait(later, None));
+        assert!(watched.can_wait(later, Some(of_all + (24 << 20)), false));
+        assert!(!watched.can_wait(later, Some(of_all + (25 << 20)), false));
+        assert!(!watched.can_wait(later, None, false));
+        assert!(watched.can_wait(later, Some(of_all), true));
+        let much_later = second + Duration::from_millis(200);
+        assert!(watched.can_wait(much_later, Some(of_all), false));
+        assert!(
+            !watched.can_wait(much_later, Some(of_all), true),
+            "others give way to growth"
+        );
         let full = Reading {
             usage: 128 << 20,
             ..reading
         };
         watched.latest.reading = Some((full, Duration::from_millis(20)));
-        assert!(!watched.can_wait(later, Some(of_all)), "page cache gives way to growth");
+        assert!(
+            !watched.can_wait(later, Some(of_all), false),
+            "page cache gives way to growth"
+        );
         watched.subscribed = true;
-        assert!(watched.can_wait(later, Some(of_all)), "the kernel tells of that");
+        assert!(watched.can_wait(later, Some(of_all), false), "the kernel tells of that");
         watched.subscribed = false;
         let without_cache = Reading {
             reclaimable: Some(0),
             ..full
         };
         watched.latest.reading = Some((without_cache, Duration::from_millis(20)));
-        assert!(watched.can_wait(later, Some(of_all)), "there is none to give way");
+        assert!(
+            watched.can_wait(later, Some(of_all), false),
+            "there is none to give way"
+        );
     }
 
     #[test]

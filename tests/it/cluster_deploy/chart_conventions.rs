@@ -323,10 +323,15 @@ fn values_reach_the_pods_of_other_distributions() {
     ] {
         assert_eq!(printed[key], format!("/etc/vscaled-tls/{name}"));
     }
-    // The agents list pods at the kubelet, and may not list them elsewhere.
-    let rules = the("ClusterRole", &all)["rules"].as_array().unwrap();
-    let on_pods = |rule: &&Value| rule["resources"].as_array().unwrap().contains(&json!("pods"));
-    assert_eq!(rules.iter().find(on_pods), None);
+    // The agents list pods at the kubelet, and may not list them elsewhere, but to restore.
+    let lists_pods = |objects: &[Value]| {
+        let rules = the("ClusterRole", objects)["rules"].as_array().unwrap();
+        let on_pods = |rule: &Value| rule["resources"].as_array().unwrap().contains(&json!("pods"));
+        rules.iter().any(on_pods)
+    };
+    assert!(lists_pods(&all));
+    let act = helm.template_for("1.36.0", CHART, &[IMAGE, "kubeletPods=true"]);
+    assert!(!lists_pods(&act));
 }
 
 #[test]

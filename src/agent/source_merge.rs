@@ -2,19 +2,14 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::select_all;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::pace::rest_after;
 use crate::reconcile::controller::Event;
 use crate::sources::{NodeView, SourceState};
-
-/// After a view, the controller takes other events for at least so many times as long as it took to decide.
-const REST_FACTOR: u32 = 2;
-/// No rest follows what is shorter than a timer's resolution.
-const SHORT: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
 pub(super) struct SourceMerge {
@@ -43,8 +38,9 @@ impl SourceMerge {
             }
             // An error: the controller has ended, or waits for no time.
             let took = took.await.unwrap_or_default();
-            if took > SHORT {
-                tokio::time::sleep(took * REST_FACTOR).await;
+            let rest = rest_after(took);
+            if !rest.is_zero() {
+                tokio::time::sleep(rest).await;
             }
             // Cancel-safe: a change stays marked until `merged_view` reads it.
             let changes = self.sources.iter_mut().map(|source| source.changed().boxed());

@@ -363,6 +363,11 @@ mod tests {
         Watched::new(2, id, cgroup, terms, &pod)
     }
 
+    fn notifications() -> Notifications {
+        let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).unwrap();
+        Notifications::new(&Arc::new(wake)).unwrap()
+    }
+
     #[test]
     fn what_another_gives_back_hides_no_growth() {
         let root = tempfile::tempdir().unwrap();
@@ -414,8 +419,7 @@ mod tests {
     fn constant_reclaim_at_the_limit_wakes_nobody() {
         let root = tempfile::tempdir().unwrap();
         let mut watched = watched(root.path());
-        let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).unwrap();
-        let mut notifications = Notifications::new(&Arc::new(wake)).unwrap();
+        let mut notifications = notifications();
         let second = Duration::from_secs(1);
         let mut wakes = |watched: &mut Watched, now: Duration| {
             let mut wakes = 0;
@@ -442,8 +446,7 @@ mod tests {
     fn reclaim_at_the_pods_limit_wakes_the_guard() {
         let root = tempfile::tempdir().unwrap();
         let mut watched = watched(root.path());
-        let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).unwrap();
-        let mut notifications = Notifications::new(&Arc::new(wake)).unwrap();
+        let mut notifications = notifications();
         notifications.subscribe(&mut watched, Duration::ZERO);
         fs::write(root.path().join("pod/memory.events"), "max 1\n").unwrap();
         assert_eq!(notifications.wait(Duration::ZERO).unwrap(), [watched.token]);

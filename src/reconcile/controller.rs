@@ -25,7 +25,7 @@ use crate::model::objects::PodKey;
 use crate::model::{Cause, HookEnd, Outcome, Resource};
 use crate::observe::health::Heartbeat;
 use crate::oom::OomReport;
-use crate::pace::fraction;
+use crate::pace::{fraction, rest_after};
 use crate::sources::NodeView;
 
 mod deciding;
@@ -45,11 +45,6 @@ pub(crate) use requests::{AgentSnapshot, PodSnapshot, Reply, send};
 const DECIDE_EVERY: Duration = Duration::from_secs(60);
 /// A sweep checks one in this many of the pods whose files the kernel watches: no kernel report is relied upon for ever.
 const SWEEP_PARTS: usize = 20;
-/// After a round over all pods, the controller only takes events for this many times as long: during a change of a
-/// thousand pods, rounds would take all of its time.
-const REST_FACTOR: u32 = 2;
-/// No rest follows a round that is shorter than a timer's resolution.
-const SHORT_ROUND: Duration = Duration::from_millis(1);
 /// An idle controller reports that it is alive this often.
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(5);
 
@@ -197,10 +192,7 @@ impl Controller {
             }
             self.run_round(began);
             wake = self.next_wake();
-            let took = began.elapsed();
-            if took > SHORT_ROUND {
-                rest = Instant::now() + took * REST_FACTOR;
-            }
+            rest = Instant::now() + rest_after(began.elapsed());
         }
         self.finish(events).await;
     }

@@ -484,11 +484,10 @@ impl DesiredState {
         ended
     }
 
-    /// Ends the temporary limits that are not above the limits without them.
+    /// Ends the temporary limits that are not above the limits without them, as [`Self::end_temporary`] does.
     pub(crate) fn end_overtaken(&mut self, pod: &Pod) -> Vec<TemporaryLimit> {
         let base = self.without_temporary(pod);
-        let overtaken = |limit: &mut TemporaryLimit| base.limit(&limit.container, limit.resource) >= Some(limit.to);
-        self.temporary.extract_if(.., overtaken).collect()
+        self.end_temporary(|limit| base.limit(&limit.container, limit.resource) >= Some(limit.to))
     }
 }
 

@@ -186,8 +186,10 @@ impl PodState {
             }
             (None, _) => {}
         }
+        // Where such a limit was all that was desired, the spec may have others of the agent still: a pass takes them back.
+        let overtaken = self.desired.end_overtaken(&self.pod);
         let after = self.desired.targets(&self.pod);
-        if before != after || burst != self.desired.burst {
+        if before != after || burst != self.desired.burst || !overtaken.is_empty() {
             let mut in_force = before.unwrap_or_else(|| self.pod.requirements());
             self.lift_kept(&mut in_force, now.wall);
             self.start_over();
@@ -199,7 +201,7 @@ impl PodState {
                 self.work.request_pass_after(cause, delay, now.instant);
             }
         }
-        for TemporaryLimit { container, to, .. } in self.desired.end_overtaken(&self.pod) {
+        for TemporaryLimit { container, to, .. } in overtaken {
             effects.push(Effect::Log(LogLine::LimitRecommended { container, limit: to }));
         }
     }

@@ -200,3 +200,33 @@ fn growth_amid_a_patch_is_never_the_pods() {
         assert_eq!(limit(&world.server.requirements()), 120, "{case:?}: {:?}", world.state);
     }
 }
+
+/// The second container's temporary limit ends because somebody else has set more, the first one's amid a refused request.
+#[test]
+fn the_last_temporary_limit_leaves_none_in_the_spec() {
+    let mut world = World::new(false);
+    for container in 0..2 {
+        world.happen(&Happening::Grows { container, mib: 300 });
+        world.passes(true);
+    }
+    world.happen(&Happening::AgentIsKilled);
+    world.happen(&Happening::Fails {
+        carries_out: false,
+        silent: false,
+    });
+    world.happen(&Happening::SomebodyElseSetsSide { mib: 400 });
+    world.happen(&Happening::IsQuiet { container: 0 });
+    world.passes(true);
+    world.happen(&Happening::WatchBrings);
+    world.passes(true);
+    world.recover();
+    world.happen(&Happening::MayLower);
+    world.recover();
+    let spec = world.server.requirements();
+    assert_eq!(
+        [0, 1].map(|container| limit_of(&spec, container)),
+        [AT_FIRST, 400],
+        "{:?}",
+        world.state
+    );
+}

@@ -41,9 +41,12 @@ async fn a_leak_ends_at_max_allowed() {
 #[tokio::test]
 async fn an_odd_ceiling_is_reached_and_explained_once() {
     let scene = Scene::guarded("200M").await;
-    let end = scene.takes(40, 1 << 20).wait();
-    assert!(matches!(end, End::Killed(taken) if taken > 128), "{end:?}");
-    assert_eq!(scene.limit(), 190);
+    // On a busy machine the first one may take the last 4 MiB between two readings.
+    for _ in 0..2 {
+        let end = scene.takes(40, 1 << 20).wait();
+        assert!(matches!(end, End::Killed(taken) if taken > 128), "{end:?}");
+        assert_eq!(scene.limit(), 190);
+    }
     let refused = async || {
         let changes = scene.by_the_guard().await;
         changes.into_iter().find(|change| change.outcome == "Refused")

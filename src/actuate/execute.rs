@@ -84,6 +84,7 @@ impl<'a> Executor<'a> {
                 self.records.push(record);
                 continue;
             }
+            tracing::debug!(%step, "a step begins");
             let result = self.carry_out(step);
             self.records
                 .push(StepRecord::carried_out(step, start.elapsed(), &result));

@@ -30,6 +30,7 @@ impl PodHandles {
     pub(super) fn open_and_read(hierarchy: &Hierarchy, live: &LivePod) -> Result<(Self, PodTree), CgroupError> {
         let handles = Self::open(hierarchy, live)?;
         let tree = handles.read()?;
+        tracing::debug!(containers = tree.containers.len(), "the pod's cgroups are read");
         Ok((handles, tree))
     }
 

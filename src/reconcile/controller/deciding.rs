@@ -157,6 +157,7 @@ impl Decider<'_> {
 
 impl Controller {
     pub(super) fn take_view(&mut self, view: Arc<NodeView>, problems: Vec<String>) {
+        tracing::debug!(pods = view.pods.len(), ?problems, "a view of the node's pods arrives");
         let other_pods = !self.sources.seen || self.sources.view.pods != view.pods;
         let other_containers = !self.sources.seen || !have_same_containers(&self.sources.view.pods, &view.pods);
         let other_node = other_pods || self.sources.view.node != view.node;

@@ -15,7 +15,7 @@ use crate::cgroup::{Cgroup, CgroupDir, CgroupError, Hierarchy};
 use crate::model::objects::PodUid;
 use crate::model::{Bytes, MemoryLimit};
 
-/// How long a sweep over all pods is valid.
+/// How long a sweep over all pods is valid, and the limit of all together.
 const SWEPT: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
@@ -24,6 +24,8 @@ pub(super) struct Account {
     /// The latest sample of the memory that all pods use, and how far the samples went up and down so far.
     sampled: Option<u64>,
     moved: u64,
+    /// The limit of all pods together, and when it was read.
+    limit: Option<(Duration, MemoryLimit)>,
     /// The request of each pod, and how much of it is not used.
     claims: Vec<(Claim, u64)>,
     swept: Option<Duration>,
@@ -52,9 +54,15 @@ impl Account {
 
     /// Whether all pods together are at their limit: what one takes then comes out of the page cache of others, and their use does not
     /// move.
-    pub(super) fn is_full(&self) -> bool {
-        let limit = self.root.as_ref().and_then(|root| root.memory_limit().ok());
-        matches!((limit, self.sampled), (Some(MemoryLimit::Bytes(limit)), Some(used)) if is_pinned(limit, used))
+    pub(super) fn is_full(&mut self, now: Duration) -> bool {
+        if self.limit.is_none_or(|(read, _)| now.saturating_sub(read) >= SWEPT) {
+            let limit = self.root.as_ref().and_then(|root| root.memory_limit().ok());
+            self.limit = limit.map(|limit| (now, limit));
+        }
+        let limit = self.limit.and_then(|(_, limit)| limit.bounded());
+        limit
+            .zip(self.sampled)
+            .is_some_and(|(limit, used)| is_pinned(limit.get(), used))
     }
 
     /// The memory that the guard may grant to a container of this pod: available memory, or the room under the
@@ -153,5 +161,13 @@ mod tests {
             account.movement_of_all()
         };
         assert_eq!([900, 700, 900, 900].map(&mut uses), [0, 200, 400, 400].map(Some));
+
+        let mut is_full = |limit: &str, second: u64| {
+            fs::write(pod.join("memory.max"), limit).unwrap();
+            account.is_full(Duration::from_secs(second))
+        };
+        assert!(is_full("900\n", 1));
+        assert!(is_full("max\n", 1), "a limit is read once a second");
+        assert!(!is_full("max\n", 2));
     }
 }

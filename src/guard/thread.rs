@@ -219,7 +219,7 @@ impl Worker {
     fn check_due(&mut self, notified: &[Token]) {
         let Some(node) = self.node.clone() else { return };
         let (now, of_all, version) = (self.now(), self.account.movement_of_all(), node.traits.version);
-        let full = self.account.is_full();
+        let full = self.account.is_full(now);
         let mut containers = std::mem::take(&mut self.containers);
         for watched in &mut containers {
             let mut notified = notified.contains(&watched.token);

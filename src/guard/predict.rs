@@ -22,6 +22,8 @@ const NEAR: u64 = 8;
 const SAFETY: u32 = 8;
 const LEAST_REACTION: Duration = Duration::from_millis(40);
 const LONGEST_REACTION: Duration = Duration::from_millis(400);
+/// Farther from the limit than this part of the distance at which to act, there is time for another reading before that.
+const READ_TWICE: u64 = 2;
 /// The fastest sudden growth that the waits between readings allow for.
 const SUDDEN: BytesPerSecond = 2 << 30;
 /// The same where use is at the limit with reclaimable memory: the kernel has to reclaim what the container takes.
@@ -115,6 +117,11 @@ pub const fn is_pinned(limit: u64, usage: u64) -> bool {
     limit.saturating_sub(usage) < limit / 64
 }
 
+/// Whether so much of the use is reclaimable that it could hide growth, or look like it.
+pub(super) const fn has_cache(limit: u64, reclaimable: u64) -> bool {
+    reclaimable > limit / 64
+}
+
 impl Track {
     /// The rate of growth at the latest reading.
     pub const fn rate(&self) -> BytesPerSecond {
@@ -126,21 +133,23 @@ impl Track {
     pub fn predict(&mut self, reading: Reading, pace: Pace) -> Verdict {
         let of_usage = self.usage.observe(reading.at, reading.usage);
         let used = reading.used();
-        let rate = if reading.reclaimable.is_some() {
+        let (mut rate, mut may_be_cache) = (of_usage, false);
+        if let Some(reclaimable) = reading.reclaimable {
             let of_used = self.used.observe(reading.at, used);
             let before = self.used_at.replace(reading.at);
+            let is_known = before.is_some_and(|before| reading.at.saturating_sub(before) <= FOLLOWED);
             // All that grew since the reading before may be unreclaimable.
-            match before {
-                Some(before) if reading.at.saturating_sub(before) <= FOLLOWED => of_used,
-                _ => of_used.max(of_usage),
-            }
-        } else {
-            of_usage
-        };
+            rate = if is_known { of_used } else { of_used.max(of_usage) };
+            may_be_cache = !is_known && has_cache(reading.limit, reclaimable);
+        }
         self.rate = rate;
         let room = reading.limit.saturating_sub(used);
         let reach = reach(reading.limit, rate, pace.act);
         if rate > 0 && room <= reach {
+            // A second reading tells whether the page cache grew, or the rest.
+            if may_be_cache && room > reach / READ_TWICE {
+                return Verdict::Wait(AGAIN);
+            }
             return Verdict::Grow(need(reading, used, rate, reach));
         }
         Verdict::Wait(wait(reading, pace, rate, room, reach))

@@ -74,6 +74,28 @@ fn growth_that_displaces_cache_is_seen() {
 }
 
 #[test]
+fn a_sudden_page_cache_is_told_from_growth() {
+    let at = |at: u64, usage: u64, cache: u64| Reading {
+        reclaimable: (cache > 0).then_some(cache * MIB),
+        ..reading(at, usage * MIB)
+    };
+    let after_a_read = |later: Reading| {
+        let mut track = Track::default();
+        track.predict(at(0, 30, 0), pace());
+        track.predict(at(1100, 40, 0), pace());
+        // What grew by 78 MiB in 50 ms may be files, or not: 48 MiB of the use are.
+        assert_eq!(track.predict(at(1150, 118, 48), pace()), Verdict::Wait(AGAIN));
+        track.predict(later, pace())
+    };
+    assert!(matches!(after_a_read(at(1152, 121, 51)), Verdict::Wait(_)));
+    assert!(matches!(after_a_read(at(1152, 121, 48)), Verdict::Grow(_)));
+    let mut track = Track::default();
+    track.predict(at(0, 40, 0), pace());
+    let late = track.predict(at(50, 127, 28), pace());
+    assert!(matches!(late, Verdict::Grow(_)), "no time for another reading: {late:?}");
+}
+
+#[test]
 fn below_a_tripwire_nobody_looks_for_seconds() {
     let wired = Pace {
         tripwire: Some(90 * MIB),

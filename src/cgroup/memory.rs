@@ -16,6 +16,13 @@ use crate::model::{
 
 /// v2's file through which the kernel reclaims memory on request (from Linux 5.19).
 const RECLAIM: &str = "memory.reclaim";
+/// v1's counters of charges that a limit refused: of this cgroup and the one around it, without swap and with it.
+const REFUSED_CHARGES: [&str; 4] = [
+    "memory.failcnt",
+    "memory.memsw.failcnt",
+    "../memory.failcnt",
+    "../memory.memsw.failcnt",
+];
 
 /// One reading of a cgroup's counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -174,6 +181,20 @@ impl CgroupDir {
     pub fn reclaimable(&self) -> Result<u64, CgroupError> {
         let [inactive, active] = self.file_pages()?;
         Ok(inactive.saturating_add(active))
+    }
+
+    /// How often the limits of this cgroup and of the one around it have refused a charge (v1): the kernel then reclaims. Of a pod and
+    /// its container with the same limit, the pod's refuses; of memory and of memory with swap, the latter (`try_charge_memcg`,
+    /// mm/memcontrol.c).
+    ///
+    /// Errors: [`CgroupError`].
+    pub fn refused_charges(&self) -> Result<u64, CgroupError> {
+        let mut sum = 0_u64;
+        for name in REFUSED_CHARGES {
+            let count = if_present(read_bytes(self.dir(Resource::Memory), name))?;
+            sum = sum.saturating_add(count.unwrap_or_default());
+        }
+        Ok(sum)
     }
 
     /// Bytes of inactive and of active file pages.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::alarms::Alarms;
 use super::notifications::Token;
-use super::predict::{LONGEST, Pace, Reading, SUDDEN_AT_LIMIT, Track, Verdict, is_pinned, near};
+use super::predict::{LONGEST, Pace, Reading, SUDDEN_AT_LIMIT, Track, Verdict, has_cache, is_pinned, near};
 use super::rate::time_for;
 use super::throttle::Throttling;
 use super::watchlist::{Guarded, GuardedPod, Terms};
@@ -55,6 +55,8 @@ pub(super) struct Latest {
     pub(super) of_all: Option<u64>,
     /// By how much that may move before the next reading.
     slack: u64,
+    /// How often limits had refused a charge (v1), when the reclaimable part was last read.
+    refused_charges: Option<u64>,
     /// Whether use grew since the reading before.
     pub(super) grows: bool,
 }
@@ -174,6 +176,8 @@ impl Watched {
         };
         let mut verdict = self.track.predict(reading, pace);
         if near(limit, usage) || self.lent.limit.is_some() || matches!(verdict, Verdict::Grow(_)) {
+            // In this order: what is displaced between the two reads is seen at the next check.
+            self.latest.refused_charges = self.refused_charges()?;
             reading.reclaimable = Some(self.cgroup.outer().reclaimable()?);
             verdict = self.track.predict(reading, pace);
         }
@@ -194,7 +198,8 @@ impl Watched {
 
     /// Whether the next reading can wait: use did not grow fast, the latest reading is not old, and all pods together have taken
     /// and given back less memory than the container would need to come close to its limit. At the limit, what a container takes moves
-    /// no use, because the kernel reclaims page cache for it: v2 notifies of that, and v1 where use passes an alarm on the way there.
+    /// no use, because the kernel reclaims page cache for it: v2 notifies of that, and v1 where use passes an alarm on the way there;
+    /// elsewhere v1's counters of refused charges show it, which cost less than a reading.
     /// Where all pods together are `full`, the page cache of others gives way as well.
     pub(super) fn can_wait(&mut self, now: Duration, of_all: Option<u64>, full: bool) -> bool {
         let (Some(of_all), Some(at_reading), Some((reading, wait))) = (of_all, self.latest.of_all, self.latest.reading)
@@ -205,11 +210,19 @@ impl Watched {
         let notifies_of_reclaim = self.subscribed && self.cgroup.outer().version() == CgroupVersion::V2;
         let comes_to_limit = is_pinned(reading.limit, reading.usage.saturating_add(self.latest.slack));
         // A container without page cache takes nothing that use does not show.
-        let has_cache = reading
+        let may_have_cache = reading
             .reclaimable
-            .is_none_or(|reclaimable| reclaimable > reading.limit / 64);
-        if comes_to_limit && has_cache && !has_tripwire && !notifies_of_reclaim {
-            return false;
+            .is_none_or(|reclaimable| has_cache(reading.limit, reclaimable));
+        let may_hide = comes_to_limit && may_have_cache && !has_tripwire && !notifies_of_reclaim;
+        let mut moved = of_all.saturating_sub(at_reading);
+        let mut next = after(now, wait);
+        if may_hide {
+            if self.due > now || !self.hit_no_limit() {
+                return false;
+            }
+            // All that the container has taken since fitted below its limit. All such containers are due at once.
+            moved = moved.min(reading.limit.saturating_sub(reading.usage));
+            next = next_multiple(now, wait);
         }
         let announced = wait >= LONGEST && has_tripwire && self.subscribed && self.lent.limit.is_none();
         let mut itself = if announced { ANNOUNCED } else { ITSELF };
@@ -218,12 +231,25 @@ impl Watched {
         }
         let quiet = !self.latest.grows
             && now.saturating_sub(reading.at) < itself
-            && of_all.saturating_sub(at_reading) < self.latest.slack
+            && moved < self.latest.slack
             && self.lent.ends_at.is_none_or(|at| at > now);
         if quiet {
-            self.due = self.due.max(after(now, wait));
+            self.due = self.due.max(next);
         }
         quiet
+    }
+
+    /// Whether no limit of the container or its pod has refused a charge since the latest reading, as far as the kernel counts that.
+    fn hit_no_limit(&self) -> bool {
+        let before = self.latest.refused_charges;
+        before.is_some() && self.refused_charges().is_ok_and(|count| count == before)
+    }
+
+    /// `None` on v2, which notifies of reclaim instead.
+    fn refused_charges(&self) -> Result<Option<u64>, CgroupError> {
+        let outer = self.cgroup.outer();
+        let is_v1 = outer.version() == CgroupVersion::V1;
+        is_v1.then(|| outer.refused_charges()).transpose()
     }
 
     /// Logs a line for each reading, which shows why a limit grew too late (`vscaled::guard=trace`): in microseconds, bytes and
@@ -450,6 +476,39 @@ mod tests {
         notifications.subscribe(&mut watched, Duration::ZERO);
         fs::write(root.path().join("pod/memory.events"), "max 1\n").unwrap();
         assert_eq!(notifications.wait(Duration::ZERO).unwrap(), [watched.token]);
+    }
+
+    #[test]
+    fn page_cache_at_rest_on_v1_is_not_read_again_and_again() {
+        let [v1, v2] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        for controller in ["cpu", "memory"] {
+            fs::create_dir_all(v1.path().join(controller).join("pod/app")).unwrap();
+        }
+        let pod = v1.path().join("memory/pod");
+        let texts = [
+            ("app/memory.limit_in_bytes", "16777216\n"),
+            ("app/memory.usage_in_bytes", "16777216\n"),
+            ("app/memory.stat", "total_inactive_file 12582912\n"),
+            ("app/memory.failcnt", "7\n"),
+            ("memory.failcnt", "7\n"),
+        ];
+        for (name, text) in texts {
+            fs::write(pod.join(name), text).unwrap();
+        }
+        let mut watched = watched(v2.path());
+        let hierarchy = Hierarchy::of_tree(v1.path()).unwrap();
+        let path = CgroupPath::new("/pod/app").unwrap();
+        watched.cgroup = Arc::new(Cgroup::open(&hierarchy, &path).unwrap());
+        let (ms, of_others) = (Duration::from_millis, Some(64 << 20));
+        for (file, at) in [("app/memory.failcnt", 1000), ("memory.failcnt", 2000)] {
+            watched.read_usage(ms(at), ms(2), false).unwrap();
+            watched.latest.of_all = Some(0);
+            assert_eq!(watched.next(), ms(at + 20));
+            assert!(watched.can_wait(ms(at + 20), of_others, false));
+            assert_eq!(watched.next(), ms(at + 40));
+            fs::write(pod.join(file), "8\n").unwrap();
+            assert!(!watched.can_wait(ms(at + 40), of_others, false));
+        }
     }
 
     #[test]

@@ -92,7 +92,7 @@ fn a_sudden_page_cache_is_told_from_growth() {
     let mut track = Track::default();
     track.predict(at(0, 40, 0), pace());
     let late = track.predict(at(50, 127, 28), pace());
-    assert!(matches!(late, Verdict::Grow(_)), "no time for another reading: {late:?}");
+    assert!(matches!(late, Verdict::Grow(_)), "no time to read again: {late:?}");
 }
 
 #[test]

@@ -10,10 +10,9 @@ use procfs::{Current, Meminfo};
 use super::budgets::{Refusal, RefusalKind};
 use super::predict::is_pinned;
 use super::watchlist::Claim;
-use crate::actuate::Node;
 use crate::cgroup::{Cgroup, CgroupDir, CgroupError, Hierarchy};
 use crate::model::objects::PodUid;
-use crate::model::{Bytes, MemoryLimit};
+use crate::model::{Bytes, CgroupPath, MemoryLimit};
 
 /// How long a sweep over all pods is valid, and the limit of all together.
 const SWEPT: Duration = Duration::from_secs(1);
@@ -32,10 +31,12 @@ pub(super) struct Account {
 }
 
 impl Account {
-    /// Replaces the requests of the pods.
-    pub(super) fn set(&mut self, node: &Node, claims: Vec<Claim>) {
-        if self.root.is_none() {
-            self.root = Cgroup::open(&node.hierarchy, &node.kubepods.path)
+    /// Replaces the requests of the pods, and the pods' root where this is another cgroup than before.
+    pub(super) fn set(&mut self, hierarchy: &Hierarchy, root: &CgroupPath, claims: Vec<Claim>) {
+        let is_same = |open: &Cgroup| open.path() == root && open.outer().check().is_ok();
+        if !self.root.as_ref().is_some_and(is_same) {
+            (self.sampled, self.limit) = (None, None);
+            self.root = Cgroup::open(hierarchy, root)
                 .inspect_err(|error| tracing::warn!(%error, "the pods' root is not known to the guard"))
                 .ok();
         }
@@ -120,7 +121,6 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::model::CgroupPath;
 
     #[test]
     fn a_pods_page_cache_counts_as_its_room() {
@@ -155,7 +155,8 @@ mod tests {
         account.sweep(&hierarchy, Duration::ZERO);
         assert_eq!(account.claims[0].1, 900, "available memory has those 800 in it");
 
-        account.root = Cgroup::open(&hierarchy, &CgroupPath::new("/pod").unwrap()).ok();
+        let as_root = CgroupPath::new("/pod").unwrap();
+        account.set(&hierarchy, &as_root, Vec::new());
         let mut uses = |bytes: u64| {
             fs::write(pod.join("memory.current"), format!("{bytes}\n")).unwrap();
             account.movement_of_all()
@@ -169,5 +170,12 @@ mod tests {
         assert!(is_full("900\n", 1));
         assert!(is_full("max\n", 1), "a limit is read once a second");
         assert!(!is_full("max\n", 2));
+
+        fs::remove_dir_all(&pod).unwrap();
+        assert_eq!(account.movement_of_all(), None);
+        fs::create_dir(&pod).unwrap();
+        fs::write(pod.join("memory.current"), "700\n").unwrap();
+        account.set(&hierarchy, &as_root, Vec::new());
+        assert_eq!(account.movement_of_all(), Some(400), "a root that was made again is another one");
     }
 }

@@ -177,7 +177,7 @@ impl Worker {
         self.settings = list.settings;
         let namespaces = list.pods.iter().map(|pod| pod.live.id.namespace.clone()).collect();
         self.budgets.set(self.settings.budget, &namespaces);
-        self.account.set(&node, list.claims);
+        self.account.set(&node.hierarchy, &node.kubepods.path, list.claims);
         let known = std::mem::take(&mut self.containers).into_iter();
         let mut known: HashMap<String, Watched> = known.map(|watched| (watched.id.clone(), watched)).collect();
         let mut listed = Vec::new();

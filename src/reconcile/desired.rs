@@ -375,12 +375,11 @@ impl DesiredState {
         self.returning = true;
     }
 
-    /// Ends the way back to the spec.
-    pub(crate) fn end_return(&mut self) {
-        if self.overridden.is_none() && self.temporary.is_empty() {
-            self.origin = None;
-        }
+    /// Ends the way back to the spec. Returns the pod's own amounts where nothing of an operator or the guard is left.
+    pub(crate) fn end_return(&mut self) -> Option<PodAmounts> {
         self.returning = false;
+        let is_over = self.overridden.is_none() && self.temporary.is_empty();
+        self.origin.take_if(|_| is_over)
     }
 
     /// What happens to the override next, as a sentence.
@@ -477,10 +476,10 @@ impl DesiredState {
         }
     }
 
-    /// Ends temporary limits. If nothing else is desired, the pod goes back to its spec.
+    /// Ends temporary limits: the other values come back. A recommendation may end before a pass has taken the limits back.
     pub(crate) fn end_temporary(&mut self, ends: impl Fn(&TemporaryLimit) -> bool) -> Vec<TemporaryLimit> {
         let ended: Vec<_> = self.temporary.extract_if(.., |limit| ends(limit)).collect();
-        self.returning |= !ended.is_empty() && !self.has_amounts();
+        self.returning |= !ended.is_empty();
         ended
     }
 

@@ -356,6 +356,14 @@ impl Resize {
         }
     }
 
+    /// Notes the pod's `own` amounts. On the way back to them, the spec before the accepted request has what an operator or the guard had
+    /// set.
+    pub fn returns_to(&mut self, own: &PodAmounts) {
+        if let Some(accepted) = &mut self.accepted {
+            accepted.forget_by_hand(own);
+        }
+    }
+
     /// Notes that the spec has its targets.
     pub fn catch_up(&mut self) {
         if self.written_ahead.take().is_some() {

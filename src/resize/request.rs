@@ -46,6 +46,11 @@ impl Accepted {
         pod.requirements()
     }
 
+    /// Takes the pod's `own` amounts for those before, where the request changes some.
+    pub(super) fn forget_by_hand(&mut self, own: &PodAmounts) {
+        self.before = undone(known_before(&self.before, &self.held), &self.targets, own);
+    }
+
     /// These amounts of `pod` without the requests of this agent that the kubelet has not allocated.
     pub fn without_requests(&self, pod: &Pod, amounts: PodAmounts) -> PodAmounts {
         let is_open = self.is_unseen_in(pod) || ResizePhase::of(pod).is_open();

@@ -68,8 +68,8 @@ fn a_higher_recommendation_ends_the_growth() {
         });
         assert_eq!(desired.end_overtaken(&pod).len(), ended, "{limit}");
         assert_eq!(memory_limits(&desired, &pod)[0], Some(200));
+        assert_eq!(desired.returning, ended > 0, "the recommendation may end first");
     }
-    assert!(!desired.returning);
 }
 
 #[test]

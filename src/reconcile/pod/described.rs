@@ -175,15 +175,7 @@ impl PodState {
                 self.desired.before.get_or_insert_with(had);
                 self.desired.recommended = Some(recommended.after(self.recommended_in_force()));
             }
-            (None, _) if self.decision.reason.ends_recommendation() => {
-                let asks = self.desired.recommended.is_some() && !self.desired.returning;
-                self.desired.end_recommendation();
-                // The pod's own amounts have the recommendation's, which the kubelet may not have allocated. A request on the way back to
-                // them is none of the recommendation.
-                if let (true, Some(origin), Some(accepted)) = (asks, &mut self.desired.origin, self.resize.accepted()) {
-                    *origin = accepted.without_requests(&self.pod, std::mem::take(origin));
-                }
-            }
+            (None, _) if self.decision.reason.ends_recommendation() => self.end_recommendation(),
             (None, _) => {}
         }
         // Where such a limit was all that was desired, the spec may have others of the agent still: a pass takes them back.
@@ -203,6 +195,18 @@ impl PodState {
         }
         for TemporaryLimit { container, to, .. } in overtaken {
             effects.push(Effect::Log(LogLine::LimitRecommended { container, limit: to }));
+        }
+    }
+
+    /// Ends the recommendation. The pod's own amounts then have the recommendation's, except those that the kubelet has not allocated.
+    fn end_recommendation(&mut self) {
+        let had_one = self.desired.recommended.is_some();
+        if let (true, Some(own)) = (had_one && self.desired.returning, &self.desired.origin) {
+            self.resize.returns_to(own);
+        }
+        self.desired.end_recommendation();
+        if let (true, Some(origin), Some(accepted)) = (had_one, &mut self.desired.origin, self.resize.accepted()) {
+            *origin = accepted.without_requests(&self.pod, std::mem::take(origin));
         }
     }
 

@@ -289,9 +289,11 @@ impl PodState {
             && self.shrink.retry_at.is_none()
             && self.holds(now).is_empty()
         {
-            self.desired.end_return();
+            let own = self.desired.end_return();
             if self.desired.is_empty() {
                 self.resize.end_return();
+            } else if let Some(own) = own {
+                self.resize.returns_to(&own);
             }
         }
     }

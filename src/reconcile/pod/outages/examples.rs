@@ -1,6 +1,7 @@
 //! Outages by example.
 
 use super::*;
+use crate::model::objects::PodCondition;
 
 #[test]
 fn a_loss_is_told_once() {
@@ -100,4 +101,73 @@ fn a_decision_amid_a_release_brings_no_override_back() {
         (limit(&world.server.requirements()), world.kernel[0]),
         (AT_FIRST, AT_FIRST)
     );
+}
+
+/// The pod once the VPA recommends this and the kubelet has deferred it.
+fn deferred(mut world: World, mib: [u64; 2]) -> World {
+    world.happen(&Happening::Recommends { mib });
+    world.passes(true);
+    let observed_generation = world.server.metadata.generation;
+    world.server.status.observed_generation = observed_generation;
+    world.server.status.conditions = vec![PodCondition {
+        kind: "PodResizePending".to_owned(),
+        status: "True".to_owned(),
+        reason: "Deferred".to_owned(),
+        observed_generation,
+        ..PodCondition::default()
+    }];
+    world.happen(&Happening::WatchBrings);
+    world.passes(true);
+    assert_eq!(limit(&world.server.requirements()), 2 * mib[0]);
+    world
+}
+
+/// The VPA goes, and everything has its turn.
+fn goes(world: &mut World) {
+    world.recommended = None;
+    let amounts = world.state.pod.requirements();
+    world.decide(Reason::NoVpa, amounts);
+    world.passes(true);
+    world.recover();
+    world.happen(&Happening::MayLower);
+    world.recover();
+}
+
+/// The temporary limit has ended, and its end is requested, known to be requested, or waits for the API server.
+#[test]
+fn a_vpa_that_goes_leaves_no_temporary_limit() {
+    for (is_seen, away) in [(false, false), (true, false), (false, true)] {
+        let mut world = World::new(false);
+        world.happen(&Happening::Recommends { mib: [90, 64] });
+        world.passes(true);
+        world.hear();
+        world.happen(&Happening::Grows { container: 0, mib: 300 });
+        world.passes(true);
+        world.hear();
+        assert_eq!(limit(&world.server.requirements()), 300);
+        world.away = away;
+        world.happen(&Happening::IsQuiet { container: 0 });
+        world.passes(true);
+        if is_seen {
+            world.happen(&Happening::WatchBrings);
+            world.passes(true);
+        }
+        world.away = false;
+        goes(&mut world);
+        let spec = limit(&world.server.requirements());
+        assert_eq!([spec, world.kernel[0]], [180; 2], "{is_seen} {away}: {:?}", world.state);
+    }
+}
+
+#[test]
+fn a_deferred_recommendation_ends_beside_the_limit_that_it_ended() {
+    let mut world = World::new(false);
+    let own = world.server.requirements();
+    world.happen(&Happening::Grows { container: 0, mib: 150 });
+    world.passes(true);
+    world.hear();
+    let mut world = deferred(world, [90, 64]);
+    assert!(world.state.desired.temporary.is_empty());
+    goes(&mut world);
+    assert_eq!(world.server.requirements(), own, "{:?}", world.state);
 }

@@ -127,10 +127,10 @@ impl PodState {
         self.record_refusal(Cause::ChangeLost, reason, effects);
     }
 
-    /// Takes back the requests that the kubelet has not allocated, once nothing is desired: the pod goes back to its spec without
+    /// Takes back the requests that the kubelet has not allocated, once no amounts are desired: the pod goes back to its spec without
     /// them.
     pub(super) fn withdraw(&mut self, now: Now) {
-        let is_over = self.desired.is_empty() && self.live.is_some() && self.work.running.is_none();
+        let is_over = !self.desired.has_amounts() && self.live.is_some() && self.work.running.is_none();
         if is_over && let Some(own) = self.resize.without_requests(&self.pod) {
             self.desired.origin = Some(own);
             self.desired.returning = true;

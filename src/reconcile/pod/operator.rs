@@ -100,7 +100,7 @@ impl PodState {
     fn restore_before(&mut self, (desired, backoffs): Before, now: Now) {
         (self.desired.overridden, self.desired.returning) = (desired.overridden, desired.returning);
         self.desired.restore_temporary(desired.temporary);
-        if self.desired.is_empty() {
+        if !self.desired.has_amounts() {
             // A patch that failed may be in the spec all the same.
             self.desired.returning = self.resize.is_ours(&self.pod);
             self.desired.origin.take_if(|_| !self.desired.returning);

@@ -367,6 +367,7 @@ impl World {
         decision.vpa = (reason != Reason::NoVpa).then(|| "web".to_owned());
         decision.reason = reason;
         decision.amounts = amounts;
+        decision.burst = self.state.desired.burst;
         self.apply(PodInput::Decided {
             decision: Box::new(decision),
             took: Duration::ZERO,

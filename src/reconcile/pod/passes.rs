@@ -290,7 +290,7 @@ impl PodState {
             && self.holds(now).is_empty()
         {
             let own = self.desired.end_return();
-            if self.desired.is_empty() {
+            if !self.desired.has_amounts() {
                 self.resize.end_return();
             } else if let Some(own) = own {
                 self.resize.returns_to(&own);

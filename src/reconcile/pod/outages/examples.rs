@@ -1,6 +1,7 @@
 //! Outages by example.
 
 use super::*;
+use crate::model::CpuBurst;
 use crate::model::objects::PodCondition;
 
 #[test]
@@ -170,4 +171,30 @@ fn a_deferred_recommendation_ends_beside_the_limit_that_it_ended() {
     assert!(world.state.desired.temporary.is_empty());
     goes(&mut world);
     assert_eq!(world.server.requirements(), own, "{:?}", world.state);
+}
+
+/// Each pod that once had a burst.
+#[test]
+fn a_burst_keeps_no_request_that_nothing_wants() {
+    let with_burst = || {
+        let mut world = World::new(false);
+        world.state.desired.burst = Some(CpuBurst::ZERO);
+        world
+    };
+    let mut world = deferred(with_burst(), [90, 64]);
+    goes(&mut world);
+    assert_eq!(limit(&world.server.requirements()), AT_FIRST, "{:?}", world.state);
+
+    // An override that was refused, and whose request was carried out all the same.
+    let mut world = with_burst();
+    world.happen(&Happening::Fails {
+        carries_out: true,
+        silent: false,
+    });
+    world.happen(&Happening::Sets { mib: 200 });
+    world.passes(true);
+    assert_eq!(limit(&world.server.requirements()), 200);
+    world.recover();
+    let spec = limit(&world.server.requirements());
+    assert_eq!([spec, world.kernel[0]], [AT_FIRST; 2], "{:?}", world.state);
 }

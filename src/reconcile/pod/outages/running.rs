@@ -208,6 +208,10 @@ impl World {
     }
 
     fn kernel_with(&self, amounts: PodAmounts) -> [u64; 2] {
+        if amounts.is_empty() {
+            // A pass for a burst alone.
+            return self.kernel;
+        }
         let amounts = self.state.desired.with_temporary(amounts);
         [0, 1].map(|number| limit_of(&amounts, number))
     }

@@ -48,6 +48,8 @@ impl PodState {
                 self.note_usage(&container, peak, effects);
                 self.end_quiet_memory(&container, peak, now);
             }
+            // An operator has set the limit meanwhile.
+            GuardEvent::Throttled { .. } if self.desired.is_overridden(&container, Resource::Cpu) => {}
             GuardEvent::Throttled { from, to, why } => {
                 let cause = cause(Resource::Cpu, Some(why.clone()));
                 self.grow(container, Resource::Cpu, (from.get(), to.get()), why, cause, now);

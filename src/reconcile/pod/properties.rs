@@ -125,6 +125,16 @@ fn an_operator_waits_for_no_hook() {
 }
 
 #[test]
+fn the_guard_grows_no_cpu_limit_of_an_operator() {
+    let mut world = settled(128);
+    world.happen(&Happening::Asks { mib: 100 });
+    // The guard did not know of the override.
+    world.happen(&Happening::Throttled(true));
+    assert!(world.state.desired.temporary.is_empty(), "{:?}", world.state);
+    world.check();
+}
+
+#[test]
 fn a_stuck_limit_is_announced_again() {
     let mut world = settled(128);
     world.decide_and_pass(64);

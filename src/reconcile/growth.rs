@@ -27,14 +27,25 @@ pub(crate) struct Growth {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct GrowthPause {
     until: Timestamp,
-    /// How many temporary limits in a row the API server denied.
+    /// How many times in a row the API server denied temporary limits.
     times: u32,
     /// The limits of the container's spec at the denial. The pause ends when the spec has other limits.
     limits: ResourceList,
-    /// The denied limit, in bytes or thousandths of a cpu.
+    /// The memory limit that was denied last, in bytes; zero where only cpu limits were.
     denied: u64,
     /// The explanation for users, with the words of the denial.
     why: String,
+}
+
+/// The API server's denial of a container's temporary limits.
+#[derive(Debug)]
+pub(crate) struct Denial {
+    /// The limits in the container's spec.
+    pub(crate) limits: ResourceList,
+    /// The denied memory limit in bytes, if there is one.
+    pub(crate) memory: Option<u64>,
+    /// When the last of the denied limits ends.
+    pub(crate) ends: Timestamp,
 }
 
 /// The limits in the spec of a container.
@@ -53,17 +64,20 @@ impl Growth {
         self.refused.remove(container);
     }
 
-    /// Notes that the API server denied a temporary limit of a container with these `limits` in its spec. The temporary limit ends at
-    /// `ends`.
-    pub(crate) fn deny(&mut self, container: String, limits: ResourceList, denied: u64, ends: Timestamp, why: &str) {
-        let times = self.pauses.get(&container).map_or(0, |pause| pause.times);
+    /// Notes that the API server denied temporary limits of a container.
+    pub(crate) fn deny(&mut self, container: String, denial: Denial, why: &str) {
+        let Denial { limits, memory, ends } = denial;
+        let earlier = self.pauses.get(&container);
+        let times = earlier.map_or(0, |pause| pause.times);
+        let in_force = earlier.filter(|pause| pause.until > ends);
+        let denied = memory.or(in_force.map(|pause| pause.denied));
         let pause = (FIRST_PAUSE * (1 << times.min(8))).min(LONGEST_PAUSE);
         let until = ends.checked_add(pause).unwrap_or(Timestamp::MAX);
         let pause = GrowthPause {
             until,
             times: times.saturating_add(1),
             limits,
-            denied,
+            denied: denied.unwrap_or_default(),
             why: format!("the API server denies a higher limit, no temporary limit before {until:.0}: {why}"),
         };
         self.restore_pause(container, pause);

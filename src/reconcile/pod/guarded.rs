@@ -1,5 +1,6 @@
 //! The guard's reports on a pod, and the limits that the guard may grow. Pure.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
@@ -9,7 +10,7 @@ use crate::actuate::Growable;
 use crate::guard::{CpuTerms, GuardEvent, Guarded, GuardedPod, Report, Terms};
 use crate::model::{Bytes, Cause, ChangeRecord, MilliCpu, Outcome, Resource};
 use crate::reconcile::desired::{Denied, TemporaryLimit};
-use crate::reconcile::growth::spec_limits;
+use crate::reconcile::growth::{Denial, spec_limits};
 use crate::reconcile::savings::Avoided;
 use crate::resize::Accepted;
 
@@ -140,6 +141,7 @@ impl PodState {
     /// Notes that the API server denied a patch: each temporary limit in it ends at a time, and its container gets none
     /// for a while. The outcome of the pass gets a sentence for each limit of which that is news.
     pub(super) fn deny_temporary(&mut self, why: &str, now: Timestamp, quiet: SignedDuration, outcome: &mut Outcome) {
+        let mut denied: BTreeMap<String, Denial> = BTreeMap::new();
         for limit in self.desired.temporary.iter_mut().filter(|limit| limit.denied.is_none()) {
             let (container, resource) = (limit.container.clone(), limit.resource);
             let limits = spec_limits(&self.pod, &container).unwrap_or_default();
@@ -153,9 +155,16 @@ impl PodState {
             };
             let sentence = format!("the temporary {resource} limit of container {container} ends at {ends:.0}");
             outcome.add(&sentence);
-            self.growth.deny(container, limits, limit.to, ends, why);
             let why = why.to_owned();
             limit.denied = Some(Denied { ends, why });
+            let memory = Some(limit.to).filter(|_| resource == Resource::Memory);
+            let denial = Denial { limits, memory, ends };
+            let of_container = denied.entry(container).or_insert(denial);
+            of_container.memory = of_container.memory.or(memory);
+            of_container.ends = of_container.ends.max(ends);
+        }
+        for (container, denial) in denied {
+            self.growth.deny(container, denial, why);
         }
     }
 

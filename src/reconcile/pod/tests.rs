@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::model::{CgroupPath, Change, MemoryLimit, Outcome, Resource, Setting, StepRecord};
-use crate::plan::shrink::FailedShrinks;
+use crate::plan::shrink::{Before, FailedShrinks, MemoryReading, WatchReading};
+use crate::reconcile::desired::TemporaryLimit;
 use crate::reconcile::work::PendingRequest;
 use crate::sources::parse_manifests;
 
@@ -253,4 +254,43 @@ status:
     assert_eq!([mib(&lower, Some("app")), mib(&lower, None)], [128, 128]);
     assert_eq!(undone(Target::Container("app".to_owned()), 256), [256, 256]);
     assert_eq!(undone(Target::Pod, 512 + 16), [128, 512]);
+}
+
+#[test]
+fn a_denial_of_two_limits_pauses_growth_once() {
+    let manifest = "
+kind: Pod
+metadata: {name: web, uid: u}
+spec: {containers: [{name: app, resources: {limits: {cpu: 200m, memory: 128Mi}}}]}
+";
+    let pod = Arc::clone(&parse_manifests("test", manifest).unwrap().view.pods[0]);
+    let mut state = PodState::new(Arc::clone(&pod), PodDecision::undecided(&pod));
+    let (now, mib) = (Now::read().wall, 1 << 20);
+    for (resource, limits) in [(Resource::Memory, (128 * mib, 200 * mib)), (Resource::Cpu, (200, 400))] {
+        let given = TemporaryLimit::given("app".to_owned(), resource, limits, String::new(), now);
+        state.desired.grow(&pod, given);
+    }
+    let mut outcome = Outcome::Refused(String::new());
+    state.deny_temporary("a quota", now, SignedDuration::from_mins(10), &mut outcome);
+    let last = WatchReading {
+        memory: MemoryReading::default(),
+        kills: 0,
+        stalled: None,
+    };
+    let lowered = Lowering {
+        target: Target::Container("app".to_owned()),
+        from: MemoryLimit::Bytes(200 * mib),
+        to: Bytes::new(128 * mib),
+        before: Before {
+            last,
+            most: Bytes::ZERO,
+            refaults: Bytes::ZERO,
+        },
+    };
+    assert!(state.growth.takes_back_denied(&pod, &[lowered], now));
+    let grows_after = |minutes| {
+        let then = now.checked_add(SignedDuration::from_mins(minutes)).unwrap();
+        state.growth.is_allowed(&pod, "app", then)
+    };
+    assert_eq!([14, 15].map(grows_after), [false, true]);
 }

@@ -25,7 +25,7 @@ impl PodState {
             PodStatus::Foreign
         } else if self.drift.owes_runtime() {
             PodStatus::Owed
-        } else if self.work.has_failed() || self.shrink.backoffs.next(now).is_some() || self.no_room.is_some() {
+        } else if self.has_failed() || self.shrink.backoffs.next(now).is_some() || self.no_room.is_some() {
             PodStatus::Refused
         } else if let Some(withheld) = self.resize.progress().pending() {
             match withheld {
@@ -44,7 +44,7 @@ impl PodState {
 
     /// The reason of the pod's status, where the status alone does not say it.
     pub(crate) fn detail(&self, now: Timestamp) -> String {
-        let (failed, withheld) = (self.work.has_failed(), self.resize.progress().pending());
+        let (failed, withheld) = (self.has_failed(), self.resize.progress().pending());
         let all = |first: Option<String>| {
             let first = first.filter(|reason| !reason.is_empty());
             let all = first.into_iter().chain(self.growth_details());
@@ -61,6 +61,12 @@ impl PodState {
             (PodStatus::Working, _) => all(withheld.map(|withheld| withheld.reason().to_owned())),
             (PodStatus::NotManaged | PodStatus::InSync, _) => all(self.pod_level_left()),
         }
+    }
+
+    /// Whether the latest pass did not do what it was to. One whose values hold may be repeated all the same: the API server did not show
+    /// whether the pod's object is late.
+    fn has_failed(&self) -> bool {
+        self.work.has_failed() && !self.drift.is_in_sync()
     }
 
     /// Why the agent does not write the pod's cgroup although it manages the pod.

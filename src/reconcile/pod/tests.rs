@@ -35,6 +35,23 @@ fn only_what_holds_is_enforced() {
 }
 
 #[test]
+fn a_pass_that_is_repeated_did_not_fail() {
+    let mut state = any_pod();
+    state.live = Some(Arc::new(LivePod {
+        id: id("u1"),
+        path: CgroupPath::new("/kubepods/podu").unwrap(),
+        containers: <_>::default(),
+    }));
+    state.desired.returning = true;
+    let now = Now::read();
+    state.work.back_off(None, now);
+    assert_eq!(state.status(now.wall), PodStatus::Refused);
+    // The API server did not show the spec.
+    state.drift.ended(&Outcome::Unchanged, ForeignWriters::default(), true);
+    assert_eq!(state.status(now.wall), PodStatus::InSync);
+}
+
+#[test]
 fn a_pass_that_nothing_wants_any_more_is_not_due() {
     let (mut state, now) = (any_pod(), Now::read());
     state.work.request_pass(Cause::Sweep, false, now.instant);

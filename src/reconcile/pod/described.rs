@@ -24,7 +24,12 @@ impl PodState {
         self.take_edits(&before, effects);
         // Only manifests of a directory change the variables of a running container.
         if Hook::any(&before) != Hook::any(&self.pod) {
+            let announced = self.hooks.is_announcing();
             self.update_hooks(true);
+            if announced && !self.hooks.is_announcing() {
+                // The lower limit waits for no hook any more.
+                self.restart(Cause::Sweep, effects.now);
+            }
         }
         if !self.desired.is_empty() && self.pod.resizes_in_place() {
             self.take_kubelet_answer(&before, effects.now);

@@ -100,6 +100,19 @@ fn a_lower_limit_waits_for_its_hook() {
 }
 
 #[test]
+fn a_hook_that_is_gone_keeps_no_limit() {
+    let mut world = settled(128);
+    assert_eq!(world.decide_and_pass(64), Some(128));
+    let mut pod = Pod::clone(&world.state.pod);
+    for container in &mut pod.spec.containers {
+        container.hook_variables.clear();
+    }
+    world.apply(PodInput::Described(Arc::new(pod)));
+    assert!(world.state.work.pending.is_some(), "{:?}", world.state);
+    assert_eq!(world.pass(), None);
+}
+
+#[test]
 fn an_operator_waits_for_no_hook() {
     let mut world = settled(128);
     world.decide_and_pass(64);

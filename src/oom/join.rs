@@ -47,10 +47,8 @@ pub(super) const SLACK: Duration = Duration::from_millis(50);
 /// knows, and leaves the newer half of this time undecided. One side may be stuck, hence so long.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// [`PATIENCE`] for a group of more kills and rises than this, by the ages of both sides: the time of matching grows
-/// faster than the size of the group.
-const FLOOD: (usize, Duration) = (128, Duration::from_secs(1));
-/// The most kills and rises that may wait, for the same reason.
-const MOST_WAITING: usize = 1024;
+/// faster than the size of the group. A flood decides no kill before the agent has read every counter after that kill.
+const FLOODS: [(usize, Duration); 2] = [(1024, SLACK.saturating_mul(2)), (128, Duration::from_secs(1))];
 
 /// Stores times in microseconds.
 pub(super) mod micros {
@@ -215,7 +213,6 @@ impl Joiner {
     }
 
     fn decide(&mut self, progress: Progress) -> Vec<OomKill> {
-        let crowded = self.logged.len() + self.rises.len() + self.unmatched.len() > MOST_WAITING;
         let (mut kills, mut late) = (Vec::new(), Vec::new());
         let logged = std::mem::take(&mut self.logged);
         let certainty = Certainty {
@@ -229,12 +226,7 @@ impl Joiner {
                 .collect(),
         };
         for group in MatchGroup::independent(logged, std::mem::take(&mut self.rises)) {
-            let now = if crowded {
-                Some(Duration::MAX)
-            } else {
-                group.due(progress)
-            };
-            match now {
+            match group.due(progress) {
                 Some(end) => late.extend(group.decide(end, &certainty, self, &mut kills)),
                 None => {
                     self.logged.extend(group.logged);
@@ -243,8 +235,7 @@ impl Joiner {
             }
         }
         kills.extend(self.place_late(late));
-        let known = if crowded { Progress::END } else { progress };
-        for rise in expire(&mut self.unmatched, known, &self.logged) {
+        for rise in expire(&mut self.unmatched, progress, &self.logged) {
             kills.extend(self.kills_without_record(&rise));
         }
         let read = if self.has_log { progress.log } else { progress.counters };

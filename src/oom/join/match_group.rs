@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{FLOOD, Joiner, LATEST, LOG_DELAY, LogPlace, OomKill, PATIENCE, Progress, SLACK};
+use super::{FLOODS, Joiner, LATEST, LOG_DELAY, LogPlace, OomKill, PATIENCE, Progress, SLACK};
 use crate::model::CgroupPath;
 use crate::oom::kill::{Kill, Limit};
 use crate::oom::numbers::Numbers;
@@ -152,16 +152,20 @@ impl MatchGroup {
             ..Self::default()
         };
         let mut groups: Vec<Self> = rises.into_iter().map(alone).collect();
+        let mut without_rise = Vec::new();
         for logged in logged {
             let is_concerned = |group: &mut Self| group.rises.iter().any(|rise| logged.may_be_in(rise, LATEST));
-            let mut whole = groups.extract_if(.., is_concerned).reduce(|mut whole, group| {
+            let whole = groups.extract_if(.., is_concerned).reduce(|mut whole, group| {
                 whole.logged.extend(group.logged);
                 whole.rises.extend(group.rises);
                 whole
             });
-            whole.get_or_insert_default().logged.push(logged);
-            groups.extend(whole);
+            let list = if whole.is_some() { &mut groups } else { &mut without_rise };
+            let mut group = whole.unwrap_or_default();
+            group.logged.push(logged);
+            list.push(group);
         }
+        groups.extend(without_rise);
         groups
     }
 
@@ -175,12 +179,13 @@ impl MatchGroup {
         let until = |known: Duration, within: Duration| {
             (began.saturating_add(within) < known).then(|| known.saturating_sub(within / 2))
         };
-        let (many, within) = FLOOD;
+        let size = self.logged.len() + self.rises.len();
+        let flood = FLOODS.iter().find(|(many, _)| size > *many);
         // Without a rise that is over, there is nothing to decide in a flood.
         let is_news = |end: &Duration| self.rises.iter().any(|rise| rise.is_over(*end));
-        let flood = until(progress.log.min(progress.counters), within).filter(is_news);
         flood
-            .filter(|_| self.logged.len() + self.rises.len() > many)
+            .and_then(|(_, within)| until(progress.log.min(progress.counters), *within))
+            .filter(is_news)
             .or_else(|| until(progress.log.max(progress.counters), PATIENCE))
     }
 

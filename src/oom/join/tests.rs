@@ -85,6 +85,30 @@ fn found(told: &[OomKill]) -> Vec<(Option<&CgroupPath>, Confidence, Option<u32>)
 }
 
 #[test]
+fn thousands_of_kills_leave_others_waiting() {
+    let mut joiner = Joiner::new(true);
+    assert_eq!(joiner.logged(place(5), unexplained(7), None), None);
+    for pid in 100..2100 {
+        assert!(joiner.logged(place(10), named(pid, 1), None).is_some());
+    }
+    let unread = Progress {
+        log: ms(20),
+        counters: ms(0),
+    };
+    assert_eq!(joiner.decide_up_to(unread), [], "no counter was read since");
+    for (number, kills) in [(1, 2000), (2, 1)] {
+        let kills = NonZeroU64::new(kills).unwrap();
+        assert_eq!(joiner.counted(rise(ms(0), ms(20), &container(number), kills)), []);
+    }
+    assert_eq!(
+        found(&joiner.decide_up_to(all_known(1000))),
+        [(Some(&container(2)), Confidence::OnlyCounterThatRose, Some(7))],
+        "and none of the thousands a second time"
+    );
+    assert!(!joiner.is_waiting());
+}
+
+#[test]
 fn a_named_kill_accounts_for_the_counter() {
     for counter_first in [true, false] {
         let mut joiner = Joiner::new(true);

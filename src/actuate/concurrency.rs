@@ -43,6 +43,12 @@ struct Away {
     late: Option<String>,
 }
 
+impl Away {
+    fn begin(&mut self, why: String) {
+        self.until = Some((Instant::now() + LEAVE_ALONE, why));
+    }
+}
+
 impl Concurrency {
     /// At most `workers` passes of one namespace write files at once.
     pub fn new(workers: usize) -> Self {
@@ -57,7 +63,7 @@ impl Concurrency {
 
     /// Notes that the runtime did not answer.
     pub(super) fn runtime_is_away(&self, why: String) {
-        self.away.lock().until = Some((Instant::now() + LEAVE_ALONE, why));
+        self.away.lock().begin(why);
     }
 
     /// Notes that an update of a container has ended, `late` if it took too long. That may be the container's fault; where updates of
@@ -67,7 +73,7 @@ impl Concurrency {
         let before = away.late.take();
         let Some(why) = late else { return };
         if before.is_some_and(|before| before != namespace) {
-            away.until = Some((Instant::now() + LEAVE_ALONE, why));
+            away.begin(why);
         }
         away.late = Some(namespace.to_owned());
     }

@@ -19,9 +19,10 @@ use std::{fmt, fs, io};
 
 use futures::future::{BoxFuture, FutureExt, select_all};
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use tokio::sync::broadcast::{self, error::RecvError};
 
-use self::retries::Retries;
+use self::retries::{FIRST_RETRY, LONGEST_RETRY, Retries};
 use crate::failpoint::failpoint;
 use crate::files::replace_atomically;
 use crate::kubernetes::events::{EventRates, NamedEvent, PodReference, Posted, Subject, post, raise};
@@ -30,8 +31,9 @@ use crate::kubernetes::{ApiClient, ApiError, Problem};
 use crate::model::ChangeRecord;
 use crate::model::objects::PodUid;
 use crate::oom::KillFacts;
+use crate::pace::Backoff;
 use crate::report::content::Report;
-use crate::report::destination::Destination;
+use crate::report::destination::{Destination, SharedWindow};
 use crate::report::events::{Composer, ContainerFacts, EventLimits, EventMessage, LastEvent, PlannedEvent};
 use crate::report::log::Pending;
 use crate::report::metrics::ReportOutcome;
@@ -83,12 +85,16 @@ impl Outbox {
         let mut rates = EventRates::new(Instant::now());
         let mut first_view = self.metadata.wait_until_known();
         let mut is_known = false;
+        let (health, mut pauses) = (self.client.health.clone(), Backoff::new(FIRST_RETRY, LONGEST_RETRY));
+        let mut away_until: Option<Instant> = None;
         loop {
+            away_until = away_until.filter(|_| health.away().is_some());
             for kills in self.kills.iter_mut().filter(|_| is_known) {
                 kills.take_in(self.metadata.as_ref()).await;
             }
             let due = self.kills.iter().filter_map(KillEvents::ready_at);
             let due = due.chain(self.changes.ready_at(&rates)).min();
+            let due = due.map(|due| away_until.map_or(due, |until| due.max(until)));
             let more = self.kills.iter_mut().map(|kills| kills.queue.more().boxed());
             let more = select_all(more.chain([pending().boxed()])).map(drop);
             // Cancel-safe, all of them: none has taken anything yet.
@@ -97,7 +103,15 @@ impl Outbox {
                 record = next_record(&mut records) => self.changes.add(&record, self.metadata.as_ref()),
                 () = &mut first_view, if !is_known => is_known = true,
                 () = more => {}
-                () = until(due) => self.send_next(&mut rates).await,
+                () = until(due) => {
+                    self.send_next(&mut rates).await;
+                    // In an outage one Event waits for the API server, and not one of each namespace.
+                    match health.away() {
+                        Some(_) => away_until = Some(Instant::now() + pauses.next(None)),
+                        None => pauses.reset(),
+                    }
+                }
+                () = health.returned(), if away_until.is_some() => {}
             }
         }
     }
@@ -231,23 +245,38 @@ impl ChangeEvents {
 pub struct KillEvents {
     queue: ReportQueue,
     plan: Box<dyn EventPlan>,
+    /// The reports in the plan and in the retries.
+    window: Arc<Mutex<SharedWindow>>,
     retries: Retries<PlannedEvent>,
 }
 
 impl KillEvents {
     /// Events for the reports of a queue.
     pub fn new(queue: ReportQueue, plan: Box<dyn EventPlan>) -> Self {
-        let retries = Retries::default();
-        Self { queue, plan, retries }
+        let window = SharedWindow::new(queue.destination.window());
+        Self {
+            queue,
+            plan,
+            window: Arc::new(Mutex::new(window)),
+            retries: Retries::default(),
+        }
     }
 
     async fn take_in(&mut self, metadata: &dyn PodMetadata) {
-        let waiting = self.plan.waiting() + self.retries.len();
-        let room = self.queue.destination.window().saturating_sub(waiting);
-        for mut pending in self.queue.next(room).await {
+        let window = Arc::clone(&self.window);
+        let admits = move |number, report: &Report| window.lock().take_in(number, report);
+        for mut pending in self.queue.next(usize::MAX, admits).await {
             metadata.complete_names(pending.report.facts_mut());
             self.plan.offer(pending);
         }
+    }
+
+    /// Acknowledges reports, which leave room for others.
+    async fn acknowledge(&mut self, numbers: Vec<u64>) {
+        if self.window.lock().release(&numbers) {
+            self.queue.start_over();
+        }
+        self.queue.acknowledge(numbers).await;
     }
 
     fn ready_at(&self) -> Option<Instant> {
@@ -271,7 +300,7 @@ impl KillEvents {
         let mut next = self.plan.next_event(now, rates, metadata, &mut withheld);
         if !withheld.is_empty() {
             self.queue.count(ReportOutcome::Withheld, withheld.len());
-            self.queue.acknowledge(withheld).await;
+            self.acknowledge(withheld).await;
         }
         let waiting = self.plan.waiting();
         if next.is_none() && waiting > 0 {
@@ -336,12 +365,13 @@ impl KillEvents {
         };
         keep(self.plan.as_ref()).await;
         let all = numbers.len() == planned.reports.len();
-        queue.acknowledge(numbers).await;
+        self.acknowledge(numbers).await;
         if !all {
             // An Event of an earlier agent covers some. The plan takes in again everything that is still pending.
             self.plan.start_over();
             self.retries = Retries::default();
-            queue.start_over();
+            self.window.lock().clear();
+            self.queue.start_over();
         }
     }
 }
@@ -439,12 +469,36 @@ mod tests {
     use jiff::SignedDuration;
 
     use prometheus_client::registry::Registry;
+    use tokio_util::sync::CancellationToken;
 
     use super::*;
     use crate::kubernetes::events::Severity;
     use crate::model::objects::PodId;
-    use crate::report::events::VpaEvents;
-    use crate::report::testing::kill_of;
+    use crate::report::Reporter;
+    use crate::report::events::{PodEvents, VpaEvents};
+    use crate::report::log::{Bounds, KillLog};
+    use crate::report::metrics::ReportMetrics;
+    use crate::report::testing::{NoPods, kill_of};
+
+    #[tokio::test]
+    async fn a_namespace_leaves_others_room_in_the_window() {
+        let directory = tempfile::tempdir().unwrap();
+        let (log, _) = KillLog::open(directory.path(), Bounds::default(), Destination::PodEvents.into());
+        let metrics = ReportMetrics::register(&mut Registry::default(), log.totals());
+        let reporter = Reporter::start(log, &metrics, &CancellationToken::new());
+        let plan = Box::new(PodEvents::new(usize::MAX, Instant::now()));
+        let mut kills = KillEvents::new(reporter.queue(Destination::PodEvents), plan);
+        let mut flood: Vec<Report> = (1..=600).map(|number| kill_of("web", number).into()).collect();
+        let mut other = kill_of("db", 601);
+        other.facts.pod.as_mut().unwrap().namespace = "bank".to_owned();
+        flood.push(other.into());
+        reporter.commit(flood, None).await;
+        kills.take_in(&NoPods).await;
+        assert_eq!(kills.plan.waiting(), 448 + 1);
+        kills.acknowledge((1..=448).collect()).await;
+        kills.take_in(&NoPods).await;
+        assert_eq!(kills.plan.waiting(), 601, "what was left out has room now");
+    }
 
     #[tokio::test]
     async fn earlier_events_are_known_again() {

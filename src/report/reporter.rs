@@ -181,16 +181,21 @@ pub struct ReportQueue {
 }
 
 impl ReportQueue {
-    /// The next reports, oldest first, at most so many; none if there are none now. From now on the
-    /// destination may have received them.
-    pub async fn next(&mut self, most: usize) -> Vec<Pending> {
+    /// The next reports that `admits` takes, oldest first, at most so many; none if there are none now. From now on the
+    /// destination may have received them. Those left out come again after [`Self::start_over`].
+    pub async fn next(
+        &mut self,
+        most: usize,
+        admits: impl FnMut(u64, &Report) -> bool + Send + 'static,
+    ) -> Vec<Pending> {
         if most == 0 || self.known.is_some() {
             return Vec::new();
         }
         // A report that the log stores after this wakes `more`.
         let known = self.log.status.borrow().last_number;
         let (destination, after) = (self.destination, self.after);
-        let pending = self.log.call(move |log| log.next_for(destination, after, most)).await;
+        let next = move |log: &mut KillLog| log.next_for(destination, after, most, admits);
+        let pending = self.log.call(next).await;
         self.after = pending.last().map_or(after, |last| last.number);
         self.known = (pending.len() < most).then_some(known);
         for Pending { number, report } in &pending {

@@ -1,8 +1,14 @@
 //! Reports to test with.
 
+use futures::future::BoxFuture;
 use jiff::Timestamp;
 use proptest::prelude::*;
 
+use super::content::Report;
+use super::events::ContainerFacts;
+use super::outbox::PodMetadata;
+use crate::kubernetes::events::PodReference;
+use crate::model::objects::PodUid;
 use crate::oom::{
     Candidates, Confidence, Evidence, HitLimit, KillFacts, Level, OomReport, OwnWrite, ReportedContainer,
     ReportedMemory, ReportedPod, Role, Victim,
@@ -50,6 +56,28 @@ pub(crate) fn kill_of(pod: &str, number: u64) -> OomReport {
         candidates: Candidates::default(),
         more_candidates: 0,
         while_down: false,
+    }
+}
+
+/// A node without pods.
+#[derive(Debug)]
+pub(crate) struct NoPods;
+
+impl PodMetadata for NoPods {
+    fn wait_until_known(&self) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn complete_names(&self, _: &mut KillFacts) {}
+
+    fn resolve(&self, _: &mut PodReference) {}
+
+    fn has_pod(&self, _: &PodUid) -> bool {
+        false
+    }
+
+    fn container_facts(&self, _: &Report) -> ContainerFacts {
+        ContainerFacts::default()
     }
 }
 

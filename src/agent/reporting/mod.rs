@@ -86,7 +86,8 @@ pub(super) fn start(
 fn event_plans(config: &Config) -> Vec<(Destination, Box<dyn EventPlan>)> {
     let mut plans: Vec<(Destination, Box<dyn EventPlan>)> = Vec::new();
     if config.report.pod_events() {
-        let events = PodEvents::new(Destination::PodEvents.window(), Instant::now());
+        // The reports of one namespace alone never fill the window.
+        let events = PodEvents::new(Destination::PodEvents.window() / 2, Instant::now());
         plans.push((Destination::PodEvents, Box::new(events)));
     }
     if let Some(window) = config.report.vpa_events() {

@@ -79,7 +79,10 @@ impl EventPlan for PodEvents {
         _: &dyn PodMetadata,
         _: &mut Vec<u64>,
     ) -> Option<PlannedEvent> {
-        let is_full = self.waiting() >= self.most;
+        // Those of a paused namespace keep no other waiting.
+        let may_go = |group: &&Group| rates.paused_until(group.subject.namespace(), now).is_none();
+        let waiting = self.groups.iter().filter(may_go).map(|group| group.reports.len());
+        let is_full = waiting.sum::<usize>() >= self.most;
         if is_full {
             self.groups.sort_by_key(|group| Reverse(group.reports.len()));
         }

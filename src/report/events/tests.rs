@@ -2,19 +2,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use futures::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 
 use super::*;
 use crate::kubernetes::events::{EventRates, OF_A_POD, OF_THE_NODE, PodReference, Subject, Topic};
-use crate::model::objects::{PodId, PodUid};
+use crate::model::objects::PodId;
 use crate::oom::{Confidence, HitLimit, Level, OomReport, ReportedPod, Role};
 use crate::rate_limiter::Rate;
 use crate::report::Report;
 use crate::report::log::Pending;
-use crate::report::outbox::{EventPlan, PodMetadata};
-use crate::report::testing::{arbitrary_kill, kill_of};
+use crate::report::outbox::EventPlan;
+use crate::report::testing::{NoPods, arbitrary_kill, kill_of};
 
 fn pending(number: u64, kill: OomReport) -> Pending {
     Pending {
@@ -26,28 +25,6 @@ fn pending(number: u64, kill: OomReport) -> Pending {
 /// The message as it goes to the API server.
 fn message(planned: &PlannedEvent) -> String {
     planned.event.body("node-1")["message"].as_str().unwrap().to_owned()
-}
-
-/// A node without pods.
-#[derive(Debug)]
-struct Unknown;
-
-impl PodMetadata for Unknown {
-    fn wait_until_known(&self) -> BoxFuture<'static, ()> {
-        Box::pin(std::future::ready(()))
-    }
-
-    fn complete_names(&self, _: &mut KillFacts) {}
-
-    fn resolve(&self, _: &mut PodReference) {}
-
-    fn has_pod(&self, _: &PodUid) -> bool {
-        false
-    }
-
-    fn container_facts(&self, _: &Report) -> ContainerFacts {
-        ContainerFacts::default()
-    }
 }
 
 /// Events of kills with the rates of a node.
@@ -69,8 +46,7 @@ impl Kills {
     }
 
     fn next(&mut self, now: Instant) -> Option<PlannedEvent> {
-        let (metadata, mut withheld) = (Unknown, Vec::new());
-        self.events.next_event(now, &mut self.rates, &metadata, &mut withheld)
+        self.events.next_event(now, &mut self.rates, &NoPods, &mut Vec::new())
     }
 
     fn ready_at(&self) -> Option<Instant> {

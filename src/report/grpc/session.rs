@@ -73,7 +73,7 @@ impl Session<'_> {
 
     /// Sends reports, as far as the window allows.
     async fn send_more(&mut self, out: &mpsc::Sender<AgentMessage>) -> Result<()> {
-        for pending in self.queue.next(self.window.room()).await {
+        for pending in self.queue.next(self.window.room(), |_, _| true).await {
             let mut report = Report::from(&pending.report);
             report.sequence = self.window.send(pending.number, report.id.clone(), Instant::now());
             self.send(out, Message::Report(report))?;

@@ -223,10 +223,16 @@ impl KillLog {
         }
     }
 
-    /// The next reports after `after` that a destination has not acknowledged, oldest first. From now on the
-    /// destination may have received them.
-    pub fn next_for(&mut self, destination: Destination, after: u64, most: usize) -> Vec<Pending> {
-        self.state.send_after(destination, after, most)
+    /// The next reports after `after` that a destination has not acknowledged and `admits` takes, oldest first. From now on
+    /// the destination may have received them.
+    pub fn next_for(
+        &mut self,
+        destination: Destination,
+        after: u64,
+        most: usize,
+        admits: impl FnMut(u64, &Report) -> bool,
+    ) -> Vec<Pending> {
+        self.state.send_after(destination, after, most, admits)
     }
 
     /// A destination acknowledges the reports with these numbers. Returns how many were pending for it. Blocks.

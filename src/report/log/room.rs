@@ -74,7 +74,7 @@ impl State {
     pub(super) fn aggregate(&mut self, by_container: bool, sent_too: bool, divisor: usize) -> u64 {
         let slots = self.slots.iter();
         let slots: Vec<_> = slots
-            .filter(|(number, slot)| sent_too || !self.is_sent(**number, slot))
+            .filter(|(_, slot)| sent_too || !slot.is_sent())
             .collect();
         // Reports that are pending for different destinations never share a count.
         let mut groups: BTreeMap<_, Vec<u64>> = BTreeMap::new();

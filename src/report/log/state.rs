@@ -25,8 +25,6 @@ pub(super) struct State {
     /// The latest kills, by number: those in `slots`, and those that every destination has.
     latest: BTreeMap<u64, Arc<OomReport>>,
     pub(super) last_number: u64,
-    /// The highest number that each destination may have received.
-    sent: [u64; Destination::ALL.len()],
     pub(super) seen: SeenIds,
     /// The last checkpoint.
     pub(super) checkpoint: Option<Vec<u8>>,
@@ -38,6 +36,8 @@ pub(super) struct Slot {
     pub(super) report: Report,
     /// The destinations that have not acknowledged the report.
     pub(super) pending: Destinations,
+    /// The destinations that may have received the report.
+    sent: Destinations,
     /// The length of its JSON in bytes.
     pub(super) length: u32,
 }
@@ -93,8 +93,8 @@ impl State {
             self.insert(self.last_number + 1, Slot { pending, ..slot });
         }
         for destination in selected {
-            // The reports that were on the way when the agent ended are among the oldest.
-            self.send_after(destination, 0, destination.window());
+            // Most of the reports that were on the way when the agent ended are among the oldest.
+            self.send_after(destination, 0, destination.window(), |_, _| true);
         }
         forgotten
     }
@@ -161,25 +161,27 @@ impl State {
         was_pending
     }
 
-    /// The next reports after `after` that a destination has not acknowledged, oldest first. From now on the
-    /// destination may have received them.
-    pub(super) fn send_after(&mut self, destination: Destination, after: u64, most: usize) -> Vec<Pending> {
-        let later = self.slots.range((Bound::Excluded(after), Bound::Unbounded));
-        let pending = later.filter(|(_, slot)| slot.pending.contains(destination));
-        let pending = pending.take(most).map(|(number, slot)| Pending {
-            number: *number,
-            report: slot.report.clone(),
+    /// The next reports after `after` that a destination has not acknowledged and `admits` takes, oldest first. From now on
+    /// the destination may have received them.
+    pub(super) fn send_after(
+        &mut self,
+        destination: Destination,
+        after: u64,
+        most: usize,
+        mut admits: impl FnMut(u64, &Report) -> bool,
+    ) -> Vec<Pending> {
+        let later = self.slots.range_mut((Bound::Excluded(after), Bound::Unbounded));
+        let pending = later
+            .filter(|(number, slot)| slot.pending.contains(destination) && admits(**number, &slot.report))
+            .take(most);
+        let sent = pending.map(|(number, slot)| {
+            slot.sent.insert(destination);
+            Pending {
+                number: *number,
+                report: slot.report.clone(),
+            }
         });
-        let pending: Vec<_> = pending.collect();
-        let sent = &mut self.sent[destination.index()];
-        *sent = pending.last().map_or(*sent, |last| last.number.max(*sent));
-        pending
-    }
-
-    /// Whether a destination may have received the report without an acknowledgement. To aggregate it would count its kill
-    /// twice there.
-    pub(super) fn is_sent(&self, number: u64, slot: &Slot) -> bool {
-        slot.pending.iter().any(|to| number <= self.sent[to.index()])
+        sent.collect()
     }
 }
 
@@ -198,12 +200,19 @@ pub(super) fn frame<'a>(mut entry: Entry, reports: impl IntoIterator<Item = (u64
 }
 
 impl Slot {
+    /// Whether a destination may have received the report without an acknowledgement. To aggregate it would count its kill
+    /// twice there.
+    pub(super) fn is_sent(&self) -> bool {
+        self.pending.intersects(self.sent)
+    }
+
     pub(super) fn new(report: Report, pending: Destinations) -> Self {
         // A report without JSON takes no room.
         let length = serde_json::to_vec(&report).map_or(0, |json| u32::try_from(json.len()).unwrap_or(u32::MAX));
         Self {
             report,
             pending,
+            sent: Destinations::empty(),
             length,
         }
     }
@@ -290,8 +299,8 @@ mod tests {
         let mut state = state(&[5]);
         state.acknowledge(Destinations::from_iter([Destination::PodEvents]), 1);
         assert_eq!(state.slots[&1].pending, Destinations::from(Destination::Grpc));
-        assert_eq!(state.send_after(Destination::PodEvents, 0, 9), []);
-        assert_eq!(state.send_after(Destination::Grpc, 0, 9).len(), 1);
+        assert_eq!(state.send_after(Destination::PodEvents, 0, 9, |_, _| true), []);
+        assert_eq!(state.send_after(Destination::Grpc, 0, 9, |_, _| true).len(), 1);
         state.acknowledge(from_bits(7), 1);
         assert_eq!(numbers(&state), [0; 0]);
     }
@@ -314,13 +323,22 @@ mod tests {
     #[test]
     fn sent_reports_are_not_aggregated() {
         let mut state = state(&[6, 6, 2, 6]);
-        assert_eq!(state.send_after(Destination::Grpc, 1, 1).len(), 1);
+        assert_eq!(state.send_after(Destination::Grpc, 0, 2, |_, _| true).len(), 2);
         assert_eq!(state.aggregate(false, false, 1), 0, "3 and 4 have other destinations");
-        assert_eq!(state.send_after(Destination::VpaEvents, 0, 1).len(), 1);
+        assert_eq!(state.send_after(Destination::VpaEvents, 0, 1, |_, _| true).len(), 1);
         state.acknowledge(from_bits(2), 4);
         assert_eq!(numbers(&state), [1, 2, 3, 4]);
         assert_eq!(state.aggregate(false, true, 1), 2, "1 and 2");
         assert_eq!(numbers(&state), [3, 4, 5]);
+    }
+
+    #[test]
+    fn reports_left_out_are_not_sent() {
+        let mut state = state(&[1; 6]);
+        let sent = state.send_after(Destination::PodEvents, 0, 9, |number, _| number % 2 == 1);
+        assert_eq!(sent.len(), 3);
+        assert_eq!(state.aggregate(true, false, 1), 3, "2, 4 and 6");
+        assert_eq!(numbers(&state), [1, 2, 3, 5]);
     }
 }
 

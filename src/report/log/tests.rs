@@ -39,7 +39,7 @@ fn commit(log: &mut KillLog, numbers: std::ops::RangeInclusive<u64>) -> bool {
 }
 
 fn pending_ids(log: &mut KillLog) -> Vec<String> {
-    ids(&log.next_for(Destination::Grpc, 0, usize::MAX))
+    ids(&log.next_for(Destination::Grpc, 0, usize::MAX, |_, _| true))
 }
 
 fn ids(pending: &[Pending]) -> Vec<String> {
@@ -62,7 +62,7 @@ fn commits_survive_until_acknowledged() {
     let (mut log, recovered) = open(directory.path());
     assert_eq!(recovered.checkpoint.as_deref(), Some(&b"up to 3"[..]));
     assert_eq!(log.status().pending_for(Destination::Grpc), 1);
-    let pending = log.next_for(Destination::Grpc, 0, 9);
+    let pending = log.next_for(Destination::Grpc, 0, 9, |_, _| true);
     assert_eq!(pending[0].report, Report::from(kill_of("web", 2)));
     assert_eq!(pending.len(), 1);
     log.acknowledge(Destination::Grpc, &[2]);
@@ -91,7 +91,7 @@ fn new_destinations_get_only_new_reports() {
     let (mut log, _) = KillLog::open(directory.path(), Bounds::default(), all());
     commit(&mut log, 1..=2);
     log.acknowledge(Destination::PodEvents, &[1, 2]);
-    assert_eq!(log.next_for(Destination::PodEvents, 0, 9), []);
+    assert_eq!(log.next_for(Destination::PodEvents, 0, 9, |_, _| true), []);
     assert_eq!(pending_ids(&mut log), named(1..=2));
     drop(log);
     // The VPA's Events are not selected any more: nobody waits for them.
@@ -197,7 +197,7 @@ fn reports_come_in_order() {
     commit(&mut log, 1..=700);
     let (mut after, mut found) = (0, Vec::new());
     loop {
-        let part = log.next_for(Destination::Grpc, after, 64);
+        let part = log.next_for(Destination::Grpc, after, 64, |_, _| true);
         let Some(last) = part.last() else { break };
         after = last.number;
         found.extend(ids(&part));
@@ -215,7 +215,7 @@ fn a_journal_of_settled_reports_does_not_grow() {
     let (mut log, _) = KillLog::open(directory.path(), bounds, grpc());
     for number in 1..=2000 {
         commit(&mut log, number..=number);
-        let pending = log.next_for(Destination::Grpc, 0, 9);
+        let pending = log.next_for(Destination::Grpc, 0, 9, |_, _| true);
         log.acknowledge(Destination::Grpc, &[pending[0].number]);
         assert!(fs::metadata(directory.path().join(FILE)).unwrap().len() <= bounds.max_bytes);
     }
@@ -273,7 +273,7 @@ proptest! {
                     number += count;
                 }
                 Act::Settle { to, which } => {
-                    let pending = log.next_for(to, 0, usize::MAX);
+                    let pending = log.next_for(to, 0, usize::MAX, |_, _| true);
                     if let Some(one) = pending.get(which) {
                         log.acknowledge(to, &[one.number]);
                         expected[to.index()].remove(which);
@@ -290,7 +290,7 @@ proptest! {
                 }
             }
             for to in Destination::ALL.iter().copied() {
-                prop_assert_eq!(&ids(&log.next_for(to, 0, usize::MAX)), &expected[to.index()]);
+                prop_assert_eq!(&ids(&log.next_for(to, 0, usize::MAX, |_, _| true)), &expected[to.index()]);
             }
         }
     }

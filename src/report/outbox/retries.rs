@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use crate::pace::Backoff;
 
 /// The pauses after Events that the API server refuses for now.
-const FIRST_RETRY: Duration = Duration::from_secs(1);
-const LONGEST_RETRY: Duration = Duration::from_secs(60);
+pub(super) const FIRST_RETRY: Duration = Duration::from_secs(1);
+pub(super) const LONGEST_RETRY: Duration = Duration::from_secs(60);
 
 /// The Events of one kind that the API server refuses for now. Each namespace waits by itself: a webhook or a quota of one keeps no
 /// other waiting.

@@ -109,7 +109,7 @@ fn an_agent_killed_anytime_loses_nothing_stored() {
             .parse()
             .unwrap();
         assert!(checkpoint >= said, "{checkpoint} {said}");
-        let pending = log.next_for(Destination::Grpc, 0, usize::MAX);
+        let pending = log.next_for(Destination::Grpc, 0, usize::MAX, |_, _| true);
         assert!(pending.len() <= 400);
         let count: u64 = pending.iter().map(|pending| pending.report.count()).sum();
         assert_eq!(count, checkpoint, "kills and checkpoint go together");

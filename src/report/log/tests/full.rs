@@ -11,7 +11,7 @@ fn small() -> Bounds {
 }
 
 fn told(log: &mut KillLog, to: Destination) -> u64 {
-    let pending = log.next_for(to, 0, usize::MAX);
+    let pending = log.next_for(to, 0, usize::MAX, |_, _| true);
     pending.iter().map(|pending| pending.report.count()).sum()
 }
 
@@ -30,7 +30,7 @@ fn a_full_log_turns_details_into_counts() {
     let (mut log, _) = KillLog::open(directory.path(), small(), grpc());
     flood(&mut log, 1, 5000, 7);
     assert!(log.pending() <= 200, "{}", log.pending());
-    let pending = log.next_for(Destination::Grpc, 0, usize::MAX);
+    let pending = log.next_for(Destination::Grpc, 0, usize::MAX, |_, _| true);
     assert_eq!(pending.iter().map(|pending| pending.report.count()).sum::<u64>(), 5000);
     assert!(
         matches!(pending.last().unwrap().report, Report::Kill(_)),
@@ -56,7 +56,7 @@ fn kills_of_many_pods_become_node_counts() {
     let (mut log, _) = KillLog::open(directory.path(), small(), grpc());
     flood(&mut log, 1, 2000, 2000);
     assert!(log.pending() <= 200);
-    let pending = log.next_for(Destination::Grpc, 0, usize::MAX);
+    let pending = log.next_for(Destination::Grpc, 0, usize::MAX, |_, _| true);
     assert_eq!(pending.iter().map(|pending| pending.report.count()).sum::<u64>(), 2000);
     assert!(
         pending
@@ -70,13 +70,13 @@ fn reports_in_flight_are_not_aggregated() {
     let directory = tempfile::tempdir().unwrap();
     let (mut log, _) = KillLog::open(directory.path(), small(), grpc());
     flood(&mut log, 1, 100, 1);
-    let sent = log.next_for(Destination::Grpc, 0, 50);
+    let sent = log.next_for(Destination::Grpc, 0, 50, |_, _| true);
     flood(&mut log, 101, 3000, 1);
     assert!(log.totals.folded.get() > 0);
-    let again = log.next_for(Destination::Grpc, 0, 50);
+    let again = log.next_for(Destination::Grpc, 0, 50, |_, _| true);
     assert_eq!(ids(&again), ids(&sent));
     // What comes after them in their connection is everything else, counted once.
-    let rest = log.next_for(Destination::Grpc, sent.last().unwrap().number, usize::MAX);
+    let rest = log.next_for(Destination::Grpc, sent.last().unwrap().number, usize::MAX, |_, _| true);
     assert_eq!(rest.iter().map(|pending| pending.report.count()).sum::<u64>(), 2950);
 }
 
@@ -87,7 +87,7 @@ fn acknowledged_kills_are_not_counted_again() {
     let mut acknowledged = 0;
     for from in (1..=3000).step_by(50) {
         flood(&mut log, from, from + 49, 3);
-        let pending = log.next_for(Destination::PodEvents, 0, 40);
+        let pending = log.next_for(Destination::PodEvents, 0, 40, |_, _| true);
         acknowledged += pending.iter().map(|pending| pending.report.count()).sum::<u64>();
         let numbers: Vec<_> = pending.iter().map(|pending| pending.number).collect();
         log.acknowledge(Destination::PodEvents, &numbers);
@@ -109,7 +109,7 @@ fn one_report_never_takes_all_the_room() {
     };
     kill.candidates = vec![victim; 1000].into();
     log.commit(vec![kill.into()], None);
-    let pending = log.next_for(Destination::Grpc, 0, 9);
+    let pending = log.next_for(Destination::Grpc, 0, 9, |_, _| true);
     assert!(matches!(&pending[0].report, Report::Aggregate(sum) if sum.count == 1 && sum.facts.pod.is_some()));
     assert_eq!(log.totals.folded.get(), 1);
 }

@@ -34,7 +34,7 @@ use crate::model::objects::{
 };
 use crate::slots::{Class, Slots};
 use owners::{OwnerKey, Owners};
-use view::{Missing, Namespace};
+use view::{FirstPods, Missing, Namespace};
 
 /// How long a burst of changes is collected before the view is built.
 const QUIET: Duration = Duration::from_millis(1);
@@ -60,6 +60,8 @@ pub struct KubernetesSource {
     /// The memory for the lists of all namespaces, by kind.
     memory: BTreeMap<&'static str, ObjectMemory>,
     owners: Owners,
+    /// None before the first list, and after the first view.
+    first_pods: Option<FirstPods>,
     changed: Arc<Notify>,
     requests: Slots<String>,
     /// Requested workloads and the answers.
@@ -122,6 +124,7 @@ impl KubernetesSource {
                 memory_of::<ResourceQuota>(),
             ]),
             owners: Owners::new(timing),
+            first_pods: None,
             changed,
             requests: Slots::new(AT_ONCE, 0),
             answers: JoinSet::new(),
@@ -174,13 +177,16 @@ impl KubernetesSource {
         let published: HashSet<&str> = before.view.pods.iter().map(|pod| pod.metadata.uid.as_str()).collect();
         let (mut missing, mut view, mut waiting) = (Missing::default(), NodeView::default(), false);
         view.node = node;
+        // The first view waits for the pods of the first list.
+        let is_first = before.generation == 0;
+        let first_pods = is_first.then(|| &*self.first_pods.get_or_insert_with(|| FirstPods::new(&pods)));
         for pod in pods {
             let namespace = namespaces.get(&pod.metadata.namespace);
             let known = view::is_known(&pod, namespace, &self.owners, &mut missing);
             if known || published.contains(pod.metadata.uid.as_str()) {
                 view.pods.push(pod);
             } else {
-                waiting = true;
+                waiting |= first_pods.is_some_and(|first| first.contains(&pod));
             }
         }
         self.request(&missing, now);
@@ -201,10 +207,11 @@ impl KubernetesSource {
         }
         let owners = self.owners.slots.values().filter_map(|slot| slot.answer.clone());
         view.owners = owners.flatten().collect();
-        // The first view waits for all pods.
-        let is_first = before.generation == 0;
         drop(before);
-        self.publish(Some(view).filter(|_| !(is_first && waiting)));
+        if !waiting {
+            self.first_pods = None;
+        }
+        self.publish(Some(view).filter(|_| !waiting));
     }
 
     fn publish(&self, view: Option<NodeView>) {

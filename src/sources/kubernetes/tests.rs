@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::owners::{OwnerKey, Owners};
-use super::view::{Missing, Namespace, is_known};
+use super::view::{FirstPods, Missing, Namespace, is_known};
 use crate::model::objects::{Owner, OwnerKind, Pod, VerticalPodAutoscaler};
 use crate::sources::parse_manifests;
 
@@ -92,6 +92,17 @@ fn a_pod_waits_for_all_its_objects() {
     namespace.bounds = Some(Default::default());
     namespace.quotas = Some(Vec::new());
     assert_eq!(of(&pod, Some(&namespace), &both()), READY);
+}
+
+#[test]
+fn pods_that_come_or_change_hold_up_no_first_view() {
+    let owned = |by: &str| pod(&owned_by("ReplicaSet", by, by));
+    let first = FirstPods::new(&[Arc::new(owned("r"))]);
+    assert!(first.contains(&owned("r")));
+    assert!(!first.contains(&owned("another")));
+    let mut new = owned("r");
+    new.metadata.uid = "new".to_owned();
+    assert!(!first.contains(&new));
 }
 
 #[test]

@@ -3,12 +3,13 @@
 //! A pod waits until all objects that decide about it are known: the VPAs of its namespace, its owners, and the bounds of
 //! its workload. With only some of them the decision would be wrong: "no VPA" reverts the pod's limits.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::owners::{OwnerKey, Owners};
 use crate::model::objects::{
-    HorizontalPodAutoscaler, LimitRange, OwnerKind, Pod, ResourceQuota, VerticalPodAutoscaler, WorkloadKey,
+    HorizontalPodAutoscaler, LimitRange, OwnerKind, OwnerReference, Pod, ResourceQuota, VerticalPodAutoscaler,
+    WorkloadKey,
 };
 
 /// The known objects of one namespace.
@@ -38,6 +39,24 @@ pub(super) struct Missing {
     pub(super) owners: BTreeSet<OwnerKey>,
     /// Namespaces whose bounds or quotas are unknown.
     pub(super) bounds: BTreeSet<String>,
+}
+
+/// The pods of the first list, by UID, with their controllers at that time. The first view waits for these: a namespace whose
+/// pods come and go, or change their owners, holds up no other.
+#[derive(Debug)]
+pub(super) struct FirstPods(BTreeMap<String, Option<OwnerReference>>);
+
+impl FirstPods {
+    pub(super) fn new(pods: &[Arc<Pod>]) -> Self {
+        let pods = pods.iter().map(|pod| &pod.metadata);
+        Self(pods.map(|pod| (pod.uid.clone(), pod.controller().cloned())).collect())
+    }
+
+    /// Whether the pod was in the first list, with the same controller.
+    pub(super) fn contains(&self, pod: &Pod) -> bool {
+        let first = self.0.get(&pod.metadata.uid);
+        first.is_some_and(|controller| controller.as_ref() == pod.metadata.controller())
+    }
 }
 
 /// Whether a VPA can target a pod: a workload owns it. The Node owns static pods.

@@ -108,6 +108,15 @@ impl Connection {
     }
 }
 
+#[cfg(test)]
+impl ApiClient {
+    /// A client of a server of a test.
+    pub(crate) fn to(router: &axum::Router) -> Self {
+        let metrics = ApiMetrics::register(&mut prometheus_client::registry::Registry::default());
+        Self::new(Connection::to(router), [Connection::to(router)], metrics)
+    }
+}
+
 async fn send(client: &kube::Client, request: Request<String>) -> Result<Response<Body>> {
     let body = |text: String| {
         if text.is_empty() {

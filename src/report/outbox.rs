@@ -466,8 +466,11 @@ pub fn read_memory(path: &Path) -> Vec<LastEvent> {
 
 #[cfg(test)]
 mod tests {
-    use jiff::SignedDuration;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use axum::Router;
+    use axum::http::{StatusCode, Uri};
+    use jiff::SignedDuration;
     use prometheus_client::registry::Registry;
     use tokio_util::sync::CancellationToken;
 
@@ -523,14 +526,8 @@ mod tests {
         assert_eq!(read_memory(&path), []);
     }
 
-    #[test]
-    fn what_waits_in_a_pause_goes_out_after_it() {
-        let (mut changes, now) = (
-            ChangeEvents::new(EventMetrics::register(&mut Registry::default())),
-            Instant::now(),
-        );
-        let mut rates = EventRates::new(now);
-        let message = |namespace: &str, pod: usize| EventMessage {
+    fn message(namespace: &str, pod: usize) -> EventMessage {
+        EventMessage {
             subject: Subject::Pod(PodReference {
                 pod: PodId {
                     uid: format!("{namespace}{pod}").as_str().into(),
@@ -544,7 +541,41 @@ mod tests {
             reason: "ResourcesResized",
             message: String::new(),
             continues: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn one_event_waits_in_an_outage() {
+        let calls = Arc::<AtomicUsize>::default();
+        let counted = Arc::clone(&calls);
+        let router = Router::new().fallback(async move |_: Uri| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            StatusCode::SERVICE_UNAVAILABLE
+        });
+        let mut changes = ChangeEvents::new(EventMetrics::register(&mut Registry::default()));
+        for namespace in 0..9 {
+            changes.keep(message(&namespace.to_string(), 0));
+        }
+        let outbox = Outbox {
+            client: ApiClient::to(&router),
+            node: "node-1".to_owned(),
+            metadata: Arc::new(NoPods),
+            changes,
+            kills: Vec::new(),
         };
+        let (_records, taken) = broadcast::channel(1);
+        let run = outbox.run(taken);
+        assert!(tokio::time::timeout(FIRST_RETRY / 4, run).await.is_err());
+        assert_eq!(calls.load(Ordering::Relaxed), 1, "and not one of each namespace");
+    }
+
+    #[test]
+    fn what_waits_in_a_pause_goes_out_after_it() {
+        let (mut changes, now) = (
+            ChangeEvents::new(EventMetrics::register(&mut Registry::default())),
+            Instant::now(),
+        );
+        let mut rates = EventRates::new(now);
         for pod in 0..QUEUE {
             changes.keep(message("shop", pod));
         }

@@ -84,9 +84,8 @@ impl Outbox {
     pub async fn run(mut self, mut records: broadcast::Receiver<Arc<ChangeRecord>>) -> Infallible {
         let mut rates = EventRates::new(Instant::now());
         let mut first_view = self.metadata.wait_until_known();
-        let mut is_known = false;
+        let (mut is_known, mut away_until) = (false, None::<Instant>);
         let (health, mut pauses) = (self.client.health.clone(), Backoff::new(FIRST_RETRY, LONGEST_RETRY));
-        let mut away_until: Option<Instant> = None;
         loop {
             away_until = away_until.filter(|_| health.away().is_some());
             for kills in self.kills.iter_mut().filter(|_| is_known) {
@@ -218,7 +217,7 @@ impl ChangeEvents {
             Ok::<_, ApiError>(())
         };
         let namespace = event.subject.namespace().to_owned();
-        let attempted = within(PATIENCE, attempt).await;
+        let attempted = within(&namespace, rates, attempt).await;
         let now = Instant::now();
         match attempted {
             Ok(()) => {
@@ -331,7 +330,7 @@ impl KillEvents {
         let queue = &mut self.queue;
         queue.count(outcome, planned.reports.len());
         let event = &planned.event;
-        let posted = within(PATIENCE, post(client, node, event)).await;
+        let posted = within(&namespace, rates, post(client, node, event)).await;
         tracing::debug!(event = event.name, ?outcome, posted = ?posted.as_ref().ok(), "an Event was sent");
         if let Err(error) = &posted
             && !is_permanent(&error.problem)
@@ -376,13 +375,20 @@ impl KillEvents {
     }
 }
 
-/// Waits so long for an attempt, while no other Event goes out. Its name keeps an Event from being written twice.
-async fn within<T>(patience: Duration, attempt: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
-    let silence = |_| {
-        let (call, problem) = ("create events".to_owned(), Problem::Timeout(patience));
-        Err(ApiError { call, problem })
+/// Waits [`PATIENCE`] for an attempt, while no other Event goes out. Its name keeps an Event from being written twice.
+async fn within<T, F>(namespace: &str, rates: &mut EventRates, attempt: F) -> Result<T, ApiError>
+where
+    F: Future<Output = Result<T, ApiError>>,
+{
+    let began = Instant::now();
+    let Ok(answer) = tokio::time::timeout(PATIENCE, attempt).await else {
+        let (call, problem) = ("create events".to_owned(), Problem::Timeout(PATIENCE));
+        return Err(ApiError { call, problem });
     };
-    tokio::time::timeout(patience, attempt).await.unwrap_or_else(silence)
+    if !answer.as_ref().is_err_and(|error| error.problem.is_silence()) {
+        rates.attempted(namespace, began.elapsed(), Instant::now());
+    }
+    answer
 }
 
 /// Writes down when each container had its last Event.
@@ -508,10 +514,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("vpa-events.json");
         let mut plan = VpaEvents::new(SignedDuration::from_mins(10), read_memory(&path), path.clone());
-        let pending = Pending {
-            number: 1,
-            report: kill_of("web", 1).into(),
-        };
+        let (number, report) = (1, kill_of("web", 1).into());
+        let pending = Pending { number, report };
         let facts = ContainerFacts {
             regular: true,
             vpa: true,
@@ -553,9 +557,7 @@ mod tests {
             StatusCode::SERVICE_UNAVAILABLE
         });
         let mut changes = ChangeEvents::new(EventMetrics::register(&mut Registry::default()));
-        for namespace in 0..9 {
-            changes.keep(message(&namespace.to_string(), 0));
-        }
+        (0..9).for_each(|namespace| changes.keep(message(&namespace.to_string(), 0)));
         let outbox = Outbox {
             client: ApiClient::to(&router),
             node: "node-1".to_owned(),
@@ -564,17 +566,14 @@ mod tests {
             kills: Vec::new(),
         };
         let (_records, taken) = broadcast::channel(1);
-        let run = outbox.run(taken);
-        assert!(tokio::time::timeout(FIRST_RETRY / 4, run).await.is_err());
+        assert!(tokio::time::timeout(FIRST_RETRY / 4, outbox.run(taken)).await.is_err());
         assert_eq!(calls.load(Ordering::Relaxed), 1, "and not one of each namespace");
     }
 
     #[test]
     fn what_waits_in_a_pause_goes_out_after_it() {
-        let (mut changes, now) = (
-            ChangeEvents::new(EventMetrics::register(&mut Registry::default())),
-            Instant::now(),
-        );
+        let mut changes = ChangeEvents::new(EventMetrics::register(&mut Registry::default()));
+        let now = Instant::now();
         let mut rates = EventRates::new(now);
         for pod in 0..QUEUE {
             changes.keep(message("shop", pod));

@@ -12,6 +12,9 @@ pub const OF_A_POD: Rate = Rate::new(10, Duration::from_secs(60));
 /// From the node.
 pub const OF_THE_NODE: Rate = Rate::new(50, Duration::from_secs(2));
 
+/// After an attempt that takes longer than this, the namespace waits so many times as long.
+const SLOW: (Duration, u32) = (Duration::from_secs(2), 9);
+
 /// What an Event is about. A pod's changes do not delay its kills.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Topic {
@@ -57,6 +60,15 @@ impl EventRates {
         self.paused.insert(namespace.to_owned(), until);
     }
 
+    /// An attempt of a namespace took so long. After a slow one, the namespace has no turns for a time: a webhook that answers
+    /// slowly keeps no other namespace waiting.
+    pub fn attempted(&mut self, namespace: &str, took: Duration, now: Instant) {
+        let (slow, times) = SLOW;
+        if took > slow {
+            self.pause(namespace, now + took * times, now);
+        }
+    }
+
     /// Until when a namespace has no turns, if it has none for now.
     pub fn paused_until(&self, namespace: &str, now: Instant) -> Option<Instant> {
         self.paused.get(namespace).copied().filter(|until| *until > now)
@@ -65,5 +77,20 @@ impl EventRates {
     /// Uses a turn of the node, if one is left for this namespace.
     pub fn try_use_of_node(&mut self, namespace: &str, now: Instant) -> bool {
         self.paused_until(namespace, now).is_none() && self.node.try_use(&namespace.to_owned(), now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_namespace_keeps_no_other_waiting() {
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        let mut rates = EventRates::new(now);
+        rates.attempted("bank", second, now);
+        rates.attempted("shop", second * 3, now);
+        let mut may_go = |namespace: &str, seconds: u32| rates.try_use_of_node(namespace, now + second * seconds);
+        assert!(may_go("bank", 0) && !may_go("shop", 26) && may_go("shop", 27));
     }
 }

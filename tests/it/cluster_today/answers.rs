@@ -27,6 +27,7 @@ async fn a_resize_that_the_node_has_no_room_for_is_done_when_there_is_room() {
         &json!({"containers": [{"name": "app", "resources": other}]}),
     );
     let before = scene.runs(WEB).await;
+    let levels = scene.levels(&before);
     scene.runs("in-the-way").await;
     scene.agent.start().await;
     scene.make_vpa("InPlaceOrRecreate");
@@ -44,7 +45,7 @@ async fn a_resize_that_the_node_has_no_room_for_is_done_when_there_is_room() {
         object["metadata"]["generation"], before["metadata"]["generation"],
         "nothing is asked for until there is room"
     );
-    assert_eq!(scene.levels(&object), scene.levels(&before));
+    assert_eq!(scene.levels(&object), levels);
 
     scene.delete(&scene.pods(), "in-the-way");
     let after = scene.is_resized(WEB, "app", &objects::resources(target)).await;
@@ -99,6 +100,7 @@ async fn a_quota_that_refuses_leaves_every_level_as_it_was_and_is_named() {
         &json!({"containers": [{"name": "app", "resources": objects::resources(APP)}]}),
     );
     let before = scene.runs(WEB).await;
+    let levels = scene.levels(&before);
     let used = json!({"limits.memory": "128Mi"});
     scene.make_quota("small", &json!({"limits.memory": "150Mi"}), &used);
     scene.agent.set("--http-address", "127.0.0.1:0");
@@ -115,7 +117,7 @@ async fn a_quota_that_refuses_leaves_every_level_as_it_was_and_is_named() {
     assert!(refused.to_string().contains("exceeded quota: small"), "{refused}");
     let after = scene.object(WEB);
     assert_eq!(after["spec"], before["spec"]);
-    assert_eq!(scene.levels(&after), scene.levels(&before));
+    assert_eq!(scene.levels(&after), levels);
     let calls = scene.api_calls().await;
     let asks = |call: &&String| call.contains("resource=\"pods/resize\"");
     assert_eq!(calls.iter().find(asks), None, "a quota is known before a patch");
@@ -226,6 +228,7 @@ async fn more_than_the_node_has_is_never_asked_for_and_the_numbers_are_named() {
     };
     scene.agent.set("--ask-when-full", "always");
     let before = scene.follows_app().await;
+    let levels = scene.levels(&before);
     scene.recommend(&[("app", Amounts::doubled(2 * scene.allocatable_cpu(), 96))]);
     let says = async || {
         let pod = scene.agent.pod(WEB).await?;
@@ -235,7 +238,7 @@ async fn more_than_the_node_has_is_never_asked_for_and_the_numbers_are_named() {
     scene.agent.until("the node's size to be named", says).await;
     let after = scene.object(WEB);
     assert_eq!(after["metadata"]["generation"], before["metadata"]["generation"]);
-    assert_eq!(scene.levels(&after), scene.levels(&before));
+    assert_eq!(scene.levels(&after), levels);
 }
 
 #[tokio::test]
@@ -249,6 +252,7 @@ async fn a_container_that_memory_would_restart_gets_its_cpu_alone() {
         &json!({"containers": [{"name": "app", "resources": objects::resources(APP), "resizePolicy": policy}]}),
     );
     let before = scene.runs(WEB).await;
+    let levels = scene.levels(&before);
     scene.agent.start().await;
     scene.agent.reaches(WEB, "NotManaged").await;
     for (dry_run, cpu, words) in [
@@ -270,7 +274,7 @@ async fn a_container_that_memory_would_restart_gets_its_cpu_alone() {
     }
     let refused = scene.object(WEB);
     assert_eq!(refused["metadata"]["generation"], before["metadata"]["generation"]);
-    assert_eq!(scene.levels(&refused), scene.levels(&before));
+    assert_eq!(scene.levels(&refused), levels);
     let cpu = scene.limits_by_hand(WEB, "app", Some("500m"), None);
     scene.agent.resize(cpu).await.unwrap();
     let by_hand = scene.object(WEB);

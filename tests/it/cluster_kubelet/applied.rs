@@ -84,13 +84,7 @@ async fn an_agent_without_the_right_says_which_rule_is_missing_and_resizes_all_t
         return;
     };
     scene.cluster.apply(&objects::vpa("InPlaceOrRecreate"));
-    let mut role = scene
-        .cluster
-        .get("/apis/rbac.authorization.k8s.io/v1/clusterroles/vscaled");
-    role["metadata"] = json!({"name": "vscaled"});
-    let rules = role["rules"].as_array_mut().unwrap();
-    rules.retain(|rule| rule["resources"] != json!(["pods/status"]));
-    scene.cluster.apply(&role);
+    scene.cluster.grant_without(objects::LEGACY, &["pods/status"]);
     let may = [
         "auth",
         "can-i",

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{APP, LARGER, Scene, WEB, nothing_restarted};
 use crate::support::amounts::Amounts;
-use crate::support::cluster::{NODE, objects};
+use crate::support::cluster::{Api, NODE, objects};
 
 #[tokio::test]
 async fn the_agents_token_resizes_pods_and_is_refused_everything_else() {
@@ -74,6 +74,60 @@ async fn the_agents_token_resizes_pods_and_is_refused_everything_else() {
     let larger = json!({"spec": {"containers": [{"name": "app", "resources": objects::resources(LARGER)}]}});
     api.request_as(&token, Method::PATCH, &resize, Some(&larger)).unwrap();
     let after = scene.is_resized(WEB, "app", &objects::resources(LARGER)).await;
+    nothing_restarted(&before, &after);
+}
+
+/// An agent without all of its rights. Dropping the value grants them again, because other tests need them.
+struct LacksRights<'a>(&'a Api);
+
+impl Drop for LacksRights<'_> {
+    fn drop(&mut self) {
+        self.0.grant("deploy/base");
+    }
+}
+
+#[tokio::test]
+async fn rules_that_the_role_lacks_are_named_and_the_agent_goes_on_with_them() {
+    let Some(mut scene) = Scene::new("cluster_today::security::rules_that_the_role_lacks").await else {
+        return;
+    };
+    scene.make_pod(
+        WEB,
+        &json!({"containers": [{"name": "app", "resources": objects::resources(APP)}]}),
+    );
+    let before = scene.runs(WEB).await;
+    let levels = scene.levels(&before);
+    scene.make_vpa("InPlaceOrRecreate");
+    let api = &scene.today.api;
+    let token = api.deployed_kubeconfig();
+    let _lacks = LacksRights(api);
+    api.grant_without("deploy/base", &["pods/resize", "replicasets"]);
+    let (resize, nothing) = (format!("{}/{WEB}/resize?dryRun=All", scene.pods()), json!({}));
+    let is_refused = || {
+        let answer = api.request_as(&token, Method::PATCH, &resize, Some(&nothing));
+        answer.is_err_and(|refused| refused.contains("forbidden"))
+    };
+    scene.agent.wait_for("the rights to be gone", is_refused).await;
+    scene.agent.start().await;
+    scene
+        .agent
+        .reports(&["lacks the rule", "resources: [replicasets], verbs: [get]"])
+        .await;
+
+    api.grant_without("deploy/base", &["pods/resize"]);
+    scene.recommend(&[("app", LARGER)]);
+    let rule = "{apiGroups: [\"\"], resources: [pods/resize], verbs: [patch]}";
+    let says = async || {
+        let pod = scene.agent.pod(WEB).await?;
+        (pod.state == "Refused" && pod.detail.contains(rule)).then_some(())
+    };
+    scene.agent.until("the other rule to be named", says).await;
+    let refused = scene.object(WEB);
+    assert_eq!(refused["spec"], before["spec"]);
+    assert_eq!(scene.levels(&refused), levels);
+
+    api.grant("deploy/base");
+    let after = scene.app_reaches(LARGER).await;
     nothing_restarted(&before, &after);
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::{AT_FIRST, Amounts, LARGER, NAME, SMALLER, Scene, resources};
+use super::{Amounts, LARGER, NAME, SMALLER, Scene, resources};
 use crate::support::apimodel::{Effect, Fault};
 
 pub(super) fn patches(times: Option<u32>, effect: Effect) -> Fault {
@@ -14,37 +14,6 @@ pub(super) fn patches(times: Option<u32>, effect: Effect) -> Fault {
         times,
         effect,
     }
-}
-
-#[tokio::test]
-async fn a_missing_rule_is_named() {
-    let scene = Scene::started().await;
-    scene.api.fault(patches(None, Effect::Forbidden));
-    scene.recommend(&LARGER);
-    let rule = "{apiGroups: [\"\"], resources: [pods/resize], verbs: [patch]}";
-    scene.reaches_with_detail("Refused", rule).await;
-    assert!(scene.holds(&AT_FIRST));
-    scene.api.mend();
-    scene.settles(&LARGER).await;
-}
-
-#[tokio::test]
-async fn an_unreadable_workload_delays_nobody() {
-    let mut scene = Scene::new().await;
-    scene.api.fault(Fault {
-        verb: "get",
-        resource: "replicasets",
-        times: None,
-        effect: Effect::Forbidden,
-    });
-    scene.start().await;
-    scene
-        .agent
-        .reports(&["lacks the rule", "resources: [replicasets], verbs: [get]"])
-        .await;
-    scene.recommend(&LARGER);
-    scene.api.mend();
-    scene.settles(&LARGER).await;
 }
 
 #[tokio::test]

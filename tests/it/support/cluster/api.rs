@@ -200,12 +200,25 @@ users: [{{name: test, user: {{token: {token}}}}}]
 
     /// Grants the agent the rights of an overlay.
     pub(crate) fn grant(&self, overlay: &str) {
+        self.grant_without(overlay, &[]);
+    }
+
+    /// The same without the rules for some resources. The API server takes a moment to refuse them.
+    pub(crate) fn grant_without(&self, overlay: &str, resources: &[&str]) {
         let directory = format!("{}/{overlay}", env!("CARGO_MANIFEST_DIR"));
         let rendered = self.kubectl(&["kustomize", &directory], "");
-        let objects: Vec<Value> = serde_saphyr::from_multiple(&rendered).unwrap();
+        let mut objects: Vec<Value> = serde_saphyr::from_multiple(&rendered).unwrap();
         for kind in ["Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding"] {
-            let object = objects.iter().find(|object| object["kind"] == kind);
-            self.apply(object.unwrap_or_else(|| panic!("{overlay} has no {kind}")));
+            let object = objects.iter_mut().find(|object| object["kind"] == kind);
+            let object = object.unwrap_or_else(|| panic!("{overlay} has no {kind}"));
+            if let Some(rules) = object.get_mut("rules").and_then(Value::as_array_mut) {
+                for rule in &mut *rules {
+                    let granted = rule["resources"].as_array_mut().unwrap();
+                    granted.retain(|of| of.as_str().is_none_or(|of| !resources.contains(&of)));
+                }
+                rules.retain(|rule| rule["resources"] != json!([]));
+            }
+            self.apply(object);
         }
     }
 

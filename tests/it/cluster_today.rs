@@ -4,6 +4,7 @@
 //! The tests of this module need cgroup v2. They share the cluster that [`up`] boots, one after the other, because each
 //! has an agent for the only node; a test that breaks parts boots its own.
 
+mod annotations;
 mod answers;
 mod bursts;
 mod certificates;

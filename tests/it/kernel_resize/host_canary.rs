@@ -4,10 +4,10 @@
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::host_manners::another;
-use super::{Amounts, LARGER, NODE, SMALLER, Scene, vpa};
+use super::{Amounts, NODE, SMALLER, Scene, vpa};
 
 const OTHERS: usize = 20;
 
@@ -81,65 +81,4 @@ async fn a_canary_goes_first_and_the_rest_follow() {
     scene.agent.wait_for("the rest to have it", all_have).await;
     assert!(began.elapsed() > Duration::from_secs(60), "{:?}", began.elapsed());
     assert!(Timestamp::now() >= later);
-}
-
-#[tokio::test]
-async fn a_malformed_annotation_is_named_once() {
-    let scene = Scene::managed().await;
-    let recommend = |share: &str, bake: &str, targets: &[(&str, Amounts)]| {
-        let mut vpa = vpa(targets);
-        vpa["metadata"]["annotations"] = json!({"vscaled.io/canary": share, "vscaled.io/canary-bake": bake});
-        scene.api.put("verticalpodautoscalers", vpa);
-    };
-    let refusals = || {
-        let events = scene.api.all("events").into_iter();
-        let refused = events.filter(|event| event["reason"] == "ResizeRefused");
-        refused.collect::<Vec<_>>()
-    };
-    let told = async |annotation: &str| {
-        let of_it = || {
-            let about = |event: &Value| event["message"].as_str().unwrap().contains(annotation);
-            refusals().into_iter().find(about)
-        };
-        let told = scene.agent.until(annotation, async || of_it()).await;
-        assert_eq!(
-            (&told["type"], &told["involvedObject"]["uid"]),
-            (&json!("Warning"), &json!(scene.pod.uid))
-        );
-        told["message"].as_str().unwrap().to_owned()
-    };
-    // A user with the right to write the VPA may write any text, whether or not a resize is due.
-    let hostile = format!("ten\n\u{1b}[2J\u{202e}{}", "9".repeat(3_000));
-    recommend(&hostile, "1m", &SMALLER);
-    let message = told("[vscaled.io/canary]").await;
-    assert!(
-        message.contains(
-            "): VerticalPodAutoscaler web: \
-             metadata.annotations[vscaled.io/canary]: \"ten\\n\\u{1b}[2J\\u{202e}999"
-        ) && message.ends_with("99\": allowed is 1% to 100%"),
-        "{message}"
-    );
-    assert!(message.len() < 300, "{message}");
-    // The agent does not repeat the message with each recommendation, and applies none.
-    recommend(&hostile, "1m", &LARGER);
-    recommend("100%", "200h", &LARGER);
-    let message = told("[vscaled.io/canary-bake]").await;
-    assert!(
-        message.ends_with("metadata.annotations[vscaled.io/canary-bake]: \"200h\": allowed is 1m to 168h"),
-        "{message}"
-    );
-    assert!(scene.holds(&SMALLER));
-    recommend("100%", "1m", &LARGER);
-    scene.settles(&LARGER).await;
-    // The same for the other annotation of a VPA, which removes its mode.
-    let mut vpa = vpa(&LARGER);
-    vpa["metadata"]["annotations"] = json!({"vscaled.io/act": "yes"});
-    scene.api.put("verticalpodautoscalers", vpa);
-    let message = told("[vscaled.io/act]").await;
-    assert!(
-        message.ends_with("\"yes\": allowed is true, false or on-trouble"),
-        "{message}"
-    );
-    let said: Vec<_> = refusals().into_iter().map(|event| event["count"].clone()).collect();
-    assert_eq!(said, [json!(1), json!(1), json!(1)]);
 }

@@ -16,7 +16,6 @@ mod host_kubelets;
 mod host_manners;
 mod host_others;
 mod host_outages;
-mod host_quotas;
 mod host_restore;
 mod host_spread;
 mod host_tenants;

@@ -78,23 +78,6 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn overrides_released_in_an_outage_end_at_once() {
-    let scene = Scene::managed().await;
-    scene.agent.resize(scene.request(None)).await.unwrap();
-    scene.confirmed(&BY_HAND).await;
-    scene.cut().await;
-    let change = scene.agent.release(&scene.pod.full_name()).await.unwrap();
-    assert_eq!(change.outcome, "SpecLater", "{change:#?}");
-    // The pod's level permits a container that the kubelet restarts meanwhile.
-    let container = &scene.pod.containers["app"].cgroup;
-    assert!(scene.node.cgroup_holds(container, SMALLER[0].1));
-    assert_eq!(scene.spec(), resources(BY_HAND[0].1));
-    scene.mend();
-    scene.has_spec(SMALLER[0].1).await;
-    scene.settles(&SMALLER).await;
-}
-
-#[tokio::test]
 async fn a_foreign_spec_wins_meanwhile() {
     let scene = Scene::managed().await;
     scene.recommend_widely(&SMALLER).await;

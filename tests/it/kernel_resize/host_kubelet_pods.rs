@@ -1,5 +1,5 @@
 //! Pods come from the kubelet's socket. It has what the API server does not tell: pods that are new in an outage of the agent's
-//! link alone, one that ends beside its namesake, and static ones. `cluster_today::kubelet_pods` has a real kubelet's.
+//! link alone, and one that ends beside its namesake. `cluster_today::kubelet_pods` has a real kubelet's.
 
 use serde_json::json;
 
@@ -8,7 +8,6 @@ use crate::support::apimodel::PodsSocket;
 use crate::support::bare::BarePod;
 
 const OTHER: &str = "web-5c4f-y";
-const STATIC: &str = "proxy-node-1";
 const UIDS: [&str; 2] = [
     "0a1b2c3d-0000-4000-8000-000000000072",
     "0a1b2c3d-0000-4000-8000-000000000073",
@@ -80,25 +79,4 @@ async fn a_namesake_outlives_the_pod_before() {
     scene.settles(&SMALLER).await;
     let is_resized = || scene.node.holds_as_specified(&after, &SMALLER);
     scene.agent.wait_for("the new pod to be resized", is_resized).await;
-}
-
-#[tokio::test]
-async fn a_static_pod_is_resized_in_the_kernel_only() {
-    let (mut scene, socket) = Scene::by_the_kubelet().await;
-    let pod = scene.runs_another(STATIC, UIDS[0]);
-    let mut own = object(&pod, "");
-    own["metadata"]["ownerReferences"] = json!([]);
-    own["metadata"]["annotations"] =
-        json!({"kubernetes.io/config.source": "file", "kubernetes.io/config.hash": pod.uid});
-    socket.put_own(own);
-    scene.agent.reaches(STATIC, "NotManaged").await;
-    let request = super::host_others::limits(&pod, None, Some("256Mi"));
-    let change = scene.agent.resize(request).await.unwrap();
-    assert_eq!(change.outcome, "Applied", "{change:#?}");
-    let by_hand = Amounts {
-        memory_limit: Some(256),
-        ..AT_FIRST[0].1
-    };
-    assert!(scene.node.holds_as_specified(&pod, &[("app", by_hand)]));
-    assert_eq!(scene.api.calls("patch pods/resize"), 0);
 }

@@ -1,12 +1,15 @@
 //! What the kubelet and the API server answer.
 
+use http::Method;
 use serde_json::{Value, json};
 use vscaled::control::proto;
 use vscaled::model::Resource;
 
-use super::{APP, CPU_ALONE, LARGER, Scene, WEB, nothing_restarted};
+use super::{APP, CPU_ALONE, LARGER, LEAST_FOR_GENERATIONS, Scene, WEB, kubelet_minor, nothing_restarted};
 use crate::support::amounts::Amounts;
-use crate::support::cluster::objects;
+use crate::support::cluster::{User, objects};
+
+const SECOND: &str = "web-5c4f-y";
 
 #[tokio::test]
 async fn a_resize_that_the_node_has_no_room_for_is_done_when_there_is_room() {
@@ -200,6 +203,17 @@ async fn a_deferred_request_ends_with_its_vpa() {
     scene.agent.reaches(WEB, "Deferred").await;
     assert!(pending(&scene.object(WEB)).is_some());
 
+    // `restore` takes the request back, and the next agent makes it again. Older kubelets do not say which spec they have deferred.
+    if kubelet_minor() >= LEAST_FOR_GENERATIONS {
+        scene.agent.stop();
+        let (code, shown, error) = scene.agent.restore(&["--yes", "--no-watch"]);
+        assert_eq!(code, Some(0), "{shown}{error}");
+        let restored = scene.is_resized(WEB, "app", &objects::resources(APP)).await;
+        assert_eq!(scene.levels(&restored), levels, "{shown}");
+        scene.agent.start().await;
+        scene.agent.reaches(WEB, "Deferred").await;
+    }
+
     scene.delete(&scene.vpas(), "web");
     let taken_back = scene.is_resized(WEB, "app", &objects::resources(APP)).await;
     assert_eq!(scene.levels(&taken_back), levels);
@@ -219,6 +233,49 @@ async fn a_deferred_request_ends_with_its_vpa() {
     assert_eq!(after["metadata"]["generation"], taken_back["metadata"]["generation"]);
     assert_eq!(scene.levels(&after), levels);
     nothing_restarted(&before, &after);
+}
+
+#[tokio::test]
+async fn a_full_node_is_asked_where_only_pods_of_lower_priority_are_in_the_way() {
+    let Some(mut scene) = Scene::new("cluster_today::answers::a_full_node_is_asked").await else {
+        return;
+    };
+    let cores = scene.allocatable_cpu();
+    let [medium, high] = scene.make_priorities([10, 20]).await;
+    let pod = |class: &str, resources: &Value| {
+        let app = json!({"name": "app", "resources": resources});
+        json!({"priorityClassName": class, "containers": [app]})
+    };
+    let other = json!({"requests": {"cpu": format!("{}m", cores / 2), "memory": "64Mi"}});
+    scene.make_pod_of("in-the-way", &json!([]), &pod(&medium, &other));
+    let in_the_way = scene.runs("in-the-way").await;
+    scene.make_pod(SECOND, &pod(&high, &objects::resources(APP)));
+    let second = scene.runs(SECOND).await;
+    scene.agent.set("--ask-when-full", "priority");
+    let before = scene.follows_app().await;
+    let levels = [&second, &before].map(|pod| scene.levels(pod));
+    let target = Amounts::doubled(cores * 6 / 10, 96);
+    scene.recommend(&[("app", target)]);
+    scene.agent.reaches(SECOND, "Deferred").await;
+    let says = async || {
+        let pod = scene.agent.pod(WEB).await?;
+        (pod.state == "Refused" && pod.detail.contains("the node has no room")).then_some(())
+    };
+    scene.agent.until("the pod of no priority to be refused", says).await;
+
+    let (deferred, refused) = (scene.object(SECOND), scene.object(WEB));
+    let condition = pending(&deferred).expect("the kubelet has deferred the resize");
+    assert_eq!(condition["reason"], "Deferred", "{condition:#}");
+    assert_eq!(
+        deferred["spec"]["containers"][0]["resources"],
+        objects::resources(target)
+    );
+    assert_eq!(refused["metadata"]["generation"], before["metadata"]["generation"]);
+    assert_eq!([&deferred, &refused].map(|pod| scene.levels(pod)), levels);
+    nothing_restarted(&in_the_way, &scene.object("in-the-way"));
+    for class in [medium, high] {
+        scene.delete("/apis/scheduling.k8s.io/v1/priorityclasses", &class);
+    }
 }
 
 #[tokio::test]
@@ -310,6 +367,29 @@ impl Scene {
         let quotas = self.collection("api/v1") + "/resourcequotas";
         let status = json!({"hard": hard, "used": used});
         self.today.api.put_status(&quotas, name, &status);
+    }
+
+    /// Creates classes of these priorities, and waits until a pod may have the last one. Returns their names.
+    async fn make_priorities(&self, priorities: [i32; 2]) -> [String; 2] {
+        let names = priorities.map(|priority| format!("{}-{priority}", self.namespace));
+        for (name, priority) in names.iter().zip(priorities) {
+            self.today.api.apply(&json!({
+                "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name},
+                "value": priority,
+            }));
+        }
+        let spec = json!({"priorityClassName": names[1], "containers": [{"name": "app"}]});
+        let pod = self.pod("known", "web", &json!([]), &spec);
+        let (admin, dry) = (
+            self.today.api.kubeconfig(User::Admin),
+            format!("{}?dryRun=All", self.pods()),
+        );
+        let is_known = || {
+            let answer = self.today.api.request_as(&admin, Method::POST, &dry, Some(&pod));
+            answer.is_ok()
+        };
+        self.agent.wait_for("the priorities to be known", is_known).await;
+        names
     }
 
     /// The node's cpu in thousandths of a core.

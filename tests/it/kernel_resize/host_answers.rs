@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{AT_FIRST, Amounts, FULL, LARGER, NAME, NODE, ResizeResult, SMALLER, Scene, resources};
+use super::{AT_FIRST, Amounts, LARGER, NAME, NODE, ResizeResult, SMALLER, Scene, resources};
 
 #[tokio::test]
 async fn a_patched_target_precedes_the_kubelet() {
@@ -201,33 +201,6 @@ async fn a_failed_kubelet_is_waited_for() {
     scene.set_resize_result(ResizeResult::Done);
     scene.settles(&LARGER).await;
     scene.confirmed(&LARGER).await;
-}
-
-#[tokio::test]
-async fn a_full_node_may_preempt_for_higher_priority() {
-    let huge = [("app", Amounts::doubled(3900, 128))];
-    for (priority, state, words) in [(10, "Refused", "no room"), (-10, "Deferred", FULL)] {
-        let mut scene = Scene::new().await;
-        scene.agent.set("--ask-when-full", "priority");
-        let mut other = scene.object();
-        other["metadata"]["name"] = json!("other");
-        other["metadata"]["uid"] = json!("0a1b2c3d-0000-4000-8000-000000000072");
-        other["metadata"]["ownerReferences"] = json!([]);
-        other["spec"]["priority"] = json!(priority);
-        let requests = json!({"requests": {"cpu": "3800m", "memory": "64Mi"}});
-        other["spec"]["containers"][0]["resources"] = requests.clone();
-        other["status"]["containerStatuses"][0]["resources"] = requests;
-        other["status"]["containerStatuses"][0]["allocatedResources"] = json!({"cpu": "3800m", "memory": "64Mi"});
-        scene.api.put("pods", other);
-        scene.set_resize_result(ResizeResult::Deferred(FULL));
-        scene.start().await;
-        scene.agent.reaches("other", "NotRunning").await;
-        scene.recommend(&huge);
-        scene.reaches_with_detail(state, words).await;
-        let patched = scene.spec() == resources(huge[0].1);
-        assert_eq!(patched, state == "Deferred", "the spec says what is asked for");
-        assert!(scene.holds(&AT_FIRST), "nothing is written before there is room");
-    }
 }
 
 #[tokio::test]

@@ -1,21 +1,10 @@
-//! Removing vscaled from a node whose kubelet resizes in place restores the granted amounts, also in the spec: after requests
-//! that the kubelet never carries out.
+//! Removing vscaled from a node whose kubelet resizes in place writes no pod for what others say of it. `cluster_today::answers`
+//! takes back a request that a real kubelet has deferred.
 
 use serde_json::json;
 
-use super::{AT_FIRST, Amounts, FULL, LARGER, NAME, SMALLER, Scene, UID, resources};
+use super::{AT_FIRST, Amounts, FULL, LARGER, NAME, Scene, UID, resources};
 use crate::support::apimodel::ResizeResult;
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_deferred_request_is_taken_back() {
-    let mut scene = Scene::deferred().await;
-    assert_eq!(scene.spec(), resources(LARGER[0].1));
-    scene.agent.stop();
-    let (code, shown, error) = scene.agent.restore(&["--yes", "--no-watch"]);
-    assert_eq!(code, Some(0), "{shown}{error}");
-    assert!(scene.holds(&SMALLER), "{shown}");
-    assert_eq!(scene.spec(), resources(SMALLER[0].1), "{shown}");
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_foreign_pods_annotations_restore_nothing() {

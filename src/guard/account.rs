@@ -176,6 +176,10 @@ mod tests {
         fs::create_dir(&pod).unwrap();
         fs::write(pod.join("memory.current"), "700\n").unwrap();
         account.set(&hierarchy, &as_root, Vec::new());
-        assert_eq!(account.movement_of_all(), Some(400), "a root that was made again is another one");
+        assert_eq!(
+            account.movement_of_all(),
+            Some(400),
+            "a root that was made again is another one"
+        );
     }
 }

@@ -160,7 +160,11 @@ impl MatchGroup {
                 whole.rises.extend(group.rises);
                 whole
             });
-            let list = if whole.is_some() { &mut groups } else { &mut without_rise };
+            let list = if whole.is_some() {
+                &mut groups
+            } else {
+                &mut without_rise
+            };
             let mut group = whole.unwrap_or_default();
             group.logged.push(logged);
             list.push(group);

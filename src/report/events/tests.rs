@@ -10,7 +10,6 @@ use crate::kubernetes::events::{EventRates, OF_A_POD, OF_THE_NODE, PodReference,
 use crate::model::objects::PodId;
 use crate::oom::{Confidence, HitLimit, Level, OomReport, ReportedPod, Role};
 use crate::rate_limiter::Rate;
-use crate::report::Report;
 use crate::report::log::Pending;
 use crate::report::outbox::EventPlan;
 use crate::report::testing::{NoPods, arbitrary_kill, kill_of};

@@ -73,9 +73,7 @@ impl State {
     /// reports after the last that it received.
     pub(super) fn aggregate(&mut self, by_container: bool, sent_too: bool, divisor: usize) -> u64 {
         let slots = self.slots.iter();
-        let slots: Vec<_> = slots
-            .filter(|(_, slot)| sent_too || !slot.is_sent())
-            .collect();
+        let slots: Vec<_> = slots.filter(|(_, slot)| sent_too || !slot.is_sent()).collect();
         // Reports that are pending for different destinations never share a count.
         let mut groups: BTreeMap<_, Vec<u64>> = BTreeMap::new();
         for (number, slot) in &slots[..slots.len().div_ceil(divisor)] {

@@ -200,7 +200,7 @@ impl Node {
     }
 
     fn deliver(&mut self, most: usize, acknowledged: usize) {
-        let pending = self.kills.next_for(Destination::Grpc, 0, most);
+        let pending = self.kills.next_for(Destination::Grpc, 0, most, |_, _| true);
         self.received
             .extend(pending.iter().map(|one| one.report.id().into_owned()));
         let numbers: Vec<u64> = pending.iter().take(acknowledged).map(|one| one.number).collect();

@@ -7,9 +7,6 @@
 use crate::model::objects::{Container, Pod};
 use crate::model::{KubeletVersion, MilliCpu, QosClass, Resource};
 
-/// The priority from which a pod is critical and never swaps (`SystemCriticalPriority`, kubernetes `pkg/apis/scheduling`).
-const SYSTEM_CRITICAL: i64 = 2_000_000_000;
-
 /// The policies of a node from which refusals of its kubelet follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NodePolicies {
@@ -116,7 +113,7 @@ impl Refusals {
             && resource == Resource::Memory
             && self.kubelet >= KubeletVersion::RESIZES_BY_DEFAULT
             && pod.qos_class() == QosClass::Burstable
-            && pod.spec.priority.unwrap_or_default() < SYSTEM_CRITICAL
+            && !pod.is_critical()
             && pod.container(container).is_some_and(swaps);
         may_swap.then_some("the kubelet resizes it in no container that may swap (LimitedSwap)")
     }

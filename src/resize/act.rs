@@ -152,7 +152,7 @@ impl Resize {
         }
         match room {
             Err(why) if facts.is_full(pod, targets) => Act::End {
-                outcome: Outcome::Refused(why),
+                outcome: Outcome::Refused(not_asked(pod, why)),
                 retry_after: None,
                 no_room: true,
             },
@@ -233,11 +233,20 @@ impl Facts {
         }
     }
 
-    /// Whether the node has no room even if the scheduler frees what it may.
+    /// Whether a node that is not known to have room counts as full: it has none even if the scheduler frees what it may, or the
+    /// kubelet would evict other pods for a critical one.
     fn is_full(&self, pod: &Pod, targets: &PodAmounts) -> bool {
         let room = self.room.map(|room| room.without(self.yields));
-        room.is_some_and(|room| check_room(&room, pod, targets, self.kubelet).is_err())
+        pod.is_critical() || room.is_some_and(|room| check_room(&room, pod, targets, self.kubelet).is_err())
     }
+}
+
+/// Why the agent does not ask the kubelet for a resize of `pod`, for which the node has no room.
+fn not_asked(pod: &Pod, why: String) -> String {
+    if pod.is_critical() {
+        return format!("{why}; the kubelet would evict others for this critical pod, so askWhenFull does not apply");
+    }
+    why
 }
 
 impl Grant {

@@ -532,6 +532,37 @@ fn a_patch_waits_and_knows_its_fallback() {
     assert_eq!((deferred.targets, deferred.withheld), (named(100), Some(why)));
 }
 
+/// The kubelet would evict other pods.
+#[test]
+fn a_critical_pod_is_not_asked_for_without_room() {
+    let next = |priority: i64, room: Option<Room>| {
+        let mut pod = settled(100);
+        pod.spec.priority = Some(priority);
+        let facts = Facts {
+            room,
+            yields: amounts(900).requests,
+            ..facts()
+        };
+        Resize::default().next(&pod, &named(900), &Cause::Sweep, &facts)
+    };
+    for full in [Some(room(1000, 900)), None] {
+        let asked = next(1_999_999_999, full);
+        assert!(matches!(asked, Act::Patch(_)), "{asked:?}");
+        let waits = next(2_000_000_000, full);
+        let Act::End {
+            outcome,
+            no_room: true,
+            ..
+        } = &waits
+        else {
+            panic!("{waits:?}")
+        };
+        assert!(outcome.reason().unwrap().contains("would evict"), "{outcome:?}");
+    }
+    let fits = next(2_000_000_000, Some(room(1000, 0)));
+    assert!(matches!(fits, Act::Patch(_)), "{fits:?}");
+}
+
 #[test]
 fn an_unseen_request_is_not_repeated() {
     let accepted = Accepted {

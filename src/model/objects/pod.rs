@@ -11,6 +11,9 @@ use super::meta::ObjectMeta;
 use super::quota;
 use crate::model::{NamedRequirements, Part, PodAmounts, QosClass, Requirements, Resource, ResourceList, total};
 
+/// The priority from which a pod is critical (`SystemCriticalPriority`, kubernetes `pkg/apis/scheduling`).
+const SYSTEM_CRITICAL: i64 = 2_000_000_000;
+
 /// The parts of a Pod that decisions need.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -289,6 +292,12 @@ impl Pod {
     /// Whether no container of the pod will run again.
     pub fn has_ended(&self) -> bool {
         matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
+    }
+
+    /// Whether the kubelet never lets the pod swap, and evicts others to make room for its resize (`IsCriticalPod`, kubernetes
+    /// `pkg/kubelet/types`; static pods are critical, too, but never resized through the API server).
+    pub fn is_critical(&self) -> bool {
+        self.spec.priority >= Some(SYSTEM_CRITICAL)
     }
 
     /// The status of the container of that name.

@@ -2,9 +2,9 @@
 //!
 //! No agent may run meanwhile, or it would put its own values back: `restore` locks the state directory first. It writes only
 //! to pods that the state directory marks as written; an annotation, which any user may write, does not count. A pod goes
-//! back to its spec, or to the grant before where the kubelet has not accepted the spec, through the agent's own pass
-//! ([`reconcile`]): parents and children in their order, memory limits lowered as carefully as by an agent, all of a pod or
-//! none of it, the runtime included. `restore` watches lowered limits afterwards, and raises them again where they do harm.
+//! back to its spec without overrides and temporary limits, or to the grant before where the kubelet has not accepted the spec,
+//! through the agent's own pass ([`reconcile`]): parents and children in their order, memory limits lowered as carefully as by an
+//! agent, all of a pod or none of it, the runtime included. `restore` watches lowered limits afterwards, and raises them again where they do harm.
 //! It deletes the saved state of every restored pod, so that a new agent begins from nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -202,18 +202,17 @@ impl Restorer {
         saved
     }
 
-    /// A pass that also takes back a request in the spec that the kubelet has not allocated.
+    /// A pass that also takes back what the spec has of overrides, temporary limits and requests that the kubelet has not allocated.
     fn job_back(&self, pod: &BoundPod, api: Option<&ApiClient>) -> Job {
         let saved = self.saved.get(&pod.live().id.uid);
         let (mut job, object) = (job_for(pod, saved), pod.object());
-        let resize = saved.map(|saved| &saved.state.resize);
-        let own = resize.and_then(|resize| resize.without_requests(object));
-        if let (Some(api), Some(resize), Some(own)) = (api, resize, own) {
+        let own = saved.and_then(|saved| saved.without_own_requests(object, Timestamp::now()));
+        if let (Some(api), Some(saved), Some(own)) = (api, saved, own) {
             let facts = Facts {
                 kubelet: self.node.traits.kubelet,
                 ..Facts::default()
             };
-            job.resize = resize.next(object, &own, &job.cause, &facts);
+            job.resize = saved.state.resize.next(object, &own, &job.cause, &facts);
             job.resizer = Some(Arc::new(ApiResizer::new(api.clone(), None)));
             (job.targets.amounts, job.targets.kubelet_unasked) = (own, false);
         }

@@ -24,9 +24,11 @@ use super::growth::GrowthPause;
 use crate::decide::CanaryWait;
 use crate::files;
 use crate::guard::LimitFiles;
+use crate::model::PodAmounts;
 use crate::model::objects::{Pod, PodId, PodUid};
+use crate::plan::lift_kept;
 use crate::plan::shrink::FailedShrinks;
-use crate::resize::Resize;
+use crate::resize::{Resize, taken_back};
 
 const FILE_NAME: &str = "state.json";
 /// Raised when the content changes its meaning.
@@ -80,6 +82,23 @@ pub(crate) struct SavedTargets {
     pub(crate) desired: DesiredState,
     #[serde(flatten)]
     pub(crate) resize: Resize,
+}
+
+impl SavedPod {
+    /// The spec of `pod` once overrides and temporary limits have ended, and requests that the kubelet has not allocated are taken
+    /// back. `None` if there are none of them. Allocated recommendations stay, and so do limits that the agent keeps for now, and the
+    /// amounts of other clients.
+    pub(crate) fn without_own_requests(&self, pod: &Pod, now: Timestamp) -> Option<PodAmounts> {
+        let SavedTargets { desired, resize } = &self.state;
+        let (spec, open) = (pod.requirements(), resize.without_requests(pod));
+        let Some(accepted) = resize.accepted().filter(|_| desired.is_by_hand()) else {
+            return open;
+        };
+        let mut base = desired.base(pod);
+        lift_kept(&self.failed_shrinks.holds(now), &mut base);
+        let own = taken_back(open.as_ref().unwrap_or(&spec), &accepted.targets, &base);
+        (open.is_some() || !own.same(&spec)).then_some(own)
+    }
 }
 
 /// The content of the state file at the start.
@@ -321,7 +340,10 @@ async fn write(file: Arc<StateFile>, progress: watch::Sender<SaveProgress>) {
 pub(crate) mod fuzz;
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
+    use crate::model::Resource;
 
     fn saved() -> BTreeMap<PodUid, SavedPod> {
         let pod = PodId {
@@ -363,6 +385,48 @@ mod tests {
         );
     }
 
+    /// Memory limits in MiB of what the spec has, before which the agent requested 256.
+    #[test]
+    fn only_recommendations_outlast_the_last_agent() {
+        let limited = |mib: u64| json!({"requests": {"memory": "64Mi"}, "limits": {"memory": format!("{mib}Mi")}});
+        let named = |mib: u64| {
+            let mut named = limited(mib);
+            named["name"] = "app".into();
+            json!([named])
+        };
+        let left = |desired: Value, spec: u64| {
+            let mut state = desired;
+            state["asked"] = json!({"targets": named(256), "generation": 2, "held": named(256), "before": named(256)});
+            let saved = SavedPod {
+                state: serde_json::from_value(state).unwrap(),
+                ..saved().remove("u1").unwrap()
+            };
+            let pod: Pod = serde_json::from_value(json!({
+                "metadata": {"name": "web", "uid": "u1", "generation": 2},
+                "spec": {"containers": [{"name": "app", "resources": limited(spec)}]},
+                "status": {"observedGeneration": 2, "containerStatuses": [{"name": "app", "resources": limited(spec)}]},
+            }))
+            .unwrap();
+            let own = saved.without_own_requests(&pod, Timestamp::UNIX_EPOCH)?;
+            own.limit("app", Resource::Memory).map(|limit| limit >> 20)
+        };
+        let since = Timestamp::UNIX_EPOCH;
+        let by_hand = json!({"uid": 0, "pid": 1, "reason": "", "since": since, "until": null, "values": named(256)});
+        let temporary = json!([{
+            "container": "app", "resource": "memory", "from": 128 << 20, "to": 256 << 20, "since": since,
+            "renewed": since, "why": "",
+        }]);
+        let recommended = |mib| json!({"vpa": "web", "at": since, "targets": named(mib), "inForce": "recommended"});
+        let origin = named(128);
+        assert_eq!(left(json!({"overridden": by_hand, "origin": origin}), 256), Some(128));
+        assert_eq!(left(json!({"leases": temporary, "origin": origin}), 256), Some(128));
+        assert_eq!(left(json!({"returning": true, "origin": origin}), 256), Some(128));
+        let both = json!({"overridden": by_hand, "origin": origin, "recommended": recommended(200)});
+        assert_eq!(left(both, 256), Some(200));
+        assert_eq!(left(json!({"recommended": recommended(256)}), 256), None);
+        assert_eq!(left(json!({"overridden": by_hand, "origin": origin}), 300), None, "another client's");
+    }
+
     #[test]
     fn what_is_not_understood_is_set_aside_and_kept() {
         let directory = tempfile::tempdir().unwrap();
@@ -401,7 +465,7 @@ mod tests {
             let restored = file.load().unwrap();
             assert_eq!(restored.problem, None, "{}", entry.path().display());
             file.save(restored.pods).unwrap();
-            let value = |path: &Path| serde_json::from_slice::<serde_json::Value>(&fs::read(path).unwrap()).unwrap();
+            let value = |path: &Path| serde_json::from_slice::<Value>(&fs::read(path).unwrap()).unwrap();
             assert_eq!(value(&file.path), value(&entry.path()), "{}", entry.path().display());
             names.push(entry.file_name());
         }

@@ -145,6 +145,10 @@ fn old_kubelets_and_mirror_pods_are_not_asked() {
         .annotations
         .insert(annotation::MIRROR.to_owned(), "x".to_owned());
     assert!(!pod.resizes_in_place());
+    // The agent has written another limit, which the kubelet reports.
+    pod.status.observed_generation = 0;
+    pod.status.container_statuses[0].resources = Some(amounts(200));
+    assert_eq!(Resize::default().granted(&pod), named(100));
     let mut pod = settled(100);
     pod.status.container_statuses[0].resources = None;
     assert!(!pod.resizes_in_place());

@@ -23,7 +23,12 @@ impl ResizePhase {
     ///
     /// A condition about an earlier spec does not count. Kubelets before 1.34 do not say which spec a condition is about: there
     /// every condition counts, and without one this function compares the containers' amounts.
+    ///
+    /// The kubelet resizes no mirror pod, and reports what others have written to the static pod's containers.
     pub fn of(pod: &Pod) -> Self {
+        if pod.metadata.annotations.contains_key(annotation::MIRROR) {
+            return Self::Settled;
+        }
         if let Some(pending) = pod.resize_condition("PodResizePending") {
             let why = pending.message.clone();
             return Self::Withheld(match pending.reason.as_str() {

@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::{AT_FIRST, Amounts, FULL, LARGER, NAME, Scene, UID, resources};
+use super::{AT_FIRST, Amounts, FULL, LARGER, NAME, SMALLER, Scene, UID, resources};
 use crate::support::apimodel::ResizeResult;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -36,4 +36,17 @@ async fn a_foreign_pods_annotations_restore_nothing() {
     }
     let annotations = &scene.object()["metadata"]["annotations"];
     assert_eq!(annotations["vscaled.io/applied"], applied, "{UID}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_override_leaves_the_spec_and_a_recommendation_stays() {
+    let mut scene = Scene::managed().await;
+    let request = super::host_others::limits(&scene.pod, None, Some("256Mi"));
+    scene.agent.resize(request).await.unwrap();
+    assert_eq!(scene.spec()["limits"]["memory"], "256Mi");
+    scene.agent.stop();
+    let (code, shown, error) = scene.agent.restore(&["--yes", "--no-watch"]);
+    assert_eq!(code, Some(0), "{shown}{error}");
+    assert_eq!(scene.spec(), resources(SMALLER[0].1), "{shown}");
+    assert!(scene.holds(&SMALLER), "{shown}");
 }

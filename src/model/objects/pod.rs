@@ -305,6 +305,18 @@ impl Pod {
         self.statuses().find(|status| status.name == name)
     }
 
+    /// Whether the container of that name has ended and does not start again.
+    pub fn has_completed(&self, name: &str) -> bool {
+        let ended = self.container_status(name);
+        let ended = ended.and_then(|status| status.state.terminated.as_ref());
+        let own = self.container(name).and_then(|own| own.restart_policy.as_deref());
+        ended.is_some_and(|ended| match own.unwrap_or(&self.spec.restart_policy) {
+            "Never" => true,
+            "OnFailure" => ended.reason == "Completed",
+            _ => false,
+        })
+    }
+
     /// The condition of that type, if it is true and about the present spec. Kubelets before 1.34 do not say which spec a condition
     /// is about: there it counts.
     pub fn resize_condition(&self, kind: &str) -> Option<&PodCondition> {

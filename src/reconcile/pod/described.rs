@@ -22,6 +22,7 @@ impl PodState {
         let before = std::mem::replace(&mut self.pod, pod);
         self.resize.sees(&self.pod);
         self.take_edits(&before, effects);
+        self.end_limits_of_completed(effects.now);
         // Only manifests of a directory change the variables of a running container.
         if Hook::any(&before) != Hook::any(&self.pod) {
             let announced = self.hooks.is_announcing();

@@ -192,6 +192,16 @@ impl PodState {
         }
     }
 
+    /// Ends the temporary limits of containers that do not start again: the guard watches containers that run, and sees no quiet time
+    /// of others.
+    pub(super) fn end_limits_of_completed(&mut self, now: Now) {
+        let pod = Arc::clone(&self.pod);
+        let has_completed = |limit: &TemporaryLimit| pod.has_completed(&limit.container);
+        for TemporaryLimit { container, resource, .. } in self.desired.end_temporary(has_completed) {
+            self.restart(Cause::TemporaryLimitEnded { container, resource }, now);
+        }
+    }
+
     /// The limits that the guard watches. The guard never grows a limit that an operator has set. It watches a
     /// temporary limit until that ends, also where the limit may not grow further.
     pub(crate) fn guarded(&self, hooks: bool, now: Timestamp) -> Option<GuardedPod> {

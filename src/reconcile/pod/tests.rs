@@ -274,6 +274,41 @@ status:
 }
 
 #[test]
+fn a_temporary_limit_ends_with_its_container() {
+    let ends = |policy: &str, reason: &str| {
+        let manifest = format!(
+            "
+kind: Pod
+metadata: {{name: web, uid: u}}
+spec:
+  restartPolicy: {policy}
+  containers:
+  - {{name: app, resources: {{limits: {{memory: 128Mi}}}}}}
+  - {{name: side, resources: {{limits: {{memory: 128Mi}}}}}}
+status:
+  containerStatuses:
+  - {{name: app, state: {{terminated: {{reason: {reason}}}}}}}
+"
+        );
+        let pod = Arc::clone(&parse_manifests("test", &manifest).unwrap().view.pods[0]);
+        let mut state = PodState::new(Arc::clone(&pod), PodDecision::undecided(&pod));
+        let (now, mib) = (Now::read(), 1 << 20);
+        for name in ["app", "side"] {
+            let limits = (128 * mib, 200 * mib);
+            let given = TemporaryLimit::given(name.to_owned(), Resource::Memory, limits, String::new(), now.wall);
+            state.desired.grow(&pod, given);
+        }
+        drop(state.apply(PodInput::Described(pod), now));
+        let left = &state.desired.temporary;
+        assert_eq!(state.work.pending.is_some(), left.len() == 1, "a pass takes the limit back");
+        assert!(left.iter().any(|limit| limit.container == "side"));
+        left.len() == 1
+    };
+    assert!(ends("Never", "Error") && ends("OnFailure", "Completed"));
+    assert!(!ends("Always", "Completed") && !ends("OnFailure", "OOMKilled"));
+}
+
+#[test]
 fn a_denial_of_two_limits_pauses_growth_once() {
     let manifest = "
 kind: Pod

@@ -124,6 +124,7 @@ impl PodState {
         self.resize = Resize::default();
         let why = "another client changed the pod's resources; its values apply";
         self.record_lost_change(why.to_owned(), effects);
+        self.refuse_override(why, effects);
     }
 
     /// Records that a change which was made while the API server was away is lost.

@@ -82,6 +82,17 @@ impl PodState {
         }
     }
 
+    /// Refuses the override that waits for its pass, if there is one. The override before it does not come back.
+    pub(super) fn refuse_override(&mut self, why: &str, effects: &mut Effects) {
+        if let Some(PendingRequest { id, .. }) = self.work.request.take_if(|request| request.before.is_some()) {
+            effects.push(Effect::Refuse {
+                request: id,
+                error: ControlError::Refused(why.to_owned()),
+            });
+            self.admit_next(effects);
+        }
+    }
+
     /// The request that an ended pass answers. An override whose values the kernel does not hold is taken back.
     pub(super) fn answer_request(&mut self, outcome: &Outcome, now: Now) -> Option<RequestId> {
         let PendingRequest { id, before } = self.work.request.take()?;

@@ -20,6 +20,29 @@ fn a_loss_is_told_once() {
     );
 }
 
+/// Another client sets the limit of an override while another override waits for its pass, which then fails.
+#[test]
+fn no_failure_brings_back_an_override_that_has_yielded() {
+    let mut world = World::new(false);
+    world.away = true;
+    world.happen(&Happening::Sets { mib: 200 });
+    world.passes(false);
+    assert!(world.state.resize.is_ahead());
+    world.happen(&Happening::Sets { mib: 201 });
+    world.happen(&Happening::SomebodyElseSets { mib: 300 });
+    world.happen(&Happening::WatchBrings);
+    assert!(world.state.work.request.is_none(), "the operator has an answer");
+    assert!(world.start_pass(true));
+    let pass = world.running.take().unwrap();
+    let record = ChangeRecord::new(pass.of, pass.cause, Outcome::RolledBack("EBUSY".to_owned()));
+    world.apply(PodInput::PassEnded {
+        pass: pass.id,
+        done: Box::new(JobDone::new(record)),
+        quiet: SignedDuration::ZERO,
+    });
+    assert_eq!(world.state.desired.overridden, None);
+}
+
 #[test]
 fn an_edit_beside_an_override_takes_nothing_from_it() {
     let mut world = World::new(false);

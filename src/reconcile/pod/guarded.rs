@@ -138,14 +138,17 @@ impl PodState {
         self.record(record, None, is_latest, effects);
     }
 
-    /// Notes that the API server denied a patch: each temporary limit in it ends at a time, and its container gets none
+    /// Notes that the API server denied the prepared patch: each temporary limit in it ends at a time, and its container gets none
     /// for a while. The outcome of the pass gets a sentence for each limit of which that is news.
     pub(super) fn deny_temporary(&mut self, why: &str, now: Timestamp, quiet: SignedDuration, outcome: &mut Outcome) {
         let mut denied: BTreeMap<String, Denial> = BTreeMap::new();
+        let asked = self.resize.prepared().map(|prepared| &prepared.targets);
         for limit in self.desired.temporary.iter_mut().filter(|limit| limit.denied.is_none()) {
             let (container, resource) = (limit.container.clone(), limit.resource);
             let limits = spec_limits(&self.pod, &container).unwrap_or_default();
-            if limits.get(resource) >= Some(limit.to) {
+            // The guard may have given the limit, or raised it, since the patch.
+            let is_asked = asked.is_none_or(|asked| asked.limit(&container, resource) >= Some(limit.to));
+            if limits.get(resource) >= Some(limit.to) || !is_asked {
                 continue;
             }
             let ends = match resource {

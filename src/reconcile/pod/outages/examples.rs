@@ -184,6 +184,19 @@ fn a_vpa_that_goes_leaves_no_temporary_limit() {
 }
 
 #[test]
+fn a_denial_ends_no_limit_that_was_given_later() {
+    let mut world = World::new(false);
+    world.happen(&Happening::Grows { container: 0, mib: 300 });
+    assert!(world.start_pass(true));
+    world.happen(&Happening::Grows { container: 1, mib: 300 });
+    world.answer(Answer::Denies);
+    world.end_running(None, None);
+    let limits = world.state.desired.temporary.iter();
+    let denied: Vec<_> = limits.map(|limit| limit.denied.is_some()).collect();
+    assert_eq!(denied, [true, false]);
+}
+
+#[test]
 fn a_deferred_recommendation_ends_beside_the_limit_that_it_ended() {
     let mut world = World::new(false);
     let own = world.server.requirements();

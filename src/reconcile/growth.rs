@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::actuate::shrink::Lowering;
 use crate::model::objects::Pod;
-use crate::model::{MemoryLimit, ResourceList};
+use crate::model::{MemoryLimit, PodAmounts, Resource, ResourceList};
 
 /// How long the guard does not grow a container's limits after the API server's first denial. Doubles with each further one.
 const FIRST_PAUSE: SignedDuration = SignedDuration::from_mins(5);
@@ -17,9 +17,17 @@ const LONGEST_PAUSE: SignedDuration = SignedDuration::from_hours(1);
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Growth {
     /// Why the guard did not grow a memory limit that was about to be reached.
-    refused: BTreeMap<String, String>,
+    refused: BTreeMap<String, NotGrown>,
     /// Until when the guard does not grow limits that the API server denied.
     pauses: BTreeMap<String, GrowthPause>,
+}
+
+/// A memory limit that the guard did not grow.
+#[derive(Debug, Clone)]
+struct NotGrown {
+    why: String,
+    /// The container's memory limit without a temporary one in bytes, at that time.
+    limit: Option<u64>,
 }
 
 /// A time in which the guard grows no limit of a container, after the API server denied one.
@@ -54,9 +62,9 @@ pub(super) fn spec_limits(pod: &Pod, container: &str) -> Option<ResourceList> {
 }
 
 impl Growth {
-    /// Notes that the guard did not grow a container's memory limit.
-    pub(crate) fn refuse(&mut self, container: String, why: String) {
-        self.refused.insert(container, why);
+    /// Notes that the guard did not grow a container's memory limit, which is `limit` bytes without a temporary one.
+    pub(crate) fn refuse(&mut self, container: String, why: String, limit: Option<u64>) {
+        self.refused.insert(container, NotGrown { why, limit });
     }
 
     /// Notes that the guard has grown a container's memory limit.
@@ -122,12 +130,15 @@ impl Growth {
     }
 
     fn restore_pause(&mut self, container: String, pause: GrowthPause) {
-        self.refused.insert(container.clone(), pause.why.clone());
+        self.refuse(container.clone(), pause.why.clone(), pause.limits.get(Resource::Memory));
         self.pauses.insert(container, pause);
     }
 
-    /// Why limits were not grown, one sentence for each container.
-    pub(crate) fn refusals(&self) -> impl Iterator<Item = (&String, &String)> {
-        self.refused.iter()
+    /// Why limits were not grown, one sentence for each container that has no higher memory limit in these `amounts`.
+    pub(crate) fn refusals(&self, amounts: PodAmounts) -> impl Iterator<Item = (&String, &String)> {
+        self.refused.iter().filter_map(move |(container, NotGrown { why, limit })| {
+            let is_raised = amounts.limit(container, Resource::Memory) > *limit;
+            (!is_raised).then_some((container, why))
+        })
     }
 }

@@ -85,8 +85,13 @@ impl PodState {
     /// The temporary limits of the guard, and the limits that it could not grow.
     fn growth_details(&self) -> impl Iterator<Item = String> {
         let grown = self.desired.temporary.iter().map(TemporaryLimit::detail);
-        let refused = self.growth.refusals();
+        let refused = self.not_grown();
         grown.chain(refused.map(|(container, why)| format!("container {container} was not grown: {why}")))
+    }
+
+    /// The containers whose memory limits the guard could not grow and that have no higher ones since, with the reasons.
+    pub(crate) fn not_grown(&self) -> impl Iterator<Item = (&String, &String)> {
+        self.growth.refusals(self.desired.without_temporary(&self.pod))
     }
 
     /// The next step for the pod, as a sentence.

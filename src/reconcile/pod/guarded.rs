@@ -36,7 +36,9 @@ impl PodState {
             GuardEvent::Refused { why, .. } => {
                 let reason = format!("container {container}: memory limit not grown: {why}");
                 let refused = ChangeRecord::new(pod, cause(Resource::Memory, None), Outcome::Refused(reason));
-                self.growth.refuse(container, why);
+                let limit = self.desired.without_temporary(&self.pod);
+                let limit = limit.limit(&container, Resource::Memory);
+                self.growth.refuse(container, why, limit);
                 self.record_guard(refused, effects);
             }
             GuardEvent::Pressure { limit, lent } => {

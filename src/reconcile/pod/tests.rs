@@ -1,6 +1,8 @@
 //! What becomes of one pod's state in single cases.
 
 use super::*;
+use crate::guard::budgets::RefusalKind;
+use crate::guard::{GuardEvent, Guarded};
 use crate::model::{CgroupPath, Change, MemoryLimit, Outcome, Resource, Setting, StepRecord};
 use crate::plan::shrink::{Before, FailedShrinks, MemoryReading, WatchReading};
 use crate::reconcile::desired::TemporaryLimit;
@@ -271,6 +273,30 @@ status:
     assert_eq!([mib(&lower, Some("app")), mib(&lower, None)], [128, 128]);
     assert_eq!(undone(Target::Container("app".to_owned()), 256), [256, 256]);
     assert_eq!(undone(Target::Pod, 512 + 16), [128, 512]);
+}
+
+#[test]
+fn a_refused_growth_is_said_until_the_limit_is_higher() {
+    let pod = |mib: u64| {
+        let limits = format!("{{limits: {{memory: {mib}Mi}}}}");
+        let containers = format!("[{{name: app, resources: {limits}}}]");
+        let manifest = format!("{{kind: Pod, metadata: {{name: web, uid: u}}, spec: {{containers: {containers}}}}}");
+        Arc::clone(&parse_manifests("test", &manifest).unwrap().view.pods[0])
+    };
+    let (mut state, now) = (PodState::new(pod(128), PodDecision::undecided(&pod(128))), Now::read());
+    let of = Guarded {
+        pod: id("u"),
+        container: "app".to_owned(),
+    };
+    let event = GuardEvent::Refused {
+        kind: RefusalKind::Ceiling,
+        why: "no".to_owned(),
+    };
+    drop(state.apply(PodInput::Guard(Box::new(Report { of, event })), now));
+    for (mib, said) in [(128, 1), (100, 1), (129, 0)] {
+        drop(state.apply(PodInput::Described(pod(mib)), now));
+        assert_eq!(state.not_grown().count(), said, "{mib}");
+    }
 }
 
 #[test]

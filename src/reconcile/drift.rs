@@ -1,10 +1,18 @@
 //! How the latest pass left a pod's files and its runtime. Pure.
 
+use std::time::{Duration, Instant};
+
 use jiff::Timestamp;
 
+use super::pod::Now;
 use crate::actuate::ForeignWriters;
 use crate::model::{ControlFile, Outcome, Target};
+use crate::pace::Backoff;
 use crate::plan::LowPodLevel;
+
+/// The pause after the first failed attempt to raise the memory limit of a pod's cgroup. Doubles with each further one.
+const FIRST_PAUSE: Duration = Duration::from_secs(60);
+const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
 
 /// How the latest pass left the pod's files and its runtime.
 #[derive(Debug, Clone, Default)]
@@ -12,6 +20,8 @@ pub(crate) struct Drift {
     in_sync: bool,
     runtime_sync_pending: bool,
     low_pod_level: Option<LowPodLevel>,
+    /// Spaces attempts to raise the pod's cgroup, and when the next one may come; `None` unless the latest one failed.
+    raises: Option<(Backoff, Instant)>,
     writers: ForeignWriters,
     reason: String,
 }
@@ -87,6 +97,45 @@ impl Drift {
 
     /// Notes whether the pod's cgroup is below its containers. Returns whether that was known.
     pub(crate) fn read_pod_level(&mut self, low: Option<LowPodLevel>) -> bool {
-        std::mem::replace(&mut self.low_pod_level, low) == low
+        let is_known = std::mem::replace(&mut self.low_pod_level, low) == low;
+        self.raises.take_if(|_| !is_known);
+        is_known
+    }
+
+    /// Whether the agent may raise the pod's cgroup: not for a while after a failed attempt.
+    pub(crate) fn may_raise(&self, now: Instant) -> bool {
+        self.raises.as_ref().is_none_or(|(_, at)| *at <= now)
+    }
+
+    /// Notes a failed attempt to raise the pod's cgroup.
+    pub(crate) fn raise_failed(&mut self, now: Now) {
+        let earlier = self.raises.take().map(|(backoff, _)| backoff);
+        let mut backoff = earlier.unwrap_or(Backoff::new(FIRST_PAUSE, LONGEST_PAUSE));
+        let wait = backoff.next_at(None, now.fraction);
+        self.raises = Some((backoff, now.instant + wait));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Bytes;
+
+    #[test]
+    fn a_pod_level_that_stays_low_is_raised_ever_later() {
+        let low = |needs| LowPodLevel {
+            holds: Bytes::new(1),
+            needs: Bytes::new(needs),
+        };
+        let (mut drift, now) = (Drift::default(), Now::read());
+        let may_raise = |drift: &Drift, seconds| drift.may_raise(now.instant + Duration::from_secs(seconds));
+        for (failures, pause) in [(0, 0), (1, 60), (2, 120), (3, 240)] {
+            assert!(!drift.read_pod_level(Some(low(2))) || failures > 0);
+            assert!(pause == 0 || !may_raise(&drift, pause / 2 - 1), "{failures}");
+            assert!(may_raise(&drift, pause), "{failures}");
+            drift.raise_failed(now);
+        }
+        drift.read_pod_level(Some(low(3)));
+        assert!(may_raise(&drift, 0), "it needs something else now");
     }
 }

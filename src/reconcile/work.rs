@@ -52,6 +52,8 @@ pub(crate) struct WorkItem {
     pub(super) queued: VecDeque<(RequestId, OperatorRequest)>,
     /// Spaces the retries of a failed pass; `None` unless the latest pass failed.
     backoff: Option<Backoff>,
+    /// Spaces passes that did not fail and have to be repeated; `None` if the latest pass had a result.
+    repeats: Option<Backoff>,
     pub(crate) retry_at: Option<Instant>,
     followed: Option<RateLimiter>,
     /// How long the latest decision took.
@@ -165,8 +167,20 @@ impl WorkItem {
         wait
     }
 
-    /// Forgets failures, after a change of the desired or the observed values.
+    /// Notes a pass that did not fail and has to be repeated.
+    pub(super) fn repeat(&mut self, at_least: Option<Duration>, now: Now) {
+        let backoff = self.repeats.get_or_insert(Backoff::new(FIRST_RETRY, LONGEST_RETRY));
+        self.retry_at = Some(now.instant + backoff.next_at(at_least, now.fraction));
+    }
+
+    /// Forgets failures and repetitions, after a change of the desired or the observed values.
     pub(super) fn reset_retries(&mut self) {
+        self.forget_failures();
+        self.repeats = None;
+    }
+
+    /// Forgets failures alone.
+    pub(super) fn forget_failures(&mut self) {
         (self.backoff, self.retry_at) = (None, None);
     }
 

@@ -160,7 +160,9 @@ impl PodState {
         if written_by_passes {
             self.work.request_pass(Cause::PodLevel, false, effects.now.instant);
         } else if repair {
-            effects.push(Effect::RaisePodLevel { bound, low });
+            if self.drift.may_raise(effects.now.instant) {
+                effects.push(Effect::RaisePodLevel { bound, low });
+            }
         } else if !known {
             let reason = format!("{low}; it is raised where repairPodLevel is true");
             self.record_refusal(Cause::PodLevel, reason, effects);
@@ -174,6 +176,8 @@ impl PodState {
         };
         if raised.outcome == Outcome::Applied {
             self.drift.read_pod_level(None);
+        } else {
+            self.drift.raise_failed(effects.now);
         }
         let record = raised.record(live.id.clone(), Cause::PodLevel);
         self.record(record, None, true, effects);

@@ -252,12 +252,17 @@ impl PodState {
                 self.work.reset_retries();
                 self.end_return(now.wall);
             }
+            // The watch has not shown the API server's object yet.
+            Outcome::Withheld(Withheld::Unanswered(_)) if wait.is_some() => {
+                self.work.forget_failures();
+                self.work.repeat(wait, now);
+            }
             // The kubelet reports when its answer changes. No pass ends with the outcome of a hook.
             Outcome::Withheld(_) | Outcome::Hook(_) => self.work.reset_retries(),
             // Discovery looks up which containers run now, and another pass follows if they are others.
             // That pass answers the operator.
             Outcome::Interrupted(_) => {
-                self.work.retry_at = Some(now.instant + FIRST_RETRY);
+                self.work.repeat(None, now);
                 return None;
             }
             Outcome::RuntimeOwed(_) | Outcome::Refused(_) | Outcome::RolledBack(_) | Outcome::Incomplete(_) => {

@@ -276,6 +276,43 @@ status:
 }
 
 #[test]
+fn a_pass_without_a_result_is_repeated_ever_later() {
+    let why = || "the watch is late".to_owned();
+    for outcome in [
+        Outcome::Interrupted(why()),
+        Outcome::Withheld(Withheld::Unanswered(why())),
+    ] {
+        let (mut state, now) = (any_pod(), Now::read());
+        state.live = Some(Arc::new(LivePod {
+            id: id("u1"),
+            path: CgroupPath::new("/kubepods/podu").unwrap(),
+            containers: <_>::default(),
+        }));
+        state.desired.returning = true;
+        let mut waits = Vec::new();
+        for number in 1..10 {
+            state.work.running = Some(crate::reconcile::work::RunningPass {
+                number,
+                recommended: None,
+            });
+            let pass = PassId {
+                number,
+                uid: "u1".into(),
+                generation: state.work.generation,
+            };
+            let record = ChangeRecord::new(id("u1"), Cause::Sweep, outcome.clone());
+            let mut done = Box::new(JobDone::new(record));
+            done.api.retry_after = Some(Duration::from_secs(1));
+            let quiet = SignedDuration::ZERO;
+            drop(state.apply(PodInput::PassEnded { pass, done, quiet }, now));
+            waits.push(state.work.retry_at.unwrap() - now.instant);
+        }
+        assert!(waits.is_sorted() && waits[8] > Duration::from_secs(60), "{waits:?}");
+        assert!(!state.work.has_failed());
+    }
+}
+
+#[test]
 fn a_refused_growth_is_said_until_the_limit_is_higher() {
     let pod = |mib: u64| {
         let limits = format!("{{limits: {{memory: {mib}Mi}}}}");

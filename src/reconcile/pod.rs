@@ -208,6 +208,10 @@ impl PodState {
             PodInput::ApiServerReturned => self.api_server_returned(now),
             PodInput::Requested { id, request } => self.enqueue(id, request, effects),
             PodInput::Admitted { id, request, capacity } => self.admit(id, request, &capacity, effects),
+            PodInput::RequestsRefused(why) => {
+                self.stop_running(&why, effects);
+                self.restart(Cause::Retry, now);
+            }
             PodInput::Guard(report) => self.take_guard_report(*report, effects),
             PodInput::PassDue(hooks) => self.announce(hooks, effects),
             PodInput::HookEnded { run, end } => self.end_hook(&run, end, effects),

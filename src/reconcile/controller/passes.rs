@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
+use super::requests::observes;
 use super::{Controller, Event};
 use crate::actuate::shrink::{Lowering, watch};
 use crate::actuate::{HookRun, Job, JobDone, Node, PodHandles, PodResizer, Verdict, reconcile, run_hook};
@@ -163,9 +164,13 @@ impl Controller {
     /// Starts every pass that is due for a pod without a running one. The node's
     /// [concurrency](crate::actuate::Concurrency) limits how many passes write at once.
     pub(super) fn start_passes(&mut self) {
-        let (Some(node), false) = (self.node.known(), self.config.observe_only) else {
-            return;
-        };
+        if self.config.observe_only {
+            // The setting may be new. A request whose pass runs gets its answer from that.
+            let waits = |state: &PodState| state.work.requests().next().is_some() && !self.passes.is_busy(state);
+            let waiting = self.pods.keys_of(waits);
+            return self.apply_to_all(waiting, || PodInput::RequestsRefused(observes()));
+        }
+        let Some(node) = self.node.known() else { return };
         let now = Now::read();
         let due = self
             .pods

@@ -165,8 +165,7 @@ impl Controller {
     fn find_actionable(&self, pod: &PodKey) -> Result<(), ControlError> {
         let state = self.find(pod)?;
         if self.config.observe_only {
-            let message = "the agent only observes (observeOnly is set) and writes nothing: set observeOnly to false to have it act";
-            return Err(ControlError::Refused(message.to_owned()));
+            return Err(observes());
         }
         if self.node.known().is_none() {
             let problems = self.node.found.problems.join("; ");
@@ -186,6 +185,13 @@ impl Controller {
         let id = id.transpose()?;
         Ok(self.publisher.history.iter(id.as_ref()).cloned().collect())
     }
+}
+
+/// The refusal of a request to an agent that only observes.
+pub(super) fn observes() -> ControlError {
+    let message =
+        "the agent only observes (observeOnly is set) and writes nothing: set observeOnly to false to have it act";
+    ControlError::Refused(message.to_owned())
 }
 
 /// Sends an answer, unless the caller has left.

@@ -11,13 +11,19 @@ use crate::config::tests::load;
 use crate::decide::Refusals;
 use crate::guard::LimitFiles;
 use crate::model::objects::PodId;
-use crate::model::{Bytes, Change, ChangeRecord, MemoryLimit, ResourceList, Setting, StepRecord, Target};
+use crate::model::{
+    Bytes, CgroupPath, Change, ChangeRecord, LivePod, MemoryLimit, ResourceList, Setting, StepRecord, Target,
+};
 use crate::observe::audit::Audit;
 use crate::observe::metrics::registry;
 use crate::reconcile::history::History;
 use crate::reconcile::metrics::Metrics;
+use crate::reconcile::overrides::Override;
+use crate::reconcile::pod::Located;
 use crate::reconcile::savings::Savings;
 use crate::reconcile::store::{Restored, StateFile};
+use crate::reconcile::work::OperatorRequest;
+use crate::sources::parse_manifests;
 
 const UID: &str = "u1";
 
@@ -125,6 +131,48 @@ async fn a_grown_limit_leaves_with_its_pod() {
     controller.take_guard_report(Report { of, event });
     assert_eq!(controller.guard.least_limits.get(&UID.into(), "app"), None);
     assert_eq!(controller.publisher.history.records.len(), 1);
+}
+
+#[tokio::test]
+async fn an_agent_that_comes_to_observe_refuses_what_waits() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut controller = controller(directory.path());
+    let manifest = "
+kind: Pod
+metadata: {name: web, namespace: shop, uid: u1}
+spec: {containers: [{name: app, resources: {limits: {memory: 64Mi}}}]}
+";
+    controller.pods.add(&parse_manifests("test", manifest).unwrap().view.pods[0]);
+    let key = PodKey::new("shop", "web");
+    let live = LivePod {
+        id: pod(),
+        path: CgroupPath::new("/kubepods/podu1").unwrap(),
+        containers: <_>::default(),
+    };
+    let located = Located {
+        live: Some(Arc::new(live)),
+        saved: None,
+        unsaved_limits: None,
+    };
+    controller.apply(&key, PodInput::Located(Box::new(located)));
+    let request = OperatorRequest::Override(Override {
+        uid: 0,
+        pid: 1,
+        reason: String::new(),
+        since: Timestamp::UNIX_EPOCH,
+        until: None,
+        values: serde_json::from_str(r#"[{"name": "app", "limits": {"memory": "128Mi"}}]"#).unwrap(),
+    });
+    controller.apply(&key, PodInput::Requested { id: 7, request });
+    let waits = |controller: &Controller| {
+        let state = controller.pods.get(&key).unwrap();
+        (state.work.requests().count(), state.desired.overridden.is_some())
+    };
+    controller.start_passes();
+    assert_eq!(waits(&controller), (1, true), "the node is not known");
+    controller.config.observe_only = true;
+    controller.start_passes();
+    assert_eq!(waits(&controller), (0, false));
 }
 
 #[tokio::test]

@@ -77,6 +77,8 @@ pub(crate) enum PodInput {
         request: OperatorRequest,
         capacity: Box<NodeCapacity>,
     },
+    /// The agent carries out no request that waits, for this reason.
+    RequestsRefused(ControlError),
     /// The guard grew a limit, refused to, or saw a container become quiet.
     Guard(Box<Report>),
     /// A pass is due. With `true`, the pod's hooks may run.

@@ -119,7 +119,7 @@ impl PodState {
         self.shrink.restore(backoffs, now.wall);
     }
 
-    /// No pass runs for this pod any more: refuses every request that waits.
+    /// No pass runs for this pod any more, or none begins: refuses every request that waits.
     pub(super) fn stop_running(&mut self, error: &ControlError, effects: &mut Effects) {
         self.work.pending = None;
         for id in self.work.requests() {

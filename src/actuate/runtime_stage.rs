@@ -7,10 +7,11 @@ use std::time::Instant;
 
 use futures::future::join_all;
 
+use super::handles::PodHandles;
 use super::node::{Node, RuntimeLink};
 use super::pass::{Pass, opened, plan_files};
-use super::shrink::Freezer;
-use crate::cgroup::Cgroup;
+use super::shrink::{Freezer, Marker};
+use crate::cgroup::{Cgroup, CgroupDir, CgroupError, Dir};
 use crate::failpoint::failpoint;
 use crate::model::{
     CgroupVersion, Change, ControlFile, CpuShares, CriResources, LivePod, Outcome, PodTree, PodValues, Setting, Step,
@@ -66,6 +67,11 @@ pub(super) async fn sync(pass: &mut Pass) -> Result<(), Outcome> {
     let steps = spec_steps(runtime, pass)
         .await
         .map_err(|error| give_up(&node, &error, false))?;
+    for (target, cgroup) in pass.done.handles.iter().flat_map(PodHandles::iter) {
+        if !steps.iter().any(|step| step.target == *target) {
+            restore_left(&node.freezer, cgroup);
+        }
+    }
     if steps.is_empty() {
         return Ok(());
     }
@@ -115,7 +121,8 @@ async fn update_spec(
 }
 
 /// Changes a container's stored spec. A runtime may also change limits that the call does not name: CRI-O sets swap to 0 with
-/// every change of memory, and containerd writes its stored `memory.high`. Puts those limits back.
+/// every change of memory, and containerd writes its stored `memory.high`. Puts those limits back. A runtime that does not answer in
+/// time may change them later: the marker stays for the next pass.
 async fn update(
     runtime: &dyn ContainerRuntime,
     freezer: &Freezer,
@@ -126,7 +133,7 @@ async fn update(
     let mut kept = Vec::new();
     for dir in cgroup.into_iter().flat_map(Cgroup::dirs) {
         let dir = dir.memory_dir();
-        match dir.custom_limits() {
+        match limits_to_keep(freezer, dir) {
             Ok(chosen) if chosen.is_empty() => {}
             Ok(chosen) => {
                 // If the agent is killed before it has put them back, its next start does so.
@@ -143,19 +150,49 @@ async fn update(
     failpoint("runtime.asked");
     let result = runtime.update(id, fields).await;
     failpoint("runtime.updated");
+    let is_late = result.as_ref().is_err_and(RuntimeError::is_late);
     for (dir, chosen, marker) in kept {
-        match dir.restore_limits(&chosen) {
-            Err(error) if !error.is_gone() => {
-                tracing::warn!(container = id, %error, "a limit is what the runtime made of it");
-            }
-            Ok(_) | Err(_) => {
-                if let Some(marker) = marker {
-                    marker.remove();
-                }
+        restore(dir, &chosen, marker.filter(|_| !is_late));
+    }
+    result
+}
+
+/// The limits that an update may change, and those that the update before may have changed after its deadline.
+fn limits_to_keep(freezer: &Freezer, dir: &Dir) -> Result<BTreeMap<String, String>, CgroupError> {
+    let mut chosen = dir.custom_limits()?;
+    if let Some((marker, left)) = freezer.limits_left(dir) {
+        let left = dir.still_custom(left)?;
+        if left.is_empty() {
+            marker.remove();
+        }
+        chosen.extend(left);
+    }
+    Ok(chosen)
+}
+
+/// Puts back the limits that an update has changed after its deadline. The runtime has the wanted values now, so it changes no more.
+fn restore_left(freezer: &Freezer, cgroup: &Cgroup) {
+    for dir in cgroup.dirs().map(CgroupDir::memory_dir) {
+        let Some((marker, left)) = freezer.limits_left(dir) else {
+            continue;
+        };
+        match dir.still_custom(left) {
+            Ok(left) => restore(dir, &left, Some(marker)),
+            Err(error) => tracing::debug!(%error, "limits that the runtime may have changed are not put back"),
+        }
+    }
+}
+
+/// Puts limits back, and removes their marker.
+fn restore(dir: &Dir, limits: &BTreeMap<String, String>, marker: Option<Marker>) {
+    match dir.restore_limits(limits) {
+        Err(error) if !error.is_gone() => tracing::warn!(%error, "a limit is what the runtime made of it"),
+        Ok(_) | Err(_) => {
+            if let Some(marker) = marker {
+                marker.remove();
             }
         }
     }
-    result
 }
 
 /// Ends a pass whose `update` of a container, or whose question before it, has failed. An update that takes too long or is refused says

@@ -17,9 +17,13 @@ const FILES: [(&str, &str); 4] = [
     ("memory.min", "0"),
     ("memory.low", "0"),
 ];
+/// The one that a pass does not change with the memory limit or the request.
+const SWAP: &str = FILES[0].0;
+/// The memory limit that the values go with.
+const LIMIT: &str = "memory.max";
 
 impl Dir {
-    /// The values that differ from the defaults, by file name.
+    /// The values that differ from the defaults, by file name, and the memory limit beside them.
     ///
     /// Errors: [`CgroupError`] of an existing file that cannot be read.
     pub fn custom_limits(&self) -> Result<BTreeMap<String, String>, CgroupError> {
@@ -29,7 +33,21 @@ impl Dir {
                 chosen.insert(name.to_owned(), text.trim().to_owned());
             }
         }
+        if !chosen.is_empty() {
+            let limit = self.text(LIMIT)?.map(|text| text.trim().to_owned());
+            chosen.extend(limit.map(|limit| (LIMIT.to_owned(), limit)));
+        }
         Ok(chosen)
+    }
+
+    /// These earlier values, as far as they are still in force: with another memory limit, a pass has changed the others.
+    ///
+    /// Errors: [`CgroupError`] if the limit cannot be read.
+    pub fn still_custom(&self, mut earlier: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, CgroupError> {
+        if self.text(LIMIT)?.as_deref().map(str::trim) != earlier.get(LIMIT).map(String::as_str) {
+            earlier.retain(|name, _| name == SWAP);
+        }
+        Ok(earlier)
     }
 
     /// Writes these values into the files that hold other values now; returns whether any did. Leaves files that

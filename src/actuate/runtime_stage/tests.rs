@@ -1,7 +1,7 @@
 //! What a runtime does besides, on plain files in the place of a cgroup's.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tempfile::TempDir;
@@ -10,7 +10,7 @@ use super::*;
 use crate::cgroup::Hierarchy;
 use crate::model::CgroupPath;
 use crate::model::objects::PodId;
-use crate::runtime::{EventStream, Executed, Listing, RuntimeInfo};
+use crate::runtime::{EventStream, Executed, Listing, Problem, RuntimeInfo};
 
 /// Takes the container's swap away with every update of memory, as CRI-O does, and writes the `memory.high` that it has
 /// stored, as containerd does.
@@ -19,6 +19,22 @@ struct SwapTaker {
     swap: PathBuf,
     high: PathBuf,
     markers: PathBuf,
+    /// Whether it answers too late, and then has changed nothing yet.
+    is_late: bool,
+}
+
+impl SwapTaker {
+    fn change_limits(&self) {
+        fs::write(&self.swap, "0\n").unwrap();
+        fs::write(&self.high, "1048576\n").unwrap();
+    }
+
+    /// The values of `memory.swap.max` and `memory.high`, and the number of markers.
+    fn held(&self) -> ([String; 2], usize) {
+        let value = |file: &PathBuf| fs::read_to_string(file).unwrap().lines().next().unwrap().to_owned();
+        let markers = fs::read_dir(&self.markers).unwrap().count();
+        ([value(&self.swap), value(&self.high)], markers)
+    }
 }
 
 #[tonic::async_trait]
@@ -43,8 +59,15 @@ impl ContainerRuntime for SwapTaker {
         if fields.memory_limit_in_bytes.is_some() {
             let markers = fs::read_dir(&self.markers).unwrap().count();
             assert_eq!(markers, 1, "left for the next start");
-            fs::write(&self.swap, "0\n").unwrap();
-            fs::write(&self.high, "1048576\n").unwrap();
+            if self.is_late {
+                return Err(RuntimeError {
+                    method: "UpdateContainerResources",
+                    socket: Path::new("/run/x.sock").into(),
+                    container: None,
+                    problem: Problem::Deadline { limit: Duration::ZERO },
+                });
+            }
+            self.change_limits();
         }
         Ok(())
     }
@@ -82,6 +105,7 @@ fn cgroup(root: &TempDir, swap: &str) -> (Cgroup, SwapTaker) {
         swap: file,
         high,
         markers: root.path().join("frozen"),
+        is_late: false,
     };
     (cgroup, runtime)
 }
@@ -91,15 +115,53 @@ async fn swap_is_kept_with_a_new_memory_limit() {
     for swap in ["104857600", "max"] {
         let root = tempfile::tempdir().unwrap();
         let (cgroup, runtime) = cgroup(&root, swap);
-        let memory = CriResources {
-            memory_limit_in_bytes: Some(64 << 20),
-            ..CriResources::default()
-        };
-        let freezer = Freezer::below(root.path()).unwrap();
+        let (freezer, memory) = (Freezer::below(root.path()).unwrap(), memory());
         update(&runtime, &freezer, Some(&cgroup), "c", &memory).await.unwrap();
-        let held = |file| fs::read_to_string(file).unwrap().lines().next().map(str::to_owned);
-        assert_eq!(held(&runtime.swap).as_deref(), Some(swap));
-        assert_eq!(held(&runtime.high).as_deref(), Some("2097152"));
-        assert_eq!(fs::read_dir(&runtime.markers).unwrap().count(), 0);
+        assert_eq!(runtime.held(), ([swap.to_owned(), "2097152".to_owned()], 0));
+    }
+}
+
+fn memory() -> CriResources {
+    CriResources {
+        memory_limit_in_bytes: Some(64 << 20),
+        ..CriResources::default()
+    }
+}
+
+#[tokio::test]
+async fn what_a_late_runtime_changes_is_put_back_in_the_next_pass() {
+    let chosen = || ["104857600".to_owned(), "2097152".to_owned()];
+    for is_told_again in [true, false] {
+        let root = tempfile::tempdir().unwrap();
+        let (cgroup, mut runtime) = cgroup(&root, "104857600");
+        let limit = root.path().join("app/memory.max");
+        fs::write(&limit, "4194304\n").unwrap();
+        let (freezer, memory) = (Freezer::below(root.path()).unwrap(), memory());
+        runtime.is_late = true;
+        for _ in 0..2 {
+            update(&runtime, &freezer, Some(&cgroup), "c", &memory)
+                .await
+                .unwrap_err();
+            assert_eq!(runtime.held(), (chosen(), 1));
+            runtime.change_limits();
+        }
+        runtime.is_late = false;
+        if is_told_again {
+            update(&runtime, &freezer, Some(&cgroup), "c", &memory).await.unwrap();
+        } else {
+            restore_left(&freezer, &cgroup);
+        }
+        assert_eq!(runtime.held(), (chosen(), 0));
+
+        // A pass has raised the limit meanwhile, and memory.high with it.
+        runtime.is_late = true;
+        update(&runtime, &freezer, Some(&cgroup), "c", &memory)
+            .await
+            .unwrap_err();
+        fs::write(&runtime.swap, "0\n").unwrap();
+        fs::write(&runtime.high, "4194304\n").unwrap();
+        fs::write(&limit, "8388608\n").unwrap();
+        restore_left(&freezer, &cgroup);
+        assert_eq!(runtime.held(), (["104857600".to_owned(), "4194304".to_owned()], 0));
     }
 }

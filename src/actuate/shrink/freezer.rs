@@ -9,8 +9,9 @@
 //! The agent leaves a cgroup alone that another process has frozen, or that the agent itself runs in.
 //!
 //! Each marker is a file. It names a cgroup that the agent has frozen, or whose limits a runtime may change. The agent writes it
-//! before it freezes the cgroup or calls the runtime, and removes it after it has restored the cgroup. The file outlives the
-//! process, not the machine: a reboot ends the cgroup as well, so the agent does not sync it.
+//! before it freezes the cgroup or calls the runtime, and removes it after it has restored the cgroup, or after a later call where
+//! the runtime did not answer in time. The file outlives the process, not the machine: a reboot ends the cgroup as well, so the
+//! agent does not sync it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -36,6 +37,8 @@ const THAW_TRIES: usize = 5;
 const POLL: Duration = Duration::from_micros(200);
 /// The directory of the markers.
 const DIRECTORY: &str = "frozen";
+/// The end of the name of a marker with limits.
+const LIMITS: &str = "-limits";
 
 /// Freezes cgroups, and leaves markers for the next start of the agent.
 #[derive(Debug, Clone)]
@@ -134,8 +137,7 @@ impl Freezer {
         cgroup: &Dir,
         limits: BTreeMap<String, String>,
     ) -> io::Result<Marker> {
-        let kind = if limits.is_empty() { "" } else { "-limits" };
-        let path = self.directory.join(format!("{:x}{kind}.json", cgroup.number()));
+        let path = self.path(cgroup, if limits.is_empty() { "" } else { LIMITS });
         let content = Content {
             cgroup: cgroup.path().to_owned(),
             number: cgroup.number(),
@@ -143,6 +145,17 @@ impl Freezer {
         };
         fs::write(&path, serde_json::to_vec(&content)?)?;
         Ok(Marker(path))
+    }
+
+    /// The marker that an update of the runtime has left, because it may still change these limits.
+    pub(in crate::actuate) fn limits_left(&self, cgroup: &Dir) -> Option<(Marker, BTreeMap<String, String>)> {
+        let marker = Marker(self.path(cgroup, LIMITS));
+        let content = marker.content().ok()?;
+        Some((marker, content.limits))
+    }
+
+    fn path(&self, cgroup: &Dir, kind: &str) -> PathBuf {
+        self.directory.join(format!("{:x}{kind}.json", cgroup.number()))
     }
 
     fn markers(&self) -> io::Result<impl Iterator<Item = Marker>> {

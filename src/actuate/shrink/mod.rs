@@ -17,6 +17,7 @@ pub use freezer::{FREEZE_BOUND, Freezer, LeftBehind};
 pub use watch::{Verdict, watch};
 
 pub(super) use check::{Next, ShrinkChecks, reclaim_below_limits};
+pub(super) use freezer::Marker;
 
 use crate::model::{Bytes, MemoryLimit, StepRecord, Target};
 use crate::plan::shrink::Before;

@@ -154,6 +154,7 @@ const MODULES: &[Module] = &[
             "report",
             "resize",
             "runtime",
+            "share",
             "sources",
         ],
     ),

@@ -18,13 +18,15 @@ use crate::observe::metrics::register;
 use crate::oom::{Level, OomReport};
 use crate::reconcile::controller::Event;
 use crate::report::log::{LATEST, oldest_of_most};
+use crate::share::places_of_most;
 
 /// The latest kills, oldest first.
 pub(in crate::agent) type Kills = watch::Receiver<VecDeque<Arc<OomReport>>>;
 
 /// The series of a pod that is gone stay so long, so that a scraper sees the last of it.
 const SERIES_STAY: Duration = Duration::from_secs(600);
-/// Series at most. Only pods that come and go by the thousand in ten minutes, each with a kill, reach it.
+/// Series at most. Only pods that come and go by the thousand in ten minutes, each with a kill, reach it. Then the namespace with
+/// most series loses its oldest.
 const MOST_SERIES: usize = 2000;
 
 #[derive(Debug)]
@@ -121,9 +123,11 @@ impl KillMetrics {
         self.by_limit.get_or_create(&by_limit(&labels, limit_of)).inc();
         self.series.insert(labels, now);
         if self.series.len() > MOST_SERIES {
-            let oldest = self.series.iter().min_by_key(|(_, used)| **used);
-            let oldest = oldest.map(|(labels, _)| labels.clone());
-            oldest.iter().for_each(|labels| self.end_series(labels));
+            let mut oldest_first: Vec<_> = self.series.iter().collect();
+            oldest_first.sort_unstable_by_key(|(_, used)| **used);
+            let namespaces = oldest_first.iter().map(|([(_, namespace), ..], _)| namespace);
+            let lost = places_of_most(namespaces).map(|(oldest, _)| oldest_first[oldest].0.clone());
+            lost.iter().for_each(|labels| self.end_series(labels));
         }
     }
 
@@ -267,5 +271,21 @@ mod metrics_tests {
         assert!(counted("web") && counted("db"));
         kills.end_series(&labels_of(&kill_of("web", 1)));
         assert!(!counted("web") && counted("db"));
+    }
+
+    #[test]
+    fn many_killed_pods_of_a_namespace_keep_the_series_of_others() {
+        let mut kills = KillMetrics::register(&mut Registry::default());
+        let start = Instant::now();
+        let mut other = kill_of("db", 1);
+        other.facts.pod.as_mut().unwrap().namespace = "bank".to_owned();
+        kills.killed(&other, start);
+        for number in 1..=MOST_SERIES as u64 {
+            let later = start + Duration::from_millis(number);
+            kills.killed(&kill_of(&format!("web-{number}"), number), later);
+        }
+        assert_eq!(kills.series.len(), MOST_SERIES);
+        assert!(kills.series.contains_key(&labels_of(&other)));
+        assert!(!kills.series.contains_key(&labels_of(&kill_of("web-1", 1))));
     }
 }

@@ -13,7 +13,7 @@ use futures::future::FutureExt;
 use prometheus_client::registry::Registry;
 use tokio::sync::{mpsc, watch};
 
-use self::published::{KillMetrics, Published};
+use self::published::{KillMetrics, Published, ToController};
 use self::recorder::{PATIENCE, Recorder};
 use super::start::Channels;
 use crate::config::Config;
@@ -58,7 +58,7 @@ pub(super) fn watch_for_kills(
     let published = Published {
         kills: watch::Sender::new(recovered.latest.into()),
         changes: channels.changes.clone(),
-        events: channels.events.clone(),
+        controller: ToController::new(channels.events.clone()),
         metrics: KillMetrics::register(registry),
         audit: channels.audit.clone(),
     };

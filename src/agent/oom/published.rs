@@ -5,6 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
@@ -34,7 +35,7 @@ pub(super) struct Published {
     /// The latest kills, also those that an earlier agent published.
     pub(super) kills: watch::Sender<VecDeque<Arc<OomReport>>>,
     pub(super) changes: broadcast::Sender<Arc<proto::Change>>,
-    pub(super) events: mpsc::Sender<Event>,
+    pub(super) controller: ToController,
     pub(super) metrics: KillMetrics,
     pub(super) audit: Audit,
 }
@@ -49,16 +50,53 @@ impl Published {
             kill: Some(view::kill(&report)),
             ..proto::Change::default()
         });
-        let (events, kill) = (self.events.clone(), Arc::clone(&report));
-        // The controller may be slow: nothing here waits for it.
-        tokio::spawn(async move { events.send(Event::Killed(kill)).await });
-        self.kills.send_modify(|kills| {
-            if kills.len() == LATEST {
-                let lost = oldest_of_most(kills.iter().map(Arc::as_ref));
-                kills.remove(lost);
-            }
-            kills.push_back(report);
-        });
+        self.controller.send(Arc::clone(&report));
+        self.kills.send_modify(|kills| add(kills, report));
+    }
+}
+
+/// Adds a kill to the latest ones.
+fn add(kills: &mut VecDeque<Arc<OomReport>>, kill: Arc<OomReport>) {
+    if kills.len() == LATEST {
+        let lost = oldest_of_most(kills.iter().map(Arc::as_ref));
+        kills.remove(lost);
+    }
+    kills.push_back(kill);
+}
+
+/// Sends kills to the controller, in order. It may be slow: the latest kills wait for it, and nothing else does.
+#[derive(Debug)]
+pub(super) struct ToController {
+    events: mpsc::Sender<Event>,
+    /// While any kill waits, one task sends them.
+    waiting: Arc<Mutex<VecDeque<Arc<OomReport>>>>,
+}
+
+impl ToController {
+    pub(super) fn new(events: mpsc::Sender<Event>) -> Self {
+        let waiting = Arc::default();
+        Self { events, waiting }
+    }
+
+    fn send(&self, kill: Arc<OomReport>) {
+        let mut waiting = self.waiting.lock();
+        let is_first = waiting.is_empty();
+        add(&mut waiting, kill);
+        if is_first {
+            tokio::spawn(send_waiting(self.events.clone(), Arc::clone(&self.waiting)));
+        }
+    }
+}
+
+async fn send_waiting(events: mpsc::Sender<Event>, waiting: Arc<Mutex<VecDeque<Arc<OomReport>>>>) {
+    while let Ok(permit) = events.reserve().await {
+        let mut waiting = waiting.lock();
+        if let Some(kill) = waiting.pop_front() {
+            permit.send(Event::Killed(kill));
+        }
+        if waiting.is_empty() {
+            return;
+        }
     }
 }
 
@@ -220,7 +258,7 @@ pub(super) mod tests {
         let mut published = Published {
             kills: watch::Sender::new(VecDeque::from([Arc::new(report("old"))])),
             changes: broadcast::Sender::new(1),
-            events: mpsc::channel(1).0,
+            controller: ToController::new(mpsc::channel(1).0),
             metrics: KillMetrics::register(&mut registry),
             audit: Audit::default(),
         };
@@ -244,6 +282,24 @@ pub(super) mod tests {
         assert_eq!(series(&mut published, 22, &[]), 0);
         (0..=MOST_SERIES).for_each(|number| published.publish(Arc::new(report(&number.to_string())), start));
         assert_eq!(published.metrics.series.len(), MOST_SERIES);
+    }
+
+    #[tokio::test]
+    async fn the_latest_kills_wait_for_a_slow_controller() {
+        let (events, mut taken) = mpsc::channel(1);
+        let controller = ToController::new(events);
+        (0..2 * LATEST).for_each(|number| controller.send(Arc::new(report(&number.to_string()))));
+        let mut next = async || {
+            let Some(Event::Killed(kill)) = taken.recv().await else {
+                panic!("the controller gets no kill");
+            };
+            kill.id.clone()
+        };
+        for number in LATEST..2 * LATEST {
+            assert_eq!(next().await, number.to_string());
+        }
+        controller.send(Arc::new(report("later")));
+        assert_eq!(next().await, "later");
     }
 }
 

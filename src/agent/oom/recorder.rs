@@ -147,7 +147,7 @@ mod tests {
 
     use super::super::published::tests::{ids, report};
     use super::*;
-    use crate::agent::oom::published::KillMetrics;
+    use crate::agent::oom::published::{KillMetrics, ToController};
     use crate::control::proto;
     use crate::observe::audit::Audit;
     use crate::observe::metrics::registry;
@@ -190,7 +190,7 @@ mod tests {
             published: Published {
                 kills: watch::Sender::default(),
                 changes,
-                events: mpsc::channel(1).0,
+                controller: ToController::new(mpsc::channel(1).0),
                 metrics: KillMetrics::register(&mut registry()),
                 audit: Audit::default(),
             },

@@ -84,7 +84,7 @@ impl Outbox {
     pub async fn run(mut self, mut records: broadcast::Receiver<Arc<ChangeRecord>>) -> Infallible {
         let mut rates = EventRates::new(Instant::now());
         let mut first_view = self.metadata.wait_until_known();
-        let (mut is_known, mut away_until) = (false, None::<Instant>);
+        let (mut is_known, mut away_until, mut sent_again) = (false, None::<Instant>, false);
         let (health, mut pauses) = (self.client.health.clone(), Backoff::new(FIRST_RETRY, LONGEST_RETRY));
         loop {
             away_until = away_until.filter(|_| health.away().is_some());
@@ -103,7 +103,7 @@ impl Outbox {
                 () = &mut first_view, if !is_known => is_known = true,
                 () = more => {}
                 () = until(due) => {
-                    self.send_next(&mut rates).await;
+                    sent_again = self.send_next(&mut rates, sent_again).await;
                     // In an outage one Event waits for the API server, and not one of each namespace.
                     match health.away() {
                         Some(_) => away_until = Some(Instant::now() + pauses.next(None)),
@@ -115,14 +115,23 @@ impl Outbox {
         }
     }
 
-    /// Tries to send one Event. Those about kills go first: the rates may leave room for few.
-    async fn send_next(&mut self, rates: &mut EventRates) {
-        for kills in &mut self.kills {
-            if let Some((outcome, event)) = kills.next(rates, self.metadata.as_ref()).await {
-                return kills.send(&self.client, &self.node, outcome, event, rates).await;
+    /// Tries to send one Event. Those about kills go first: the rates may leave room for few. After an Event that was sent again, a
+    /// new one goes first: the answers to those may take long. Returns whether the Event was sent again.
+    async fn send_next(&mut self, rates: &mut EventRates, sent_again: bool) -> bool {
+        let (client, node, metadata) = (&self.client, &self.node, self.metadata.as_ref());
+        let rounds: &[bool] = if sent_again { &[true, false] } else { &[false] };
+        for new_only in rounds {
+            for kills in &mut self.kills {
+                if let Some((outcome, event)) = kills.next(rates, metadata, *new_only).await {
+                    kills.send(client, node, outcome, event, rates).await;
+                    return outcome == ReportOutcome::SentAgain;
+                }
+            }
+            if let Some(again) = self.changes.send_next(client, node, rates, *new_only).await {
+                return again;
             }
         }
-        self.changes.send_next(&self.client, &self.node, rates).await;
+        false
     }
 }
 
@@ -190,23 +199,32 @@ impl ChangeEvents {
         [self.retries.ready_at(), waits, due].into_iter().flatten().min()
     }
 
-    /// The Event that is due. Messages about a namespace that waits for the API server stay.
-    fn next(&mut self, rates: &mut EventRates, now: Instant) -> Option<NamedEvent> {
-        self.retries.take_due(now).or_else(|| {
-            let may_go = |message: &EventMessage| rates.paused_until(message.subject.namespace(), now).is_none();
-            let place = self.messages.iter().position(may_go);
-            let message = place.and_then(|place| self.messages.remove(place));
-            let new = message.and_then(|message| self.limits.record(message, rates, now));
-            // Also after a message, so that a stream of messages does not delay due changes.
-            new.or_else(|| self.limits.due(rates, now))
-        })
+    /// The Event that is due, and whether it is sent again. Messages about a namespace that waits for the API server stay.
+    fn next(&mut self, rates: &mut EventRates, now: Instant, new_only: bool) -> Option<(NamedEvent, bool)> {
+        if !new_only && let Some(event) = self.retries.take_due(now) {
+            return Some((event, true));
+        }
+        let may_go = |message: &EventMessage| rates.paused_until(message.subject.namespace(), now).is_none();
+        let place = self.messages.iter().position(may_go);
+        let message = place.and_then(|place| self.messages.remove(place));
+        let new = message.and_then(|message| self.limits.record(message, rates, now));
+        // Also after a message, so that a stream of messages does not delay due changes.
+        let new = new.or_else(|| self.limits.due(rates, now))?;
+        let namespace = new.subject.namespace().to_owned();
+        Some((self.retries.hold(&namespace, new)?, false))
     }
 
-    /// Tries to send one Event. Drops an Event that the API server refuses.
-    async fn send_next(&mut self, client: &ApiClient, node: &str, rates: &mut EventRates) {
-        let next = self.next(rates, Instant::now());
+    /// Tries to send one Event; returns whether it was sent again. Drops an Event that the API server refuses.
+    async fn send_next(
+        &mut self,
+        client: &ApiClient,
+        node: &str,
+        rates: &mut EventRates,
+        new_only: bool,
+    ) -> Option<bool> {
+        let next = self.next(rates, Instant::now(), new_only);
         self.metrics.count(EventOutcome::HeldBack, self.limits.take_held_back());
-        let Some(mut event) = next else { return };
+        let (mut event, again) = next?;
         event.last = Timestamp::now();
         event.first = event.last;
         let attempt = async {
@@ -219,10 +237,11 @@ impl ChangeEvents {
         let namespace = event.subject.namespace().to_owned();
         let attempted = within(&namespace, rates, attempt).await;
         let now = Instant::now();
+        let next_at = rates.paused_until(&namespace, now).unwrap_or(now);
         match attempted {
             Ok(()) => {
                 failpoint("event.posted");
-                self.retries.ended(&namespace);
+                self.retries.ended(&namespace, next_at);
                 self.metrics.count(EventOutcome::Written, 1);
             }
             Err(error) if error.problem.is_retryable() => {
@@ -232,10 +251,11 @@ impl ChangeEvents {
             }
             Err(error) => {
                 tracing::warn!("an Event was not written: {error}");
-                self.retries.ended(&namespace);
+                self.retries.ended(&namespace, next_at);
                 self.metrics.count(EventOutcome::Lost, 1);
             }
         }
+        Some(again)
     }
 }
 
@@ -290,9 +310,10 @@ impl KillEvents {
         &mut self,
         rates: &mut EventRates,
         metadata: &dyn PodMetadata,
+        new_only: bool,
     ) -> Option<(ReportOutcome, PlannedEvent)> {
         let now = Instant::now();
-        if let Some(event) = self.retries.take_due(now) {
+        if !new_only && let Some(event) = self.retries.take_due(now) {
             return Some((ReportOutcome::SentAgain, event));
         }
         let mut withheld = Vec::new();
@@ -332,16 +353,18 @@ impl KillEvents {
         let event = &planned.event;
         let posted = within(&namespace, rates, post(client, node, event)).await;
         tracing::debug!(event = event.name, ?outcome, posted = ?posted.as_ref().ok(), "an Event was sent");
+        let now = Instant::now();
+        let next_at = rates.paused_until(&namespace, now).unwrap_or(now);
         if let Err(error) = &posted
             && !is_permanent(&error.problem)
         {
-            let (now, asked_for) = (Instant::now(), error.problem.retry_after());
+            let asked_for = error.problem.retry_after();
             let until = self.retries.failed(&namespace, planned, asked_for, now);
             rates.pause(&namespace, until, now);
             queue.waits("Events about OOM kills", error.to_string(), until.duration_since(now));
             return;
         }
-        self.retries.ended(&namespace);
+        self.retries.ended(&namespace, next_at);
         if self.retries.len() == 0 {
             queue.connected();
         }
@@ -358,7 +381,7 @@ impl KillEvents {
                 tracing::warn!(event = event.name, "an Event on a pod becomes one on the node: {error}");
                 planned.event = about_node(planned.event);
                 let namespace = planned.event.subject.namespace().to_owned();
-                self.retries.again(&namespace, planned, Instant::now());
+                self.retries.again(&namespace, planned, now);
                 return;
             }
         };
@@ -471,129 +494,4 @@ pub fn read_memory(path: &Path) -> Vec<LastEvent> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use axum::Router;
-    use axum::http::{StatusCode, Uri};
-    use jiff::SignedDuration;
-    use prometheus_client::registry::Registry;
-    use tokio_util::sync::CancellationToken;
-
-    use super::*;
-    use crate::kubernetes::events::Severity;
-    use crate::model::objects::PodId;
-    use crate::report::Reporter;
-    use crate::report::events::{PodEvents, VpaEvents};
-    use crate::report::log::{Bounds, KillLog};
-    use crate::report::metrics::ReportMetrics;
-    use crate::report::testing::{NoPods, kill_of};
-
-    #[tokio::test]
-    async fn a_namespace_leaves_others_room_in_the_window() {
-        let directory = tempfile::tempdir().unwrap();
-        let (log, _) = KillLog::open(directory.path(), Bounds::default(), Destination::PodEvents.into());
-        let metrics = ReportMetrics::register(&mut Registry::default(), log.totals());
-        let reporter = Reporter::start(log, &metrics, &CancellationToken::new());
-        let plan = Box::new(PodEvents::new(usize::MAX, Instant::now()));
-        let mut kills = KillEvents::new(reporter.queue(Destination::PodEvents), plan);
-        let mut flood: Vec<Report> = (1..=600).map(|number| kill_of("web", number).into()).collect();
-        let mut other = kill_of("db", 601);
-        other.facts.pod.as_mut().unwrap().namespace = "bank".to_owned();
-        flood.push(other.into());
-        reporter.commit(flood, None).await;
-        kills.take_in(&NoPods).await;
-        assert_eq!(kills.plan.waiting(), 448 + 1);
-        kills.acknowledge((1..=448).collect()).await;
-        kills.take_in(&NoPods).await;
-        assert_eq!(kills.plan.waiting(), 601, "what was left out has room now");
-    }
-
-    #[tokio::test]
-    async fn earlier_events_are_known_again() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("vpa-events.json");
-        let mut plan = VpaEvents::new(SignedDuration::from_mins(10), read_memory(&path), path.clone());
-        let (number, report) = (1, kill_of("web", 1).into());
-        let pending = Pending { number, report };
-        let facts = ContainerFacts {
-            regular: true,
-            vpa: true,
-            pinned: false,
-            survived: Some(true),
-        };
-        plan.decide(&pending, facts, Timestamp::now()).unwrap();
-        keep(&plan).await;
-        assert_eq!(read_memory(&path).as_slice(), plan.memory().unwrap().1);
-        assert_eq!(read_memory(&path).len(), 1);
-        fs::write(&path, "[{").unwrap();
-        assert_eq!(read_memory(&path), []);
-    }
-
-    fn message(namespace: &str, pod: usize) -> EventMessage {
-        EventMessage {
-            subject: Subject::Pod(PodReference {
-                pod: PodId {
-                    uid: format!("{namespace}{pod}").as_str().into(),
-                    namespace: namespace.to_owned(),
-                    name: "web".to_owned(),
-                },
-                container: None,
-                init: false,
-            }),
-            severity: Severity::Normal,
-            reason: "ResourcesResized",
-            message: String::new(),
-            continues: None,
-        }
-    }
-
-    #[tokio::test]
-    async fn one_event_waits_in_an_outage() {
-        let calls = Arc::<AtomicUsize>::default();
-        let counted = Arc::clone(&calls);
-        let router = Router::new().fallback(async move |_: Uri| {
-            counted.fetch_add(1, Ordering::Relaxed);
-            StatusCode::SERVICE_UNAVAILABLE
-        });
-        let mut changes = ChangeEvents::new(EventMetrics::register(&mut Registry::default()));
-        (0..9).for_each(|namespace| changes.keep(message(&namespace.to_string(), 0)));
-        let outbox = Outbox {
-            client: ApiClient::to(&router),
-            node: "node-1".to_owned(),
-            metadata: Arc::new(NoPods),
-            changes,
-            kills: Vec::new(),
-        };
-        let (_records, taken) = broadcast::channel(1);
-        assert!(tokio::time::timeout(FIRST_RETRY / 4, outbox.run(taken)).await.is_err());
-        assert_eq!(calls.load(Ordering::Relaxed), 1, "and not one of each namespace");
-    }
-
-    #[test]
-    fn what_waits_in_a_pause_goes_out_after_it() {
-        let mut changes = ChangeEvents::new(EventMetrics::register(&mut Registry::default()));
-        let now = Instant::now();
-        let mut rates = EventRates::new(now);
-        for pod in 0..QUEUE {
-            changes.keep(message("shop", pod));
-        }
-        changes.keep(message("bank", 0));
-        let of = |changes: &ChangeEvents, namespace: &str| {
-            let messages = changes.messages.iter();
-            messages
-                .filter(|message| message.subject.namespace() == namespace)
-                .count()
-        };
-        assert_eq!([of(&changes, "shop"), of(&changes, "bank")], [QUEUE - 1, 1]);
-
-        let until = now + Duration::from_secs(40);
-        rates.pause("shop", until, now);
-        let bank = changes.next(&mut rates, now).unwrap();
-        assert_eq!(bank.subject.namespace(), "bank");
-        assert!(changes.next(&mut rates, now).is_none());
-        assert_eq!(changes.ready_at(&rates), Some(until));
-        assert_eq!(of(&changes, "shop"), QUEUE - 1, "nothing is lost");
-        assert!(changes.next(&mut rates, until).is_some());
-    }
-}
+mod tests;

@@ -39,10 +39,11 @@ impl<E> Retry<E> {
 }
 
 impl<E> Retries<E> {
-    /// An Event that is due again.
+    /// An Event that is due again, of the namespace that is due longest.
     pub(super) fn take_due(&mut self, now: Instant) -> Option<E> {
-        let mut retries = self.0.values_mut().filter(|retry| retry.at <= now);
-        retries.find_map(|retry| retry.events.pop_front())
+        let retries = self.0.values_mut().filter(|retry| !retry.events.is_empty());
+        let longest = retries.min_by_key(|retry| retry.at)?;
+        (longest.at <= now).then(|| longest.events.pop_front())?
     }
 
     /// Puts an Event behind those of its namespace, if that waits.
@@ -70,10 +71,12 @@ impl<E> Retries<E> {
         retry.at
     }
 
-    /// Notes that the API server took an Event of this namespace, or will never take it.
-    pub(super) fn ended(&mut self, namespace: &str) {
+    /// Notes that the API server took an Event of this namespace, or will never take it. The next one is due `at` this time: those of
+    /// namespaces that are due longer go first.
+    pub(super) fn ended(&mut self, namespace: &str, at: Instant) {
         if let Some(retry) = self.0.get_mut(namespace) {
             retry.backoff.reset();
+            retry.at = at;
             if retry.events.is_empty() {
                 self.0.remove(namespace);
             }
@@ -111,9 +114,27 @@ mod tests {
         let later = retries.failed("shop", 1, Some(Duration::from_secs(9)), again);
         assert!(later > again + Duration::from_secs(9));
         assert_eq!(retries.take_due(later), Some(1));
-        retries.ended("shop");
+        retries.ended("shop", later);
         assert_eq!(retries.take_due(later), Some(2), "in order");
-        retries.ended("shop");
+        retries.ended("shop", later);
         assert_eq!(retries.hold("shop", 4), Some(4));
+    }
+
+    #[test]
+    fn namespaces_take_turns() {
+        let (start, mut retries) = (Instant::now(), Retries::default());
+        for number in 0..3 {
+            retries.again("bank", ("bank", number), start);
+            retries.again("shop", ("shop", number), start + FIRST_RETRY);
+        }
+        let now = start + FIRST_RETRY * 2;
+        let mut taken = Vec::new();
+        while let Some((namespace, number)) = retries.take_due(now) {
+            taken.push((namespace, number));
+            let at = now - FIRST_RETRY / (1 + u32::try_from(taken.len()).unwrap());
+            retries.ended(namespace, at);
+        }
+        let turns = (0..3).flat_map(|number| ["bank", "shop"].map(|namespace| (namespace, number)));
+        assert_eq!(taken, turns.collect::<Vec<_>>());
     }
 }

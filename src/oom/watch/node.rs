@@ -145,9 +145,13 @@ impl NodeFiles {
         let mut role = named.and_then(|path| self.role_in(path, kill.pid));
         let mut cgroup = None;
         let process = Path::new(PROC).join(kill.pid.to_string());
-        // The process may be gone, and another one may have its id.
-        let is_there = || read(&process.join("comm")).is_some_and(|comm| comm.trim_end_matches('\n') == kill.comm);
-        if self.sees_pids && role.is_none() && is_there() {
+        // The process may be gone, and another one may have its id. Through syslog(2) a line may be forged: the kernel puts a header
+        // before each line of a record, also where a tenant's text has the newline (`record_print_text`, kernel/printk/printk.c).
+        let is_victim = || {
+            let comm = read(&process.join("comm"));
+            comm.is_some_and(|comm| comm.trim_end_matches('\n') == kill.comm) && is_ending(&process)
+        };
+        if self.sees_pids && role.is_none() && is_victim() {
             if let (None, Some(hierarchy), Ok(pid)) = (named, &self.hierarchy, kill.pid.try_into()) {
                 cgroup = cgroup_of_pid(hierarchy, Path::new(PROC), pid);
             }
@@ -280,6 +284,21 @@ fn init_process(directory: &Path) -> Option<u32> {
     processes.into_iter().find(is_first)
 }
 
+/// Whether a process ends, or is about to: the kernel sends SIGKILL to a victim before it logs the kill (`__oom_kill_process`).
+fn is_ending(process: &Path) -> bool {
+    /// `PF_EXITING` and `PF_SIGNALED` (include/linux/sched.h).
+    const ENDING: u64 = 0x4 | 0x400;
+    const SIGKILL: u64 = 1 << 8;
+    let stat = read(&process.join("stat")).unwrap_or_default();
+    // proc_pid_stat(5) numbers the fields from 1. The second, a name, may hold anything.
+    let after_name = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
+    let has = |field: usize, bits: u64| {
+        let value = after_name.split(' ').nth(field - 3).and_then(|value| value.parse().ok());
+        value.is_some_and(|value: u64| value & bits != 0)
+    };
+    has(9, ENDING) || has(31, SIGKILL)
+}
+
 fn is_init_of_its_namespace(process: &Path, pid: u32) -> bool {
     let status = read(&process.join("status")).unwrap_or_default();
     let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
@@ -303,8 +322,28 @@ fn read(path: &Path) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
     use crate::oom::parse_log;
+
+    #[test]
+    fn a_process_that_lives_on_is_no_victim() {
+        let of = |pid: u32| Path::new(PROC).join(pid.to_string());
+        assert!(!is_ending(&of(std::process::id())));
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        assert!(!is_ending(&of(child.id())));
+        child.kill().unwrap();
+        // For a moment it has taken the signal and is not marked yet.
+        assert!((0..1000).any(|_| is_ending(&of(child.id()))));
+        let has_ended = || read(&of(child.id()).join("stat")).unwrap().contains(") Z ");
+        while !has_ended() {
+            std::thread::yield_now();
+        }
+        assert!(is_ending(&of(child.id())), "nobody has waited for it");
+        child.wait().unwrap();
+        assert!(!is_ending(&of(child.id())));
+    }
 
     #[test]
     fn a_gone_victim_has_no_facts() {

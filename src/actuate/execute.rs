@@ -11,7 +11,7 @@ use super::shrink::{StepError, lower};
 use crate::cgroup::systemd::Unit;
 use crate::cgroup::{Cgroup, Reason};
 use crate::failpoint::failpoint;
-use crate::model::{Change, ControlFile, MemoryLimit, Outcome, Setting, Settings, Step, StepRecord, Target};
+use crate::model::{Bytes, Change, ControlFile, MemoryLimit, Outcome, Setting, Settings, Step, StepRecord, Target};
 use crate::plan::{Plan, systemd_keeps};
 
 /// The files that a failed step may have written, a step for each: those of a unit, although systemd refused its properties,
@@ -38,6 +38,36 @@ const fn has_property(file: ControlFile) -> bool {
             | ControlFile::CpuShares
             | ControlFile::MemoryLimit
     )
+}
+
+/// A step without its lower `memory.high`, if more memory is in use: the kernel would slow the container down, and a high value does
+/// no harm. Beside it what is left out, and why.
+fn without_slow_down(step: &Step, used: impl FnOnce() -> Option<Bytes>) -> (Option<Step>, Option<(Step, String)>) {
+    let part = |change| Step {
+        target: step.target.clone(),
+        change,
+    };
+    let lower = |(from, to): (Setting, Setting)| match (from, to) {
+        (Setting::MemoryHigh(old), Setting::MemoryHigh(new)) if new < old => Some((from, to, new)),
+        _ => None,
+    };
+    let left = step.change.files().into_iter().find_map(lower).and_then(|(from, to, new)| {
+        let used = used()?.get();
+        let why = format!("left as it is: {used} bytes are in use, and would be held up");
+        (MemoryLimit::Bytes(used) > new).then(|| (part(Change::File { from, to }), why))
+    });
+    if left.is_none() {
+        return (Some(step.clone()), None);
+    }
+    let rest = match &step.change {
+        Change::Unit { from, to } => {
+            let is_other = |setting: &Setting| setting.file() != ControlFile::MemoryHigh;
+            let [from, to] = [from, to].map(|settings| settings.iter().filter(is_other).collect::<Settings>());
+            (!to.is_empty()).then(|| part(Change::Unit { from, to }))
+        }
+        Change::File { .. } | Change::Spec { .. } | Change::Resize { .. } => None,
+    };
+    (rest, left)
 }
 
 /// Writes one pod's files and unit properties.
@@ -79,18 +109,20 @@ impl<'a> Executor<'a> {
         self.check_all(plan)?;
         for step in plan.steps.iter().filter(|step| step.change.writes_cgroups()) {
             let start = Instant::now();
-            if let Some(why) = self.would_slow_down(step) {
-                let record = StepRecord::carried_out(step, start.elapsed(), &Err::<(), _>(why));
+            let used = || self.cgroup(&step.target).ok()?.outer().memory_usage().ok();
+            let (step, left) = without_slow_down(step, used);
+            if let Some((left, why)) = left {
+                let record = StepRecord::carried_out(&left, start.elapsed(), &Err::<(), _>(why));
                 self.records.push(record);
-                continue;
             }
+            let Some(step) = step else { continue };
             tracing::debug!(%step, "a step begins");
-            let result = self.carry_out(step);
+            let result = self.carry_out(&step);
             self.records
-                .push(StepRecord::carried_out(step, start.elapsed(), &result));
+                .push(StepRecord::carried_out(&step, start.elapsed(), &result));
             let Err(error) = result else {
                 failpoint("step.written");
-                self.written.push(step.clone());
+                self.written.push(step);
                 continue;
             };
             let reason = error.to_string();
@@ -98,7 +130,7 @@ impl<'a> Executor<'a> {
                 return Err(Outcome::Interrupted(reason));
             }
             self.not_shrinkable = error.is_not_shrinkable();
-            self.written.extend(parts(step, &error));
+            self.written.extend(parts(&step, &error));
             return Err(Outcome::RolledBack(reason));
         }
         Ok(())
@@ -165,21 +197,6 @@ impl<'a> Executor<'a> {
         }
     }
 
-    /// Why `memory.high` is not lowered with its limit: more memory is in use, so the kernel would slow the container down. A
-    /// high value does no harm.
-    fn would_slow_down(&self, step: &Step) -> Option<String> {
-        let Change::File {
-            to: Setting::MemoryHigh(to),
-            from: Setting::MemoryHigh(from),
-        } = &step.change
-        else {
-            return None;
-        };
-        let usage = self.cgroup(&step.target).ok()?.outer().memory_usage().ok()?;
-        (to < from && MemoryLimit::Bytes(usage.get()) > *to)
-            .then(|| format!("left as it is: {} bytes are in use, and would be held up", usage.get()))
-    }
-
     fn write_all(&mut self, cgroup: &Cgroup, step: &Step) -> Result<(), StepError> {
         for (from, to) in step.change.files() {
             let lowers = to.memory().is_some_and(|to| Some(to) < from.memory());
@@ -235,6 +252,37 @@ mod tests {
     use super::*;
     use crate::cgroup::CgroupError;
     use crate::model::CpuShares;
+
+    #[test]
+    fn no_step_lowers_memory_high_below_what_is_in_use() {
+        let [high, max] = [Setting::MemoryHigh, Setting::MemoryMax]
+            .map(|setting| move |mib: u64| setting(MemoryLimit::Bytes(mib << 20)));
+        let step = |change| Step {
+            target: Target::Pod,
+            change,
+        };
+        let file = |from, to| step(Change::File { from, to });
+        let unit = |from: &[Setting], to: &[Setting]| {
+            let [from, to] = [from, to].map(|settings| settings.iter().copied().collect());
+            step(Change::Unit { from, to })
+        };
+        let both = unit(&[high(80), max(100)], &[high(40), max(50)]);
+        let higher = unit(&[high(40), max(50)], &[high(80), max(100)]);
+        let alone = file(high(80), high(40));
+        let limit = unit(&[max(100)], &[max(50)]);
+        for (before, used, written, is_left) in [
+            (&both, 45, Some(&limit), true),
+            (&both, 40, Some(&both), false),
+            (&higher, 90, Some(&higher), false),
+            (&alone, 45, None, true),
+            (&alone, 40, Some(&alone), false),
+        ] {
+            let (step, left) = without_slow_down(before, || Some(Bytes::new(used << 20)));
+            assert_eq!(step.as_ref(), written, "{before}");
+            let left = left.map(|(left, _)| left);
+            assert_eq!(left, is_left.then(|| alone.clone()), "{before}");
+        }
+    }
 
     #[test]
     fn a_file_that_reads_differently_undoes_all() {

@@ -175,7 +175,7 @@ impl Worker {
             node.least_limits.end_raise(uid, name, to);
             self.budgets.undo(&of);
             watched.due = now + REFUSED;
-            if !watched.refuse(now, grown.outcome.word()) {
+            if !watched.did_not_grow(now, &grown.outcome) {
                 return;
             }
         }

@@ -10,7 +10,7 @@ use super::rate::time_for;
 use super::throttle::Throttling;
 use super::watchlist::{Guarded, GuardedPod, Terms};
 use crate::cgroup::{Cgroup, CgroupError};
-use crate::model::{Bytes, CgroupVersion, MemoryLimit};
+use crate::model::{Bytes, CgroupVersion, MemoryLimit, Outcome};
 
 /// A container is calm enough for alarms if the guard need not read it for so long, now or with alarms.
 const CALM: Duration = Duration::from_millis(10);
@@ -270,6 +270,12 @@ impl Watched {
         before.is_none_or(|(before, _)| before != kind)
     }
 
+    /// Notes a growth that was not written; returns whether that is a failure to report. Nothing is to write where a pass has raised the
+    /// limit meanwhile, or the container has ended.
+    pub(super) fn did_not_grow(&mut self, now: Duration, outcome: &Outcome) -> bool {
+        *outcome != Outcome::Unchanged && self.refuse(now, outcome.word())
+    }
+
     /// The memory that is kept for evidence, until the guard requests it.
     pub(super) fn kept_for_evidence(&self) -> Option<Bytes> {
         self.terms.evidence.filter(|_| !self.evidence_requested)
@@ -520,5 +526,15 @@ mod tests {
         assert_eq!(watched.next(), seconds(1));
         watched.postpone(seconds(90));
         assert_eq!(watched.next(), seconds(90));
+    }
+
+    #[test]
+    fn a_limit_that_a_pass_has_raised_meanwhile_is_no_failure() {
+        let root = tempfile::tempdir().unwrap();
+        let (mut watched, now) = (watched(root.path()), Duration::from_secs(1));
+        let failed = Outcome::RolledBack("memory.max: read-only".to_owned());
+        assert!(!watched.did_not_grow(now, &Outcome::Unchanged));
+        assert!(watched.did_not_grow(now, &failed));
+        assert!(!watched.did_not_grow(now, &failed), "it is reported already");
     }
 }

@@ -348,9 +348,10 @@ impl Attribution {
         (report.facts.pod, report.facts.container) = (pod, container);
         report.group = group.unwrap_or_default();
         report.facts.level = level(&pending.kill, &self.names);
-        report.evidence = self.own_writes.evidence(&report);
+        let killed = pending.kill.at;
+        report.evidence = self.own_writes.evidence(&report, killed);
         let invoker = pending.kill.victim().and_then(|kill| kill.invoker);
-        report.own_write = self.own_writes.blamed(&report).or_else(|| {
+        report.own_write = self.own_writes.blamed(&report, killed).or_else(|| {
             let is_own = invoker.is_some_and(|invoker| files.is_own_thread(invoker));
             is_own.then(|| OwnWrite {
                 time: report.time,

@@ -1,23 +1,26 @@
 //! Remembers the agent's own writes that lowered memory limits, and blames kills on them.
 //!
 //! In come records of passes; out comes, for a kill, the last write that lowered the limit that was hit. Also remembers
-//! the evidence that hooks left behind. Pure.
+//! the evidence that hooks left behind. Pure. Compares times by CLOCK_MONOTONIC: another process may set the wall clock between a
+//! write and a kill.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use crate::model::objects::PodUid;
 use crate::model::{
     Cause, Change, ChangeRecord, CriResources, Evidence as HookEvidence, MemoryLimit, Outcome, StepRecord, Target,
 };
+use crate::oom::clock::Moment;
 use crate::oom::kill::Level;
 use crate::oom::report::{Evidence, OomReport, OwnWrite};
 
 /// A kill within this time after a write is blamed on the write.
-pub const BLAME_WINDOW: SignedDuration = SignedDuration::from_secs(60);
+pub const BLAME_WINDOW: Duration = Duration::from_secs(60);
 /// A kill within this time after a hook gets the hook's evidence.
-const EVIDENCE_WINDOW: SignedDuration = SignedDuration::from_hours(1);
+const EVIDENCE_WINDOW: Duration = Duration::from_secs(3600);
 
 /// A write that lowered a limit.
 #[derive(Debug)]
@@ -25,7 +28,8 @@ struct Lowered {
     pod_uid: PodUid,
     target: Target,
     /// The earliest time at which the lower limit may have applied.
-    from: Timestamp,
+    from: Duration,
+    at: Duration,
     write: OwnWrite,
 }
 
@@ -37,40 +41,51 @@ pub(super) struct OwnWrites {
     evidence: BTreeMap<(PodUid, String), RequestedEvidence>,
 }
 
-/// The time at which the agent requested evidence from a hook; the time at which the hook ended, and the evidence.
-type RequestedEvidence = (Timestamp, Option<(Timestamp, HookEvidence)>);
+/// When the agent requested evidence from a hook; when the hook ended, and the evidence.
+type RequestedEvidence = (Moment, Option<(Moment, HookEvidence)>);
+
+/// The moment of a record that arrives now.
+fn moment_of(record: &ChangeRecord, now: Moment) -> Moment {
+    let ago = Duration::try_from(now.wall.duration_since(record.at)).unwrap_or_default();
+    Moment {
+        monotonic: now.monotonic.saturating_sub(ago),
+        wall: record.at,
+    }
+}
 
 impl OwnWrites {
-    /// Takes the record of a pass or a hook.
-    pub(super) fn record(&mut self, record: &ChangeRecord) {
+    /// Takes the record of a pass or a hook, which has just ended.
+    pub(super) fn record(&mut self, record: &ChangeRecord, now: Moment) {
+        let at = moment_of(record, now);
         if let Cause::Hook { container, .. } = &record.cause {
             let of = (record.pod.uid.clone(), container.clone());
             let earlier = self.evidence.remove(&of);
             let known = match &record.outcome {
                 Outcome::Hook(end) => match end.evidence.clone() {
-                    Some(left) => Some((earlier.map_or(record.at, |(at, _)| at), Some((record.at, left)))),
+                    Some(left) => Some((earlier.map_or(at, |(asked, _)| asked), Some((at, left)))),
                     // Another hook ended, or this one did not run.
                     None => earlier.filter(|(_, ended)| ended.is_some()),
                 },
-                _ => Some((record.at, None)),
+                _ => Some((at, None)),
             };
             self.evidence.extend(known.map(|known| (of, known)));
         }
         let stages = &record.stages;
-        let took = SignedDuration::try_from(stages.verified + stages.runtime).unwrap_or_default();
+        let took = stages.verified + stages.runtime;
         for step in &record.steps {
             let Some(what) = lowering(step) else { continue };
             self.lowered.push(Lowered {
                 pod_uid: record.pod.uid.clone(),
                 target: step.target.clone(),
-                from: record.at - took,
+                from: at.monotonic.saturating_sub(took),
+                at: at.monotonic,
                 write: OwnWrite { time: record.at, what },
             });
         }
     }
 
-    /// The write that a kill is blamed on.
-    pub(super) fn blamed(&self, report: &OomReport) -> Option<OwnWrite> {
+    /// The write that a kill at this time is blamed on.
+    pub(super) fn blamed(&self, report: &OomReport, killed: Duration) -> Option<OwnWrite> {
         let facts = &report.facts;
         let pod = facts.pod.as_ref()?;
         let hit = |target: &Target| match (facts.level, target) {
@@ -83,8 +98,8 @@ impl OwnWrites {
         let blamed = |lowered: &&Lowered| {
             lowered.pod_uid == *pod.uid
                 && hit(&lowered.target)
-                && lowered.from <= report.time
-                && report.time.duration_since(lowered.write.time) <= BLAME_WINDOW
+                && lowered.from <= killed
+                && killed.saturating_sub(lowered.at) <= BLAME_WINDOW
         };
         self.lowered
             .iter()
@@ -93,15 +108,15 @@ impl OwnWrites {
             .map(|lowered| lowered.write.clone())
     }
 
-    /// The evidence of a hook in the container of a kill, or that the hook had not ended.
-    pub(super) fn evidence(&self, report: &OomReport) -> Option<Evidence> {
+    /// The evidence of a hook in the container of a kill at this time, or that the hook had not ended.
+    pub(super) fn evidence(&self, report: &OomReport, killed: Duration) -> Option<Evidence> {
         let (pod, container) = (report.facts.pod.as_ref()?, report.facts.container.as_ref()?);
         let (asked, ended) = self.evidence.get(&(pod.uid.as_str().into(), container.name.clone()))?;
-        let ended = ended.as_ref().filter(|(at, _)| *at <= report.time);
+        let ended = ended.as_ref().filter(|(at, _)| at.monotonic <= killed);
         let at = ended.map_or(*asked, |(at, _)| *at);
-        let is_recent = report.time >= at && report.time.duration_since(at) <= EVIDENCE_WINDOW;
+        let is_recent = killed >= at.monotonic && killed.saturating_sub(at.monotonic) <= EVIDENCE_WINDOW;
         is_recent.then(|| Evidence {
-            time: at.to_string(),
+            time: at.wall.to_string(),
             path: ended.and_then(|(_, evidence)| evidence.path.clone()),
             exit_code: ended.and_then(|(_, evidence)| evidence.exit_code),
             unfinished: ended.is_none().then_some(true),
@@ -109,12 +124,12 @@ impl OwnWrites {
     }
 
     /// Forgets writes and evidence that are too old for any kill.
-    pub(super) fn forget(&mut self, now: Timestamp) {
+    pub(super) fn forget(&mut self, now: Duration) {
         // The agent reports a kill some seconds after it happened.
         self.lowered
-            .retain(|lowered| now.duration_since(lowered.write.time) <= BLAME_WINDOW * 2);
+            .retain(|lowered| now.saturating_sub(lowered.at) <= BLAME_WINDOW * 2);
         self.evidence
-            .retain(|_, (asked, _)| now.duration_since(*asked) <= EVIDENCE_WINDOW * 2);
+            .retain(|_, (asked, _)| now.saturating_sub(asked.monotonic) <= EVIDENCE_WINDOW * 2);
     }
 }
 
@@ -150,8 +165,6 @@ fn stored_limit(spec: &CriResources) -> Option<MemoryLimit> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::model::objects::PodId;
     use crate::model::{CpuWeight, HookEnd, Setting, Settings, Stages, Step};
@@ -175,6 +188,17 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
+    const fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn clocks(second: u64) -> Moment {
+        Moment {
+            monotonic: seconds(second),
+            wall: at(second.try_into().unwrap()),
+        }
+    }
+
     fn pod() -> PodId {
         PodId {
             uid: "u".into(),
@@ -185,7 +209,7 @@ mod tests {
 
     fn written(steps: Vec<StepRecord>) -> OwnWrites {
         let mut writes = OwnWrites::default();
-        writes.record(&ChangeRecord {
+        let record = ChangeRecord {
             sequence: 1,
             at: at(1000),
             pod: pod(),
@@ -194,17 +218,20 @@ mod tests {
             in_flight: false,
             steps,
             stages: Stages {
-                verified: Duration::from_secs(2),
+                verified: seconds(2),
                 ..Stages::default()
             },
-        });
+        };
+        // It arrives a little later.
+        writes.record(&record, clocks(1003));
         writes
     }
 
-    fn kill(level: Level, second: i64) -> OomReport {
+    fn kill(level: Level) -> OomReport {
         OomReport {
             id: String::new(),
-            time: at(second),
+            // By a wall clock that has been set.
+            time: at(9_999_999),
             facts: KillFacts {
                 node: String::new(),
                 pod: Some(ReportedPod {
@@ -244,13 +271,14 @@ mod tests {
             (Level::Unspecified, 1001, false),
         ] {
             assert_eq!(
-                writes.blamed(&kill(level, second)).is_some(),
+                writes.blamed(&kill(level), seconds(second)).is_some(),
                 blamed,
                 "{level:?} {second}"
             );
         }
-        let what = writes.blamed(&kill(Level::Container, 1001)).unwrap().what;
-        assert_eq!(what, "memory.max of container app from no limit to 1000");
+        let blamed = writes.blamed(&kill(Level::Container), seconds(1001)).unwrap();
+        assert_eq!(blamed.time, at(1000));
+        assert_eq!(blamed.what, "memory.max of container app from no limit to 1000");
     }
 
     #[test]
@@ -282,7 +310,7 @@ mod tests {
         ] {
             let writes = written(vec![step.clone()]);
             assert_eq!(
-                writes.blamed(&kill(Level::Container, 1001)).is_some(),
+                writes.blamed(&kill(Level::Container), seconds(1001)).is_some(),
                 counts,
                 "{step:?}"
             );
@@ -292,13 +320,13 @@ mod tests {
     #[test]
     fn a_kill_has_the_evidence_of_a_hook() {
         let mut writes = OwnWrites::default();
-        let mut hook = |second: i64, outcome: Outcome| {
+        let mut hook = |second: u64, outcome: Outcome| {
             let (moment, container) = ("on-memory-pressure", "app".to_owned());
             let mut record = ChangeRecord::new(pod(), Cause::Hook { moment, container }, outcome);
-            record.at = at(second);
-            writes.record(&record);
+            record.at = clocks(second).wall;
+            writes.record(&record, clocks(second));
             let seen = [999, 1001, 1005, 1009, 5000].map(|second| {
-                let evidence = writes.evidence(&kill(Level::Container, second))?;
+                let evidence = writes.evidence(&kill(Level::Container), seconds(second))?;
                 Some((evidence.time, evidence.path, evidence.unfinished))
             });
             seen.map(|seen| match seen {
@@ -332,9 +360,9 @@ mod tests {
     #[test]
     fn old_writes_are_forgotten() {
         let mut writes = written(vec![file(max(9), max(5))]);
-        writes.forget(at(1100));
+        writes.forget(seconds(1100));
         assert_eq!(writes.lowered.len(), 1);
-        writes.forget(at(1200));
+        writes.forget(seconds(1200));
         assert_eq!(writes.lowered.len(), 0);
     }
 }

@@ -115,7 +115,7 @@ impl Watcher {
                     Err(_) => return,
                 },
                 // The channel has dropped changes, or the agent is ending: the agent blames no kill on them.
-                Ok(change) = self.links.changes.recv() => self.attribution.own_writes.record(&change),
+                Ok(change) = self.links.changes.recv() => self.attribution.own_writes.record(&change, Moment::now()),
                 () = tokio::time::sleep(wake) => {}
                 () = self.links.stop.cancelled() => return,
             }
@@ -233,7 +233,7 @@ impl Watcher {
         self.refresh_containers();
         if self.schedule.next() <= now.monotonic {
             self.sweep_if_needed();
-            self.attribution.own_writes.forget(now.wall);
+            self.attribution.own_writes.forget(now.monotonic);
             self.publish_problems();
             self.ticked = true;
         }

@@ -51,11 +51,16 @@ fn without_slow_down(step: &Step, used: impl FnOnce() -> Option<Bytes>) -> (Opti
         (Setting::MemoryHigh(old), Setting::MemoryHigh(new)) if new < old => Some((from, to, new)),
         _ => None,
     };
-    let left = step.change.files().into_iter().find_map(lower).and_then(|(from, to, new)| {
-        let used = used()?.get();
-        let why = format!("left as it is: {used} bytes are in use, and would be held up");
-        (MemoryLimit::Bytes(used) > new).then(|| (part(Change::File { from, to }), why))
-    });
+    let left = step
+        .change
+        .files()
+        .into_iter()
+        .find_map(lower)
+        .and_then(|(from, to, new)| {
+            let used = used()?.get();
+            let why = format!("left as it is: {used} bytes are in use, and would be held up");
+            (MemoryLimit::Bytes(used) > new).then(|| (part(Change::File { from, to }), why))
+        });
     if left.is_none() {
         return (Some(step.clone()), None);
     }

@@ -136,9 +136,11 @@ impl Growth {
 
     /// Why limits were not grown, one sentence for each container that has no higher memory limit in these `amounts`.
     pub(crate) fn refusals(&self, amounts: PodAmounts) -> impl Iterator<Item = (&String, &String)> {
-        self.refused.iter().filter_map(move |(container, NotGrown { why, limit })| {
-            let is_raised = amounts.limit(container, Resource::Memory) > *limit;
-            (!is_raised).then_some((container, why))
-        })
+        self.refused
+            .iter()
+            .filter_map(move |(container, NotGrown { why, limit })| {
+                let is_raised = amounts.limit(container, Resource::Memory) > *limit;
+                (!is_raised).then_some((container, why))
+            })
     }
 }

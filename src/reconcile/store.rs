@@ -424,7 +424,11 @@ mod tests {
         let both = json!({"overridden": by_hand, "origin": origin, "recommended": recommended(200)});
         assert_eq!(left(both, 256), Some(200));
         assert_eq!(left(json!({"recommended": recommended(256)}), 256), None);
-        assert_eq!(left(json!({"overridden": by_hand, "origin": origin}), 300), None, "another client's");
+        assert_eq!(
+            left(json!({"overridden": by_hand, "origin": origin}), 300),
+            None,
+            "another client's"
+        );
     }
 
     #[test]

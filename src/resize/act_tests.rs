@@ -554,9 +554,7 @@ fn a_critical_pod_is_not_asked_for_without_room() {
         assert!(matches!(asked, Act::Patch(_)), "{asked:?}");
         let waits = next(2_000_000_000, full);
         let Act::End {
-            outcome,
-            no_room: true,
-            ..
+            outcome, no_room: true, ..
         } = &waits
         else {
             panic!("{waits:?}")

@@ -7,8 +7,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use jiff::Timestamp;
-
 use crate::model::objects::PodUid;
 use crate::model::{
     Cause, Change, ChangeRecord, CriResources, Evidence as HookEvidence, MemoryLimit, Outcome, StepRecord, Target,

@@ -142,7 +142,9 @@ kind: Pod
 metadata: {name: web, namespace: shop, uid: u1}
 spec: {containers: [{name: app, resources: {limits: {memory: 64Mi}}}]}
 ";
-    controller.pods.add(&parse_manifests("test", manifest).unwrap().view.pods[0]);
+    controller
+        .pods
+        .add(&parse_manifests("test", manifest).unwrap().view.pods[0]);
     let key = PodKey::new("shop", "web");
     let live = LivePod {
         id: pod(),

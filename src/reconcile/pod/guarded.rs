@@ -202,7 +202,10 @@ impl PodState {
     pub(super) fn end_limits_of_completed(&mut self, now: Now) {
         let pod = Arc::clone(&self.pod);
         let has_completed = |limit: &TemporaryLimit| pod.has_completed(&limit.container);
-        for TemporaryLimit { container, resource, .. } in self.desired.end_temporary(has_completed) {
+        for TemporaryLimit {
+            container, resource, ..
+        } in self.desired.end_temporary(has_completed)
+        {
             self.restart(Cause::TemporaryLimitEnded { container, resource }, now);
         }
     }

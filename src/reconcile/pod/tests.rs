@@ -363,7 +363,11 @@ status:
         }
         drop(state.apply(PodInput::Described(pod), now));
         let left = &state.desired.temporary;
-        assert_eq!(state.work.pending.is_some(), left.len() == 1, "a pass takes the limit back");
+        assert_eq!(
+            state.work.pending.is_some(),
+            left.len() == 1,
+            "a pass takes the limit back"
+        );
         assert!(left.iter().any(|limit| limit.container == "side"));
         left.len() == 1
     };

@@ -163,6 +163,8 @@ fn stored_limit(spec: &CriResources) -> Option<MemoryLimit> {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+
     use super::*;
     use crate::model::objects::PodId;
     use crate::model::{CpuWeight, HookEnd, Setting, Settings, Stages, Step};

@@ -46,7 +46,7 @@ pub(crate) struct GrowthPause {
 }
 
 /// The API server's denial of a container's temporary limits.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Denial {
     /// The limits in the container's spec.
     pub(crate) limits: ResourceList,

@@ -318,6 +318,16 @@ impl DesiredState {
         }
     }
 
+    /// Notes that the kubelet has carried out what was requested. A recommendation in force then stays without its VPA, also where the
+    /// pod's own amounts are from before it.
+    pub(crate) fn note_carried_out(&mut self) {
+        let recommended = self.recommended.as_ref();
+        let in_force = recommended.filter(|recommended| recommended.in_force == InForce::Recommended);
+        if let (Some(in_force), Some(origin)) = (in_force, &mut self.origin) {
+            origin.clone_from(&in_force.targets);
+        }
+    }
+
     /// Clears the recommendation when its VPA no longer has it.
     pub(crate) fn end_recommendation(&mut self) {
         let in_force = self.recommended.take().and_then(|recommended| recommended.in_force());

@@ -21,6 +21,9 @@ impl PodState {
     pub(super) fn describe(&mut self, pod: Arc<Pod>, effects: &mut Effects) {
         let before = std::mem::replace(&mut self.pod, pod);
         self.resize.sees(&self.pod);
+        if self.resize.is_carried_out_in(&self.pod) {
+            self.desired.note_carried_out();
+        }
         self.take_edits(&before, effects);
         self.end_limits_of_completed(effects.now);
         // Only manifests of a directory change the variables of a running container.

@@ -157,17 +157,24 @@ fn goes(world: &mut World) {
     world.recover();
 }
 
-/// The temporary limit has ended, and its end is requested, known to be requested, or waits for the API server.
+/// The temporary limit has ended, and its end is requested, known to be requested, or waits for the API server. The recommendation
+/// came before the limit or after it.
 #[test]
 fn a_vpa_that_goes_leaves_no_temporary_limit() {
-    for (is_seen, away) in [(false, false), (true, false), (false, true)] {
+    let cases = [(false, false), (true, false), (false, true)];
+    for (number, (is_seen, away)) in cases.into_iter().chain(cases).enumerate() {
+        let is_later = number >= cases.len();
         let mut world = World::new(false);
-        world.happen(&Happening::Recommends { mib: [90, 64] });
-        world.passes(true);
-        world.hear();
-        world.happen(&Happening::Grows { container: 0, mib: 300 });
-        world.passes(true);
-        world.hear();
+        let recommends = Happening::Recommends { mib: [90, 64] };
+        let mut begins = [recommends, Happening::Grows { container: 0, mib: 300 }];
+        if is_later {
+            begins.reverse();
+        }
+        for happening in &begins {
+            world.happen(happening);
+            world.passes(true);
+            world.hear();
+        }
         assert_eq!(limit(&world.server.requirements()), 300);
         world.away = away;
         world.happen(&Happening::IsQuiet { container: 0 });
@@ -179,7 +186,8 @@ fn a_vpa_that_goes_leaves_no_temporary_limit() {
         world.away = false;
         goes(&mut world);
         let spec = limit(&world.server.requirements());
-        assert_eq!([spec, world.kernel[0]], [180; 2], "{is_seen} {away}: {:?}", world.state);
+        let case = (is_later, is_seen, away);
+        assert_eq!([spec, world.kernel[0]], [180; 2], "{case:?}: {:?}", world.state);
     }
 }
 

@@ -240,7 +240,8 @@ impl Pass {
         if let Err(outcome) = observed {
             return Err(self.stop(outcome));
         }
-        let is_as_known = self.plan.steps.is_empty() && !self.decided.lift_undeclared;
+        let may_end_return = self.decided.lift_undeclared && grant.withheld.is_none();
+        let is_as_known = self.plan.steps.is_empty() && !may_end_return;
         let next = if is_as_known || !self.least_limits.is_empty() {
             // The pass uses what it has observed; with steps it reads the files again before it writes.
             self.making_room = Some((Instant::now(), u32::from(!self.plan.steps.is_empty())));
@@ -538,9 +539,7 @@ impl Pass {
         done.shrink.seen.extend(pass.checks.seen());
         done.quotas = std::mem::take(&mut pass.job.targets.scope.quotas);
         done.stale = pass.incomplete || matches!(done.record.outcome, Outcome::Interrupted(_));
-        if done.stale {
-            done.handles = None;
-        }
+        done.handles = done.handles.take().filter(|_| !done.stale);
         if let Some(why) = &done.api.denied {
             done.record.outcome.deny(why);
         }

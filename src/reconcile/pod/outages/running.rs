@@ -236,7 +236,8 @@ impl World {
         };
         if let Some(grant) = pass.reads.take() {
             let differs = self.kernel_with(grant.targets.clone()) != self.kernel;
-            if (differs || pass.returns) && self.state.desired.temporary.is_empty() {
+            let may_end_return = pass.returns && grant.withheld.is_none();
+            if (differs || may_end_return) && self.state.desired.temporary.is_empty() {
                 let away = ResizeError::Away("away".to_owned());
                 let read = if self.away { Err(&away) } else { Ok(&self.server) };
                 let next = grant.was_read(read, &mut pass.api);

@@ -413,6 +413,7 @@ impl Pass {
             // Making room took a while, so the files are read again. A kubelet that has the new spec may have written the lower
             // limits first; the pass has them watched all the same.
             let tree = handles.read()?;
+            self.incomplete |= tree.containers.len() < self.job.targets.bound.live().containers.len();
             let holds = |target: &Target, to: Bytes| {
                 tree.get(target).and_then(Settings::memory_limit) == Some(MemoryLimit::Bytes(to.get()))
             };

@@ -41,10 +41,12 @@ impl Dir {
     }
 
     /// These earlier values, as far as they are still in force: with another memory limit, a pass has changed the others.
+    /// Earlier versions noted no limit: their values all count.
     ///
     /// Errors: [`CgroupError`] if the limit cannot be read.
     pub fn still_custom(&self, mut earlier: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, CgroupError> {
-        if self.text(LIMIT)?.as_deref().map(str::trim) != earlier.get(LIMIT).map(String::as_str) {
+        let limit = earlier.get(LIMIT).map(String::as_str);
+        if limit.is_some() && self.text(LIMIT)?.as_deref().map(str::trim) != limit {
             earlier.retain(|name, _| name == SWAP);
         }
         Ok(earlier)

@@ -293,8 +293,9 @@ impl Content {
             return Ok(false);
         }
         if !self.limits.is_empty() {
-            if cgroup.restore_limits(&self.limits)? {
-                tracing::warn!(cgroup = %self.cgroup.display(), limits = ?self.limits,
+            let limits = cgroup.still_custom(self.limits.clone())?;
+            if cgroup.restore_limits(&limits)? {
+                tracing::warn!(cgroup = %self.cgroup.display(), ?limits,
                     "put back limits that the runtime had changed when the agent was killed");
             }
             return Ok(false);

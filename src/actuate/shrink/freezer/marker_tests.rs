@@ -80,3 +80,32 @@ fn drift_without_an_agent_is_repaired() {
         "forgotten"
     );
 }
+
+#[test]
+fn what_a_pass_has_changed_since_is_left_alone() {
+    let root = tempfile::tempdir().unwrap();
+    let markers = Freezer::below(root.path()).unwrap();
+    cgroup(root.path(), "1\n");
+    let file = |name: &str| root.path().join("cgroup").join(name);
+    let write = |limit: &str, high: &str, swap: &str| {
+        for (name, value) in [("memory.max", limit), ("memory.high", high), ("memory.swap.max", swap)] {
+            fs::write(file(name), format!("{value}\n")).unwrap();
+        }
+    };
+    let held = |name: &str| {
+        let text = fs::read_to_string(file(name)).unwrap();
+        text.lines().next().unwrap().to_owned()
+    };
+    let dir = Dir::open(root.path().join("cgroup")).unwrap();
+    for (noted, high) in [(true, "4194304"), (false, "2097152")] {
+        write("4194304", "2097152", "104857600");
+        let mut chosen = dir.custom_limits().unwrap();
+        chosen.retain(|name, _| noted || name != "memory.max");
+        drop(markers.place_marker(&dir, chosen).unwrap());
+        // The update was late, and a later pass raised the limit.
+        write("8388608", "4194304", "0");
+        assert_eq!(markers.thaw_left_behind(), LeftBehind::default());
+        assert_eq!(held("memory.high"), high, "noted: {noted}");
+        assert_eq!(held("memory.swap.max"), "104857600");
+    }
+}

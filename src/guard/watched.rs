@@ -217,7 +217,7 @@ impl Watched {
         let mut moved = of_all.saturating_sub(at_reading);
         let mut next = after(now, wait);
         if may_hide {
-            if self.due > now || !self.hit_no_limit() {
+            if self.due > now || !self.hit_no_limit() || !self.keeps_usage(reading.usage) {
                 return false;
             }
             // All that the container has taken since fitted below its limit. All such containers are due at once.
@@ -243,6 +243,13 @@ impl Watched {
     fn hit_no_limit(&self) -> bool {
         let before = self.latest.refused_charges;
         before.is_some() && self.refused_charges().is_ok_and(|count| count == before)
+    }
+
+    /// Whether use has not fallen since the latest reading: what the container gives back, such as a deleted file, it may take again
+    /// below its limit.
+    fn keeps_usage(&self, before: u64) -> bool {
+        let usage = self.cgroup.outer().memory_usage();
+        usage.is_ok_and(|usage| usage.get().saturating_add(self.latest.slack) >= before)
     }
 
     /// `None` on v2, which notifies of reclaim instead.
@@ -515,6 +522,11 @@ mod tests {
             fs::write(pod.join(file), "8\n").unwrap();
             assert!(!watched.can_wait(ms(at + 40), of_others, false));
         }
+        watched.read_usage(ms(3000), ms(2), false).unwrap();
+        watched.latest.of_all = Some(0);
+        fs::write(pod.join("app/memory.usage_in_bytes"), "12582912\n").unwrap();
+        let may_wait = watched.can_wait(ms(3020), of_others, false);
+        assert!(!may_wait, "it may take again what it gave back");
     }
 
     #[test]

@@ -235,7 +235,7 @@ impl ChangeEvents {
             Ok::<_, ApiError>(())
         };
         let namespace = event.subject.namespace().to_owned();
-        let attempted = within(&namespace, rates, attempt).await;
+        let (attempted, pause) = within(&namespace, rates, attempt).await;
         let now = Instant::now();
         let next_at = rates.paused_until(&namespace, now).unwrap_or(now);
         match attempted {
@@ -246,7 +246,8 @@ impl ChangeEvents {
             }
             Err(error) if error.problem.is_retryable() => {
                 tracing::debug!("an Event waits: {error}");
-                let until = self.retries.failed(&namespace, event, error.problem.retry_after(), now);
+                let asked_for = error.problem.retry_after().max(Some(pause));
+                let until = self.retries.failed(&namespace, event, asked_for, now);
                 rates.pause(&namespace, until, now);
             }
             Err(error) => {
@@ -351,14 +352,14 @@ impl KillEvents {
         let queue = &mut self.queue;
         queue.count(outcome, planned.reports.len());
         let event = &planned.event;
-        let posted = within(&namespace, rates, post(client, node, event)).await;
+        let (posted, pause) = within(&namespace, rates, post(client, node, event)).await;
         tracing::debug!(event = event.name, ?outcome, posted = ?posted.as_ref().ok(), "an Event was sent");
         let now = Instant::now();
         let next_at = rates.paused_until(&namespace, now).unwrap_or(now);
         if let Err(error) = &posted
             && !is_permanent(&error.problem)
         {
-            let asked_for = error.problem.retry_after();
+            let asked_for = error.problem.retry_after().max(Some(pause));
             let until = self.retries.failed(&namespace, planned, asked_for, now);
             rates.pause(&namespace, until, now);
             queue.waits("Events about OOM kills", error.to_string(), until.duration_since(now));
@@ -398,20 +399,24 @@ impl KillEvents {
     }
 }
 
-/// Waits [`PATIENCE`] for an attempt, while no other Event goes out. Its name keeps an Event from being written twice.
-async fn within<T, F>(namespace: &str, rates: &mut EventRates, attempt: F) -> Result<T, ApiError>
+/// Waits [`PATIENCE`] for an attempt, while no other Event goes out. Its name keeps an Event from being written twice. Returns also
+/// how long the namespace has to wait after a slow answer.
+async fn within<T, F>(namespace: &str, rates: &mut EventRates, attempt: F) -> (Result<T, ApiError>, Duration)
 where
     F: Future<Output = Result<T, ApiError>>,
 {
     let began = Instant::now();
     let Ok(answer) = tokio::time::timeout(PATIENCE, attempt).await else {
         let (call, problem) = ("create events".to_owned(), Problem::Timeout(PATIENCE));
-        return Err(ApiError { call, problem });
+        return (Err(ApiError { call, problem }), Duration::ZERO);
     };
-    if !answer.as_ref().is_err_and(|error| error.problem.is_silence()) {
-        rates.attempted(namespace, began.elapsed(), Instant::now());
-    }
-    answer
+    let is_silence = answer.as_ref().is_err_and(|error| error.problem.is_silence());
+    let pause = if is_silence {
+        Duration::ZERO
+    } else {
+        rates.attempted(namespace, began.elapsed(), Instant::now())
+    };
+    (answer, pause)
 }
 
 /// Writes down when each container had its last Event.

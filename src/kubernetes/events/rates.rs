@@ -61,12 +61,15 @@ impl EventRates {
     }
 
     /// An attempt of a namespace took so long. After a slow one, the namespace has no turns for a time: a webhook that answers
-    /// slowly keeps no other namespace waiting.
-    pub fn attempted(&mut self, namespace: &str, took: Duration, now: Instant) {
+    /// slowly keeps no other namespace waiting. Returns for how long.
+    pub fn attempted(&mut self, namespace: &str, took: Duration, now: Instant) -> Duration {
         let (slow, times) = SLOW;
-        if took > slow {
-            self.pause(namespace, now + took * times, now);
+        if took <= slow {
+            return Duration::ZERO;
         }
+        let pause = took * times;
+        self.pause(namespace, now + pause, now);
+        pause
     }
 
     /// Until when a namespace has no turns, if it has none for now.

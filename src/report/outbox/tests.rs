@@ -132,6 +132,22 @@ async fn new_events_take_turns_with_those_that_are_sent_again() {
     assert_eq!(*namespaces.lock(), ["shop", "bank", "shop", "shop"]);
 }
 
+#[tokio::test]
+async fn a_slow_refusal_pauses_like_a_slow_answer() {
+    let router = Router::new().fallback(async move |_: Uri| {
+        tokio::time::sleep(Duration::from_millis(2100)).await;
+        StatusCode::INTERNAL_SERVER_ERROR
+    });
+    let mut changes = ChangeEvents::new(EventMetrics::register(&mut Registry::default()));
+    let mut rates = EventRates::new(Instant::now());
+    changes.keep(message("shop", 0));
+    let client = ApiClient::to(&router);
+    let again = changes.send_next(&client, "node-1", &mut rates, false).await;
+    assert_eq!(again, Some(false));
+    let waits = changes.retries.ready_at().unwrap().duration_since(Instant::now());
+    assert!(waits > Duration::from_secs(18), "{waits:?}");
+}
+
 #[test]
 fn what_waits_in_a_pause_goes_out_after_it() {
     let mut changes = ChangeEvents::new(EventMetrics::register(&mut Registry::default()));

@@ -46,6 +46,8 @@ pub(super) const SLACK: Duration = Duration::from_millis(50);
 /// In a flood, kills and rises form one group without an end. The joiner decides a group of this age with what it
 /// knows, and leaves the newer half of this time undecided. One side may be stuck, hence so long.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a kill that was told waits for a counter that cannot be read, which would show the kill once more.
+const UNREAD: Duration = Duration::from_secs(30);
 /// [`PATIENCE`] for a group of more kills and rises than this, by the ages of both sides: the time of matching grows
 /// faster than the size of the group. A flood decides no kill before the agent has read every counter after that kill.
 const FLOODS: [(usize, Duration); 2] = [(1024, SLACK.saturating_mul(2)), (128, Duration::from_secs(1))];
@@ -234,7 +236,7 @@ impl Joiner {
                 }
             }
         }
-        kills.extend(self.place_late(late));
+        kills.extend(self.place_late(late, progress));
         for rise in expire(&mut self.unmatched, progress, &self.logged) {
             kills.extend(self.kills_without_record(&rise));
         }
@@ -249,13 +251,16 @@ impl Joiner {
     }
 
     /// Places kills without a partner among the rises that were not logged in time. Kills with
-    /// a known cgroup come first.
-    fn place_late(&mut self, mut late: Vec<Logged>) -> Vec<OomKill> {
+    /// a known cgroup come first, and wait for their own rise until every counter was read.
+    fn place_late(&mut self, mut late: Vec<Logged>, progress: Progress) -> Vec<OomKill> {
         late.sort_by_key(|logged| logged.waiting().is_some());
         let mut kills = Vec::new();
         for logged in late {
             let (claimed, at) = (claim(&mut self.unmatched, &logged), logged.at.time);
-            if claimed.is_none() && self.rises.iter().any(|rise| logged.may_be_in(rise, LATEST)) {
+            let is_unread = logged.waiting().is_none() && at.saturating_add(SLACK) >= progress.counters;
+            let may_be_read = is_unread && at.saturating_add(UNREAD) > progress.log;
+            let may_be_in = |rise| logged.may_be_in(rise, LATEST);
+            if claimed.is_none() && (may_be_read || self.rises.iter().any(may_be_in)) {
                 self.logged.push(logged);
                 continue;
             }

@@ -109,6 +109,23 @@ fn thousands_of_kills_leave_others_waiting() {
 }
 
 #[test]
+fn a_told_kill_waits_for_a_counter_that_is_read_late() {
+    let mut joiner = Joiner::new(true);
+    assert!(joiner.logged(place(6000), named(7, 1), None).is_some());
+    let unread = |log| Progress {
+        log: ms(log),
+        counters: ms(5900),
+    };
+    assert_eq!(joiner.decide_up_to(unread(11_500)), []);
+    let one = NonZeroU64::MIN;
+    assert_eq!(joiner.counted(rise(ms(5900), ms(11_600), &container(1), one)), []);
+    assert_eq!(joiner.decide_up_to(all_known(20_000)), [], "it was told");
+    assert!(joiner.logged(place(21_000), named(8, 1), None).is_some());
+    joiner.decide_up_to(unread(60_000));
+    assert!(joiner.logged.is_empty(), "a counter may never be read");
+}
+
+#[test]
 fn a_named_kill_accounts_for_the_counter() {
     for counter_first in [true, false] {
         let mut joiner = Joiner::new(true);

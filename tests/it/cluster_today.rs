@@ -168,13 +168,16 @@ impl Scene {
         self.make_pod_of(name, &owners, spec);
     }
 
+    /// Runs a pod with one container. Returns the pod.
+    async fn runs_app(&self) -> Value {
+        let app = json!({"containers": [{"name": "app", "resources": objects::resources(APP)}]});
+        self.make_pod(WEB, &app);
+        self.runs(WEB).await
+    }
+
     /// Runs a pod with one container, and an agent that follows a VPA of it. Returns the pod.
     async fn follows_app(&mut self) -> Value {
-        self.make_pod(
-            WEB,
-            &json!({"containers": [{"name": "app", "resources": objects::resources(APP)}]}),
-        );
-        let pod = self.runs(WEB).await;
+        let pod = self.runs_app().await;
         self.agent.start().await;
         self.make_vpa("InPlaceOrRecreate");
         pod

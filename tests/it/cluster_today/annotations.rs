@@ -6,7 +6,6 @@ use vscaled::control::proto;
 use super::faults::OTHER;
 use super::{APP, LARGER, Levels, Scene, WEB, nothing_restarted};
 use crate::support::amounts::Amounts;
-use crate::support::cluster::objects;
 
 /// So much of an annotation is shown.
 const SHOWN: usize = 64;
@@ -63,11 +62,7 @@ async fn without_the_annotation_nothing_changes_and_malformed_ones_are_named_onc
     let Some(mut scene) = Scene::new("cluster_today::annotations::without_the_annotation").await else {
         return;
     };
-    scene.make_pod(
-        WEB,
-        &json!({"containers": [{"name": "app", "resources": objects::resources(APP)}]}),
-    );
-    let before = scene.runs(WEB).await;
+    let before = scene.runs_app().await;
     scene.agent.start().await;
     scene.annotate(&json!({"vscaled.io/act": "true"}));
     scene.recommend(&[("app", LARGER)]);

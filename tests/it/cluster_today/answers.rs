@@ -98,11 +98,7 @@ async fn a_quota_that_refuses_leaves_every_level_as_it_was_and_is_named() {
     let Some(mut scene) = Scene::new("cluster_today::answers::a_quota").await else {
         return;
     };
-    scene.make_pod(
-        WEB,
-        &json!({"containers": [{"name": "app", "resources": objects::resources(APP)}]}),
-    );
-    let before = scene.runs(WEB).await;
+    let before = scene.runs_app().await;
     let levels = scene.levels(&before);
     let used = json!({"limits.memory": "128Mi"});
     scene.make_quota("small", &json!({"limits.memory": "150Mi"}), &used);

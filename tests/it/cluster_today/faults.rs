@@ -2,7 +2,7 @@
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::{Value, json};
+use serde_json::Value;
 use vscaled::control::proto;
 use vscaled::model::{MemoryLimit, Setting};
 
@@ -17,11 +17,7 @@ impl Scene {
     /// A pod that the agent has resized once, in a cluster of its own.
     async fn resized(test: &str) -> Option<(Self, Value)> {
         let mut scene = Self::alone(test).await?;
-        scene.make_pod(
-            WEB,
-            &json!({"containers": [{"name": "app", "resources": objects::resources(APP)}]}),
-        );
-        scene.runs(WEB).await;
+        scene.runs_app().await;
         scene.agent.set("--http-address", "127.0.0.1:0");
         scene.agent.start().await;
         scene.make_vpa("InPlaceOrRecreate");

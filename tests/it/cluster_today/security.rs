@@ -3,7 +3,7 @@
 use http::Method;
 use serde_json::{Value, json};
 
-use super::{APP, LARGER, Scene, WEB, nothing_restarted};
+use super::{LARGER, Scene, WEB, nothing_restarted};
 use crate::support::amounts::Amounts;
 use crate::support::cluster::{Api, NODE, objects};
 
@@ -12,11 +12,7 @@ async fn the_agents_token_resizes_pods_and_is_refused_everything_else() {
     let Some(scene) = Scene::new("cluster_today::security::the_agents_token").await else {
         return;
     };
-    scene.make_pod(
-        WEB,
-        &json!({"containers": [{"name": "app", "resources": objects::resources(APP)}]}),
-    );
-    let before = scene.runs(WEB).await;
+    let before = scene.runs_app().await;
     scene.make_vpa("Off");
     let api = &scene.today.api;
     // Another test may have granted more.
@@ -91,11 +87,7 @@ async fn rules_that_the_role_lacks_are_named_and_the_agent_goes_on_with_them() {
     let Some(mut scene) = Scene::new("cluster_today::security::rules_that_the_role_lacks").await else {
         return;
     };
-    scene.make_pod(
-        WEB,
-        &json!({"containers": [{"name": "app", "resources": objects::resources(APP)}]}),
-    );
-    let before = scene.runs(WEB).await;
+    let before = scene.runs_app().await;
     let levels = scene.levels(&before);
     scene.make_vpa("InPlaceOrRecreate");
     let api = &scene.today.api;

@@ -4,7 +4,8 @@
 //! to pods that the state directory marks as written; an annotation, which any user may write, does not count. A pod goes
 //! back to its spec without overrides and temporary limits, or to the grant before where the kubelet has not accepted the spec,
 //! through the agent's own pass ([`reconcile`]): parents and children in their order, memory limits lowered as carefully as by an
-//! agent, all of a pod or none of it, the runtime included. `restore` watches lowered limits afterwards, and raises them again where they do harm.
+//! agent, all of a pod or none of it, the runtime included. `restore` watches lowered limits afterwards, and raises them again
+//! where they do harm.
 //! It deletes the saved state of every restored pod, so that a new agent begins from nothing.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -26,17 +26,20 @@ use crate::actuate::shrink::{self, Freezer, Lowering, Verdict};
 use crate::actuate::{Job, JobDone, Node, reconcile};
 use crate::config::Config;
 use crate::control::proto;
+use crate::decide::PodDecision;
 use crate::kubernetes::metrics::ApiMetrics;
 use crate::kubernetes::{ApiClient, ApiResizer};
-use crate::model::objects::{PodKey, PodUid};
-use crate::model::{BoundPod, Cause, ChangeRecord, CpuBurst, LivePod, Outcome};
+use crate::model::objects::{Pod, PodKey, PodUid};
+use crate::model::{BoundPod, Cause, ChangeRecord, CpuBurst, LivePod, Outcome, ResourceList};
 use crate::observe::audit::Audit;
 use crate::observe::metrics::registry;
 use crate::plan::shrink::Holds;
 use crate::plan::{PodTargets, WriteScope};
 use crate::reconcile::annotations::erase;
+use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::controller::Event;
 use crate::reconcile::inventory::Inventory;
+use crate::reconcile::pod::PodState;
 use crate::reconcile::store::SavedPod;
 use crate::resize::Facts;
 use crate::runtime::RuntimeMetrics;
@@ -83,6 +86,7 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration> {
     let applies = how != Restore::Rehearse;
     let (audit, writer) = applies.then(|| start_audit(config)).flatten().unzip();
     let mut restorer = Restorer {
+        capacity: capacity(config, &view, &node),
         node,
         audit: audit.unwrap_or_default(),
         saved: state.restored.pods,
@@ -122,6 +126,7 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration> {
 /// Puts pods back, one after another.
 struct Restorer {
     node: Arc<Node>,
+    capacity: NodeCapacity,
     audit: Audit,
     /// The saved state of each pod, by UID.
     saved: BTreeMap<PodUid, SavedPod>,
@@ -204,12 +209,15 @@ impl Restorer {
     }
 
     /// A pass that also takes back what the spec has of overrides, temporary limits and requests that the kubelet has not allocated.
-    fn job_back(&self, pod: &BoundPod, api: Option<&ApiClient>) -> Job {
+    fn job_back(&mut self, pod: &BoundPod, api: Option<&ApiClient>) -> Job {
         let saved = self.saved.get(&pod.live().id.uid);
         let (mut job, object) = (job_for(pod, saved), pod.object());
         let own = saved.and_then(|saved| saved.without_own_requests(object, Timestamp::now()));
         if let (Some(api), Some(saved), Some(own)) = (api, saved, own) {
+            let (room, yields) = self.capacity.reserve(&state_of(object), &own);
             let facts = Facts {
+                room,
+                yields,
                 kubelet: self.node.traits.kubelet,
                 ..Facts::default()
             };
@@ -244,32 +252,37 @@ impl Restorer {
     }
 }
 
-/// The view of the configured sources, once every source has one.
+/// The view of the configured sources, once every source has one. Of a cluster it also has the Node object, unless that takes too long.
 async fn read_sources(config: &Config, api: Option<ApiClient>, remarks: &mut Vec<String>) -> Result<NodeView> {
     let stop = CancellationToken::new();
     let _stop = stop.clone().drop_guard();
+    let has_cluster = api.is_some();
     let (source_merge, _) = start_sources(config, api, &stop);
     let (views, _viewed) = watch::channel(Arc::new(NodeView::default()));
     let (events, mut received) = mpsc::channel(8);
     tokio::spawn(source_merge.run(views, events));
-    let mut problems = Vec::new();
+    let (mut latest, mut problems): (Option<Arc<NodeView>>, _) = (None, Vec::new());
     let until = tokio::time::Instant::now() + PATIENCE;
     while let Ok(Some(event)) = tokio::time::timeout_at(until, received.recv()).await {
         if let Event::View {
             view, problems: found, ..
         } = event
         {
-            problems = found;
-            if let Some(view) = view {
-                remarks.append(&mut problems);
-                return Ok(NodeView::clone(&view));
+            (latest, problems) = (view.or(latest), found);
+            // The Node object arrives on a watch of its own.
+            if latest.as_ref().is_some_and(|view| !has_cluster || view.node.is_some()) {
+                break;
             }
         }
     }
-    bail!(
-        "the sources do not say what the pods' specs are: {}",
-        problems.join("; ")
-    )
+    let Some(view) = latest else {
+        bail!(
+            "the sources do not say what the pods' specs are: {}",
+            problems.join("; ")
+        )
+    };
+    remarks.append(&mut problems);
+    Ok(NodeView::clone(&view))
 }
 
 /// Discovers the node as an agent does.
@@ -296,6 +309,20 @@ async fn discover(
     let node = found.node.with_context(unknown)?;
     remarks.extend(found.problems);
     Ok((node, found.inventory))
+}
+
+/// The node's capacity, and what its pods request.
+fn capacity(config: &Config, view: &NodeView, node: &Node) -> NodeCapacity {
+    let pods: Vec<_> = view.pods.iter().map(state_of).collect();
+    let machine = ResourceList::default();
+    let mut capacity = NodeCapacity::of(pods.iter(), view, machine, node.traits.kubelet, true);
+    capacity.ask_when_full = config.ask_when_full;
+    capacity
+}
+
+/// The state of a pod of which only the object is known.
+fn state_of(pod: &Arc<Pod>) -> PodState {
+    PodState::new(Arc::clone(pod), PodDecision::undecided(pod))
 }
 
 /// A pass towards the kubelet's grant: the spec, unless the kubelet has not accepted it.

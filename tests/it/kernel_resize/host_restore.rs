@@ -2,6 +2,7 @@
 //! takes back a request that a real kubelet has deferred.
 
 use serde_json::json;
+use vscaled::control::proto;
 
 use super::{AT_FIRST, Amounts, FULL, LARGER, NAME, SMALLER, Scene, UID, resources};
 use crate::support::apimodel::ResizeResult;
@@ -49,4 +50,32 @@ async fn an_override_leaves_the_spec_and_a_recommendation_stays() {
     assert_eq!(code, Some(0), "{shown}{error}");
     assert_eq!(scene.spec(), resources(SMALLER[0].1), "{shown}");
     assert!(scene.holds(&SMALLER), "{shown}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_critical_pod_gets_its_requests_back() {
+    let mut scene = Scene::new().await;
+    scene
+        .api
+        .change("pods", NAME, |pod| pod["spec"]["priority"] = json!(2_000_000_000));
+    scene.start().await;
+    let mut request = super::host_others::limits(&scene.pod, None, None);
+    request.containers[0].values = Some(proto::Requirements {
+        requests: Some(proto::Amounts {
+            cpu: Some("50m".to_owned()),
+            memory: None,
+        }),
+        limits: None,
+    });
+    scene.agent.resize(request).await.unwrap();
+    let lowered = Amounts {
+        cpu: 50,
+        ..AT_FIRST[0].1
+    };
+    scene.confirmed(&[("app", lowered)]).await;
+    scene.agent.stop();
+    let (code, shown, error) = scene.agent.restore(&["--yes", "--no-watch"]);
+    assert_eq!(code, Some(0), "{shown}{error}");
+    assert_eq!(scene.spec(), resources(AT_FIRST[0].1), "{shown}");
+    assert!(scene.holds(&AT_FIRST), "{shown}");
 }

@@ -286,17 +286,22 @@ impl DesiredState {
         let result = overlay(self.base(pod), &wanted.values);
         check_result(pod, &wanted.values, &result, page)?;
         self.remember_origin(pod);
-        self.temporary
-            .retain(|limit| wanted.values.limit(&limit.container, limit.resource).is_none());
-        self.overridden = Some(wanted);
-        self.returning = false;
+        self.put_override(wanted);
         Ok(())
     }
 
-    /// Ends the override, if there is one: the values of the recommendation or of the spec come back.
-    pub(crate) fn end_override(&mut self) -> bool {
-        let ended = self.overridden.take().is_some();
-        self.returning |= ended;
+    /// Puts an override in place of the one before, and of the temporary limits of what it sets.
+    pub(crate) fn put_override(&mut self, overridden: Override) {
+        let is_set = |limit: &TemporaryLimit| overridden.values.limit(&limit.container, limit.resource).is_some();
+        self.temporary.retain(|limit| !is_set(limit));
+        self.overridden = Some(overridden);
+        self.returning = false;
+    }
+
+    /// Ends the override, and returns it if there is one: the values of the recommendation or of the spec come back.
+    pub(crate) fn end_override(&mut self) -> Option<Override> {
+        let ended = self.overridden.take();
+        self.returning |= ended.is_some();
         ended
     }
 

@@ -278,7 +278,8 @@ impl PodState {
             let cause = if waits { Cause::ApiServerReturned } else { Cause::Retry };
             self.work.request_pass(cause, true, now.instant);
         }
-        if self.desired.override_ends_at().is_some_and(|at| at <= now.wall) && self.desired.end_override() {
+        if self.desired.override_ends_at().is_some_and(|at| at <= now.wall) {
+            self.desired.end_override();
             self.restart(Cause::OverrideEnded, now);
         }
         self.end_denied(effects);

@@ -82,11 +82,18 @@ pub(crate) struct PendingPass {
 #[derive(Debug, Clone)]
 pub(super) struct PendingRequest {
     pub(super) id: RequestId,
+    /// What comes back if the request is refused. `None` if another client has changed the pod since.
     pub(super) before: Option<Before>,
 }
 
-/// The desired state and the failed shrinks to go back to if the pass of a request fails.
-pub(super) type Before = (DesiredState, FailedShrinks);
+/// What a request has replaced.
+#[derive(Debug, Clone)]
+pub(super) enum Before {
+    /// The desired state and the failed shrinks before an override, which also ends with a failed pass.
+    Override(Box<(DesiredState, FailedShrinks)>),
+    /// The override that a release has ended.
+    Release(Override),
+}
 
 impl WorkItem {
     /// Makes a pass due, or joins the pass that is due: a pass starts from the files, not from events.
@@ -184,10 +191,12 @@ impl WorkItem {
         (self.backoff, self.retry_at) = (None, None);
     }
 
-    /// The desired state to go back to if the pass of a request fails.
-    pub(super) fn before_request(&mut self) -> Option<&mut DesiredState> {
-        let before = self.request.as_mut()?.before.as_mut();
-        before.map(|(desired, _)| desired)
+    /// The desired state to go back to if the pass of an override fails.
+    pub(super) fn before_override(&mut self) -> Option<&mut DesiredState> {
+        match self.request.as_mut()?.before.as_mut()? {
+            Before::Override(before) => Some(&mut before.0),
+            Before::Release(_) => None,
+        }
     }
 
     /// The requests without an answer.

@@ -63,7 +63,7 @@ fn an_override_changes_only_its_names() {
     );
     assert_eq!(targets.containers[0].resources.limits.cpu, Some(MilliCpu::new(1000)));
     assert_eq!(targets.containers[1].resources, pod.spec.containers[1].resources);
-    assert!(desired.end_override());
+    assert!(desired.end_override().is_some());
     assert!(desired.returning);
     assert_eq!(desired.targets(&pod), Some(pod.requirements()));
 }

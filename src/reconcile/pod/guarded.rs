@@ -75,7 +75,7 @@ impl PodState {
             return self.grow(container, Resource::Memory, limits, why, cause, now);
         }
         // An operator has set the limit meanwhile. Without an override before, that one may still fail.
-        if let Some(before) = self.work.before_request()
+        if let Some(before) = self.work.before_override()
             && !before.is_overridden(&container, Resource::Memory)
         {
             let given = TemporaryLimit::given(container, Resource::Memory, limits, why, now.wall);

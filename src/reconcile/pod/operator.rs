@@ -46,6 +46,7 @@ impl PodState {
     ) {
         match self.apply_request(request, room) {
             Ok((cause, before)) => {
+                let before = Some(before);
                 self.work.request = Some(PendingRequest { id, before });
                 self.restart(cause, effects.now);
             }
@@ -59,32 +60,32 @@ impl PodState {
         }
     }
 
-    fn apply_request(
-        &mut self,
-        request: OperatorRequest,
-        room: &NodeCapacity,
-    ) -> Result<(Cause, Option<Before>), String> {
+    fn apply_request(&mut self, request: OperatorRequest, room: &NodeCapacity) -> Result<(Cause, Before), String> {
         match request {
             OperatorRequest::Override(values) => {
-                let before = (self.desired.clone(), self.shrink.backoffs.clone());
+                let before = Box::new((self.desired.clone(), self.shrink.backoffs.clone()));
                 let cause = values.cause();
                 room.set_override(self, values)?;
                 (self.shrink.backoffs, self.shrink.retry_at) = (FailedShrinks::default(), None);
-                Ok((cause, Some(before)))
+                Ok((cause, Before::Override(before)))
             }
-            OperatorRequest::Release { uid, pid, reason } if self.desired.end_override() => {
-                Ok((Cause::Released { uid, pid, reason }, None))
-            }
-            OperatorRequest::Release { .. } => {
-                let name = self.pod.full_name();
-                Err(format!("{name} has no override; `vscalectl get overrides` lists them"))
+            OperatorRequest::Release { uid, pid, reason } => {
+                let ended = self.desired.end_override().ok_or_else(|| {
+                    let name = self.pod.full_name();
+                    format!("{name} has no override; `vscalectl get overrides` lists them")
+                })?;
+                Ok((Cause::Released { uid, pid, reason }, Before::Release(ended)))
             }
         }
     }
 
-    /// Refuses the override that waits for its pass, if there is one. The override before it does not come back.
+    /// Refuses the override that waits for its pass, if there is one. Neither the override before it comes back, nor one that is
+    /// being released.
     pub(super) fn refuse_override(&mut self, why: &str, effects: &mut Effects) {
-        if let Some(PendingRequest { id, .. }) = self.work.request.take_if(|request| request.before.is_some()) {
+        let before = self.work.request.as_mut().and_then(|request| request.before.take());
+        if let Some(Before::Override(_)) = before
+            && let Some(PendingRequest { id, .. }) = self.work.request.take()
+        {
             effects.push(Effect::Refuse {
                 request: id,
                 error: ControlError::Refused(why.to_owned()),
@@ -96,7 +97,7 @@ impl PodState {
     /// The request that an ended pass answers. An override whose values the kernel does not hold is taken back.
     pub(super) fn answer_request(&mut self, outcome: &Outcome, now: Now) -> Option<RequestId> {
         let PendingRequest { id, before } = self.work.request.take()?;
-        if let (false, Some(before)) = (outcome.is_kept(), before) {
+        if let (false, Some(before @ Before::Override(_))) = (outcome.is_kept(), before) {
             self.restore_before(before, now);
             self.start_over();
             if let Outcome::Incomplete(_) = outcome {
@@ -108,7 +109,11 @@ impl PodState {
         Some(id)
     }
 
-    fn restore_before(&mut self, (desired, backoffs): Before, now: Now) {
+    fn restore_before(&mut self, before: Before, now: Now) {
+        let (desired, backoffs) = match before {
+            Before::Override(before) => *before,
+            Before::Release(overridden) => return self.desired.put_override(overridden),
+        };
         (self.desired.overridden, self.desired.returning) = (desired.overridden, desired.returning);
         self.desired.restore_temporary(desired.temporary);
         if !self.desired.has_amounts() {

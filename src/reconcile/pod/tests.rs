@@ -3,11 +3,14 @@
 use super::*;
 use crate::guard::budgets::RefusalKind;
 use crate::guard::{GuardEvent, Guarded};
-use crate::model::{CgroupPath, Change, MemoryLimit, Outcome, Resource, Setting, StepRecord};
-use crate::plan::shrink::{Before, FailedShrinks, MemoryReading, WatchReading};
+use crate::model::{
+    CgroupPath, Change, KubeletVersion, MemoryLimit, Outcome, Resource, ResourceList, Setting, StepRecord,
+};
+use crate::plan::shrink::{self, FailedShrinks, MemoryReading, WatchReading};
 use crate::reconcile::desired::TemporaryLimit;
-use crate::reconcile::work::PendingRequest;
-use crate::sources::parse_manifests;
+use crate::reconcile::overrides::Override;
+use crate::reconcile::work::{Before, PendingRequest};
+use crate::sources::{NodeView, parse_manifests};
 
 const NONE: Duration = Duration::ZERO;
 
@@ -74,7 +77,7 @@ fn waiting_callers_are_told_of_new_pods() {
     before.returning = true;
     state.work.request = Some(PendingRequest {
         id: 7,
-        before: Some((before, state.shrink.backoffs.clone())),
+        before: Some(Before::Override(Box::new((before, FailedShrinks::default())))),
     });
     assert!(!state.identify(&id("u1"), &mut effects) && state.work.request.is_some());
     assert!(effects.list.is_empty());
@@ -87,6 +90,37 @@ fn waiting_callers_are_told_of_new_pods() {
         state.desired.is_empty(),
         "what was desired for the earlier one came back"
     );
+}
+
+#[test]
+fn a_refused_release_ends_no_override() {
+    let (mut state, now) = (any_pod(), Now::read());
+    let overridden = Override {
+        uid: 0,
+        pid: 1,
+        reason: String::new(),
+        since: now.wall,
+        until: None,
+        values: PodAmounts::default(),
+    };
+    state.desired.overridden = Some(overridden.clone());
+    let (view, machine) = (NodeView::default(), ResourceList::default());
+    let capacity = NodeCapacity::of(std::iter::empty(), &view, machine, KubeletVersion::NEWEST, false);
+    let input = PodInput::Admitted {
+        id: 7,
+        request: OperatorRequest::Release {
+            uid: 0,
+            pid: 1,
+            reason: String::new(),
+        },
+        capacity: Box::new(capacity),
+    };
+    drop(state.apply(input, now));
+    assert_eq!(state.desired.overridden, None);
+    let effects = state.apply(PodInput::RequestsRefused(ended_early()), now);
+    let is_refusal = |effect: &Effect| matches!(effect, Effect::Refuse { request: 7, .. });
+    assert!(effects.iter().any(is_refusal), "{effects:?}");
+    assert_eq!(state.desired.overridden, Some(overridden));
 }
 
 #[test]
@@ -400,7 +434,7 @@ spec: {containers: [{name: app, resources: {limits: {cpu: 200m, memory: 128Mi}}}
         target: Target::Container("app".to_owned()),
         from: MemoryLimit::Bytes(200 * mib),
         to: Bytes::new(128 * mib),
-        before: Before {
+        before: shrink::Before {
             last,
             most: Bytes::ZERO,
             refaults: Bytes::ZERO,

@@ -34,8 +34,8 @@ pub struct Facts {
     pub unreported: Option<Unreported>,
     /// A sentence about the outage, if the API server is away. The agent sends it nothing then.
     pub away: Option<String>,
-    /// Whether the cgroups get the targets before the spec can have them.
-    pub by_hand: bool,
+    /// The amounts that the cgroups get before the spec can have them, where an operator or the guard has set some.
+    pub by_hand: Option<PodAmounts>,
 }
 
 /// What a pass does next about the resize.
@@ -101,8 +101,8 @@ pub struct Patch {
     before: PodAmounts,
     /// Whether the cgroups got values before the spec could have them, or the patch only reads the spec.
     pub ahead: bool,
-    /// Whether the cgroups get the targets also while the API server is away.
-    pub by_hand: bool,
+    /// The amounts that the cgroups get if the API server turns out to be away, instead of those `held`.
+    by_hand: Option<PodAmounts>,
     /// An error if the node is not known to have room.
     room: Result<(), String>,
 }
@@ -139,15 +139,15 @@ impl Resize {
             so_far = pod.requirements();
         }
         if let Some(why) = &facts.away {
-            let given = if facts.by_hand { targets } else { &so_far };
             let settled = phase == ResizePhase::Settled;
-            return Act::Write(Grant::spec_later(given, facts.by_hand, settled, why, LATER));
+            return Act::Write(Grant::spec_later(&so_far, facts.by_hand.as_ref(), settled, why, LATER));
         }
         if let Some(Unreported { why, wait }) = &facts.unreported {
             return Act::end(Outcome::Withheld(Withheld::Unanswered(why.clone())), *wait);
         }
         if let Some(wait) = facts.too_early {
-            let given = if self.is_ahead() { targets.clone() } else { so_far };
+            let ahead = facts.by_hand.as_ref().filter(|_| self.is_ahead());
+            let given = ahead.unwrap_or(&so_far).clone();
             return Act::Write(Grant::postponed(&phase, given, cause, wait));
         }
         match room {
@@ -156,7 +156,7 @@ impl Resize {
                 retry_after: None,
                 no_room: true,
             },
-            room => Act::Patch(self.patch(pod, changes, targets, room, facts.by_hand)),
+            room => Act::Patch(self.patch(pod, changes, targets, room, facts.by_hand.clone())),
         }
     }
 
@@ -166,7 +166,7 @@ impl Resize {
         changes: Vec<Step>,
         targets: &PodAmounts,
         room: Result<(), String>,
-        by_hand: bool,
+        by_hand: Option<PodAmounts>,
     ) -> Patch {
         let (accepted, from) = (self.accepted.as_ref(), self.spec(pod));
         Patch {
@@ -287,18 +287,25 @@ impl Grant {
     }
 
     /// The API server is away, so the spec follows later. The cgroups get the values of operators and
-    /// of the guard at once.
-    fn spec_later(given: &PodAmounts, by_hand: bool, settled: bool, why: &str, wait: Duration) -> Self {
-        let then = if by_hand {
+    /// of the guard at once, and the `granted` ones without such values.
+    fn spec_later(
+        granted: &PodAmounts,
+        by_hand: Option<&PodAmounts>,
+        settled: bool,
+        why: &str,
+        wait: Duration,
+    ) -> Self {
+        let ahead = by_hand.is_some();
+        let then = if ahead {
             "the kernel has the values now, the spec follows later"
         } else {
             "the wanted amounts are requested when it is back"
         };
         Self {
-            targets: given.clone(),
-            settled: by_hand || settled,
+            targets: by_hand.unwrap_or(granted).clone(),
+            settled: ahead || settled,
             withheld: Some(Withheld::SpecLater(format!("{why}: {then}"))),
-            ahead: by_hand,
+            ahead,
             retry_after: Some(wait),
             ..Self::default()
         }
@@ -391,8 +398,7 @@ impl Patch {
 
     /// The amounts that the cgroups may hold if the API server could not be asked, for the reason `why`.
     fn later(&self, why: &str, wait: Duration) -> Grant {
-        let given = if self.by_hand { &self.targets } else { &self.held };
-        Grant::spec_later(given, self.by_hand, false, why, wait)
+        Grant::spec_later(&self.held, self.by_hand.as_ref(), false, why, wait)
     }
 
     /// The request as the API server accepted it.

@@ -155,7 +155,7 @@ impl ResizeEndpoint {
             too_early: state.too_early_to_patch(cause, now),
             unreported,
             away: resizer.away().or(silent),
-            by_hand: state.desired.is_by_hand(),
+            by_hand: state.by_hand(now.wall),
         })
     }
 }

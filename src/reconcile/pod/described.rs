@@ -12,7 +12,7 @@ use crate::model::objects::{Pod, ResizePhase};
 use crate::model::{Bytes, Cause, CpuBurst, MemoryLimit, PodAmounts, Requirements, Resource, Target};
 use crate::plan::hook::Hook;
 use crate::plan::lift_kept;
-use crate::reconcile::desired::{Recommended, TemporaryLimit};
+use crate::reconcile::desired::{DesiredState, Recommended, TemporaryLimit};
 use crate::reconcile::savings::requests;
 use crate::resize::Resize;
 
@@ -65,6 +65,20 @@ impl PodState {
         if self.pod.resizes_in_place() {
             self.lift_kept(&mut targets, now);
         }
+        Some(targets)
+    }
+
+    /// The targets that the cgroups get also while the API server is away, where an operator or the guard has set some. A recommendation
+    /// waits, unless the kubelet has allocated it.
+    pub(crate) fn by_hand(&self, now: Timestamp) -> Option<PodAmounts> {
+        let is_allocated = self.resize.unseen(&self.pod).is_none() && !ResizePhase::of(&self.pod).is_open();
+        let recommended = self.desired.recommended.as_ref().filter(|_| is_allocated);
+        let desired = DesiredState {
+            recommended: recommended.and_then(Recommended::in_force),
+            ..self.desired.clone()
+        };
+        let mut targets = desired.targets(&self.pod).filter(|_| desired.is_by_hand())?;
+        self.lift_kept(&mut targets, now);
         Some(targets)
     }
 

@@ -345,7 +345,7 @@ impl World {
             away: (self.away && known).then(|| "away".to_owned()),
             room: Some(ROOM),
             too_early: too_early.flatten(),
-            by_hand: self.state.desired.is_by_hand(),
+            by_hand: self.state.by_hand(self.now.wall),
             ..Facts::default()
         };
         let resize = Box::new(self.state.resize.next(&self.state.pod, &targets, cause, &facts));

@@ -63,6 +63,22 @@ fn an_edit_beside_an_override_takes_nothing_from_it() {
 }
 
 #[test]
+fn a_recommendation_waits_beside_an_override_too() {
+    for known in [false, true] {
+        let mut world = World::new(false);
+        world.happen(&Happening::Sets { mib: 200 });
+        world.passes(true);
+        world.hear();
+        world.away = true;
+        world.happen(&Happening::Recommends { mib: [64, 90] });
+        world.passes(known);
+        assert_eq!(world.kernel, [200, AT_FIRST]);
+        world.recover();
+        assert_eq!(world.kernel, [200, 180]);
+    }
+}
+
+#[test]
 fn an_earlier_override_outlasts_a_denial() {
     let mut world = World::new(false);
     world.happen(&Happening::Sets { mib: 200 });

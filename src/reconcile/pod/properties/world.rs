@@ -351,7 +351,7 @@ impl World {
         let wanted = self.state.targets(self.now.wall).unwrap_or_default();
         let facts = Facts {
             away: (how == 5).then(|| "away".to_owned()),
-            by_hand: self.state.desired.is_by_hand(),
+            by_hand: self.state.by_hand(self.now.wall),
             ..Facts::default()
         };
         let resize = match how {

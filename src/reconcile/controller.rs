@@ -252,12 +252,7 @@ impl Controller {
                 self.next_sweep = self.next_sweep.min(Instant::now() + self.config.sweep_interval);
                 self.decide_all(Timestamp::now());
             }
-            Event::ApiServerReturned => {
-                let waiting = self
-                    .pods
-                    .keys_of(|state| state.resize.progress().waits_for_api_server());
-                self.apply_to_all(waiting, || PodInput::ApiServerReturned);
-            }
+            Event::ApiServerReturned => self.follow_api_server(),
             Event::Discovered(discovered) => self.take_discovered(discovered),
             Event::PassEnded { key, pass, span, done } => span.in_scope(|| self.end_pass(&key, pass, done)),
             Event::HookEnded { key, run, end, is_only } => {

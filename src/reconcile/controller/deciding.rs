@@ -158,8 +158,9 @@ impl Decider<'_> {
 impl Controller {
     pub(super) fn take_view(&mut self, view: Arc<NodeView>, problems: Vec<String>) {
         tracing::debug!(pods = view.pods.len(), ?problems, "a view of the node's pods arrives");
-        let other_pods = !self.sources.seen || self.sources.view.pods != view.pods;
-        let other_containers = !self.sources.seen || !have_same_containers(&self.sources.view.pods, &view.pods);
+        let is_first = !self.sources.seen;
+        let other_pods = is_first || self.sources.view.pods != view.pods;
+        let other_containers = is_first || !have_same_containers(&self.sources.view.pods, &view.pods);
         let other_node = other_pods || self.sources.view.node != view.node;
         let ready_since = |view: &NodeView| view.node.as_ref().and_then(|node| node.status.ready_since());
         if ready_since(&view).is_some() && ready_since(&view) != ready_since(&self.sources.view) {
@@ -176,6 +177,9 @@ impl Controller {
         self.take_node(self.node.known());
         self.decide_all(Timestamp::now());
         self.match_live();
+        if is_first {
+            self.follow_api_server();
+        }
         if other_node && self.endpoint.get().is_some() {
             self.apply_to_all(self.pods.keys_of(|_| true), || PodInput::RoomFreed);
         }
@@ -183,6 +187,12 @@ impl Controller {
             // The pods may have the names of containers that discovery could not name.
             self.node.request_discovery();
         }
+    }
+
+    /// The API server is back, or has sent its objects: pods that only wait for that go on.
+    pub(super) fn follow_api_server(&mut self) {
+        let waits = |state: &PodState| state.resize.progress().waits_for_api_server();
+        self.apply_to_all(self.pods.keys_of(waits), || PodInput::ApiServerReturned);
     }
 
     /// The sources have no view yet. If they have problems, the saved desired state stays in force; otherwise the

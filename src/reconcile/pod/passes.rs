@@ -252,8 +252,8 @@ impl PodState {
                 self.work.reset_retries();
                 self.end_return(now.wall);
             }
-            // The watch has not shown the API server's object yet.
-            Outcome::Withheld(Withheld::Unanswered(_)) if wait.is_some() => {
+            // The watch has not shown the API server's object yet, or the API server has not taken the spec.
+            Outcome::Withheld(Withheld::Unanswered(_) | Withheld::SpecLater(_)) if wait.is_some() => {
                 self.work.forget_failures();
                 self.work.repeat(wait, now);
             }

@@ -315,6 +315,7 @@ fn a_pass_without_a_result_is_repeated_ever_later() {
     for outcome in [
         Outcome::Interrupted(why()),
         Outcome::Withheld(Withheld::Unanswered(why())),
+        Outcome::Withheld(Withheld::SpecLater(why())),
     ] {
         let (mut state, now) = (any_pod(), Now::read());
         state.live = Some(Arc::new(LivePod {

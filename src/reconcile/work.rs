@@ -52,8 +52,8 @@ pub(crate) struct WorkItem {
     pub(super) queued: VecDeque<(RequestId, OperatorRequest)>,
     /// Spaces the retries of a failed pass; `None` unless the latest pass failed.
     backoff: Option<Backoff>,
-    /// Spaces passes that did not fail and have to be repeated; `None` if the latest pass had a result.
-    repeats: Option<Backoff>,
+    /// Spaces passes that did not fail and have to be repeated, and when the next one is due; `None` if the latest pass had a result.
+    repeats: Option<(Backoff, Instant)>,
     pub(crate) retry_at: Option<Instant>,
     followed: Option<RateLimiter>,
     /// How long the latest decision took.
@@ -174,10 +174,16 @@ impl WorkItem {
         wait
     }
 
-    /// Notes a pass that did not fail and has to be repeated.
+    /// Notes a pass that did not fail and has to be repeated. The pauses grow with the repetitions, and not with passes that come
+    /// before the next one is due.
     pub(super) fn repeat(&mut self, at_least: Option<Duration>, now: Now) {
-        let backoff = self.repeats.get_or_insert(Backoff::new(FIRST_RETRY, LONGEST_RETRY));
-        self.retry_at = Some(now.instant + backoff.next_at(at_least, now.fraction));
+        let first = || (Backoff::new(FIRST_RETRY, LONGEST_RETRY), now.instant);
+        let (known, due) = self.repeats.take().unwrap_or_else(first);
+        let mut grown = known.clone();
+        let at = now.instant + grown.next_at(at_least, now.fraction);
+        let is_early = now.instant < due;
+        self.repeats = Some((if is_early { known } else { grown }, at));
+        self.retry_at = Some(at);
     }
 
     /// Forgets failures and repetitions, after a change of the desired or the observed values.
@@ -288,6 +294,18 @@ mod tests {
         work.request_pass(Cause::ContainerStarted, true, now);
         work.request_pass_after(recommended(), Duration::from_secs(20), now);
         assert_eq!(work.pending.unwrap().not_before, None, "it was to begin at once");
+    }
+
+    #[test]
+    fn passes_amid_a_wait_do_not_prolong_it() {
+        let (mut work, mut now) = (WorkItem::default(), Now::read());
+        let until = now.instant + Duration::from_secs(60);
+        for _ in 0..20 {
+            work.repeat(Some(until - now.instant), now);
+            let late = work.retry_at.unwrap() - until;
+            assert!(late <= 2 * FIRST_RETRY, "{late:?}");
+            now.instant += FIRST_RETRY;
+        }
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub(super) fn pod(state: &PodState, now: Timestamp, quiet: SignedDuration) -> pr
     let metadata = &state.pod.metadata;
     let wanted = state.desired.targets_or_spec(&state.pod);
     let (live, inits) = (state.live.as_ref(), &state.pod.spec.init_containers);
-    let (temporary, refused) = (state.desired.temporary.iter(), state.not_grown());
+    let (temporary, refused) = (state.desired.temporary.iter(), state.not_grown(now));
     let not_grown = |(container, why): (&String, &String)| format!("container {container}: {why}");
     let container = |named: &NamedRequirements| proto::Container {
         name: named.name.clone(),

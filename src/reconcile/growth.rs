@@ -88,13 +88,12 @@ impl Growth {
             denied: denied.unwrap_or_default(),
             why: format!("the API server denies a higher limit, no temporary limit before {until:.0}: {why}"),
         };
-        self.restore_pause(container, pause);
+        self.pauses.insert(container, pause);
     }
 
     /// Notes that the API server accepts the temporary limits of a container again.
     pub(crate) fn accept(&mut self, container: &str) {
         self.pauses.remove(container);
-        self.refused.remove(container);
     }
 
     /// The pause of a container, if there is one now. It ends when the spec has other limits.
@@ -124,23 +123,23 @@ impl Growth {
 
     /// Takes the pauses of an earlier agent.
     pub(crate) fn restore(&mut self, pauses: BTreeMap<String, GrowthPause>) {
-        for (container, pause) in pauses {
-            self.restore_pause(container, pause);
-        }
+        self.pauses.extend(pauses);
     }
 
-    fn restore_pause(&mut self, container: String, pause: GrowthPause) {
-        self.refuse(container.clone(), pause.why.clone(), pause.limits.get(Resource::Memory));
-        self.pauses.insert(container, pause);
-    }
-
-    /// Why limits were not grown, one sentence for each container that has no higher memory limit in these `amounts`.
-    pub(crate) fn refusals(&self, amounts: PodAmounts) -> impl Iterator<Item = (&String, &String)> {
-        self.refused
-            .iter()
-            .filter_map(move |(container, NotGrown { why, limit })| {
-                let is_raised = amounts.limit(container, Resource::Memory) > *limit;
-                (!is_raised).then_some((container, why))
-            })
+    /// Why limits of containers are not grown: denials of the API server, until the guard may grow limits again, and refusals of the
+    /// guard, for containers that have no higher memory limit in these `amounts`.
+    pub(crate) fn refusals(
+        &self,
+        pod: &Pod,
+        amounts: PodAmounts,
+        now: Timestamp,
+    ) -> impl Iterator<Item = (&String, &String)> {
+        let denials = self.pauses.keys();
+        let denials = denials.filter_map(move |container| Some((container, &self.pause(pod, container, now)?.why)));
+        let refusals = self.refused.iter();
+        denials.chain(refusals.filter_map(move |(container, NotGrown { why, limit })| {
+            let is_raised = amounts.limit(container, Resource::Memory) > *limit;
+            (!is_raised).then_some((container, why))
+        }))
     }
 }

@@ -47,7 +47,7 @@ impl PodState {
         let (failed, withheld) = (self.has_failed(), self.resize.progress().pending());
         let all = |first: Option<String>| {
             let first = first.filter(|reason| !reason.is_empty());
-            let all = first.into_iter().chain(self.growth_details());
+            let all = first.into_iter().chain(self.growth_details(now));
             all.collect::<Vec<_>>().join("; ")
         };
         match (self.status(now), &self.no_room) {
@@ -83,15 +83,16 @@ impl PodState {
     }
 
     /// The temporary limits of the guard, and the limits that it could not grow.
-    fn growth_details(&self) -> impl Iterator<Item = String> {
+    fn growth_details(&self, now: Timestamp) -> impl Iterator<Item = String> {
         let grown = self.desired.temporary.iter().map(TemporaryLimit::detail);
-        let refused = self.not_grown();
+        let refused = self.not_grown(now);
         grown.chain(refused.map(|(container, why)| format!("container {container} was not grown: {why}")))
     }
 
-    /// The containers whose memory limits the guard could not grow and that have no higher ones since, with the reasons.
-    pub(crate) fn not_grown(&self) -> impl Iterator<Item = (&String, &String)> {
-        self.growth.refusals(self.desired.without_temporary(&self.pod))
+    /// The containers whose limits are not grown, with the reasons.
+    pub(crate) fn not_grown(&self, now: Timestamp) -> impl Iterator<Item = (&String, &String)> {
+        let amounts = self.desired.without_temporary(&self.pod);
+        self.growth.refusals(&self.pod, amounts, now)
     }
 
     /// The next step for the pod, as a sentence.

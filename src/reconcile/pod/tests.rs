@@ -368,7 +368,7 @@ fn a_refused_growth_is_said_until_the_limit_is_higher() {
     drop(state.apply(PodInput::Guard(Box::new(Report { of, event })), now));
     for (mib, said) in [(128, 1), (100, 1), (129, 0)] {
         drop(state.apply(PodInput::Described(pod(mib)), now));
-        assert_eq!(state.not_grown().count(), said, "{mib}");
+        assert_eq!(state.not_grown(now.wall).count(), said, "{mib}");
     }
 }
 
@@ -443,6 +443,11 @@ spec: {containers: [{name: app, resources: {limits: {cpu: 200m, memory: 128Mi}}}
         },
     };
     assert!(state.growth.takes_back_denied(&pod, &[lowered], now));
+    let limit = Some(128 * mib);
+    state.growth.refuse("app".to_owned(), "the ceiling".to_owned(), limit);
+    let said: Vec<&str> = state.not_grown(now).map(|(_, why)| why.as_str()).collect();
+    let both = matches!(said[..], [denial, "the ceiling"] if denial.contains("a quota"));
+    assert!(both, "{said:?}");
     let grows_after = |minutes| {
         let then = now.checked_add(SignedDuration::from_mins(minutes)).unwrap();
         state.growth.is_allowed(&pod, "app", then)

@@ -355,12 +355,10 @@ impl PodState {
     pub(crate) fn saved(&self) -> Option<SavedPod> {
         let (pauses, evidence_at) = (self.growth.pauses(), self.hooks.evidence_at());
         let waits = self.decision.canary.waits.is_some();
-        let mut desired = DesiredState {
+        let desired = DesiredState {
             recommended: self.recommended_in_force(),
             ..self.desired.clone()
         };
-        // A limit that ended when the recommendation came may still be in the spec.
-        desired.returning |= self.desired.recommended.is_some() && !desired.has_amounts() && desired.origin.is_some();
         let is_saved = waits || !desired.is_empty() || !pauses.is_empty() || !evidence_at.is_empty();
         Some(SavedPod {
             pod: self.identity.clone().filter(|_| is_saved)?,

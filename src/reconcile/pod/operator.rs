@@ -116,7 +116,7 @@ impl PodState {
         };
         (self.desired.overridden, self.desired.returning) = (desired.overridden, desired.returning);
         self.desired.restore_temporary(desired.temporary);
-        if !self.desired.has_amounts() {
+        if !self.desired.is_by_hand() {
             // A patch that failed may be in the spec all the same.
             self.desired.returning = self.resize.is_ours(&self.pod);
             self.desired.origin.take_if(|_| !self.desired.returning);

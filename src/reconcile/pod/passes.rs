@@ -165,7 +165,9 @@ impl PodState {
             self.deny_temporary(why, now.wall, quiet, &mut record.outcome);
         }
         let outcome = record.outcome.clone();
-        if outcome.holds() || outcome.is_kept() && api.answer.accepted().is_some() {
+        // A pass in an emergency leaves the recommendation to the next one.
+        let has_targets = outcome.holds() && api.retry_after.is_none();
+        if has_targets || outcome.is_kept() && api.answer.accepted().is_some() {
             self.desired.bring_into_force(running.recommended, is_current);
         }
         self.take_api_report(&api, &outcome, now);

@@ -78,6 +78,22 @@ fn a_recommendation_waits_beside_an_override_too() {
     }
 }
 
+/// The pass that writes what the guard gave does not wait for the API server, and the recommendation does.
+#[test]
+fn a_postponed_recommendation_is_not_in_force() {
+    let mut world = World::new(false);
+    world.happen(&Happening::Recommends { mib: [64, 90] });
+    world.happen(&Happening::Grows { container: 0, mib: 300 });
+    world.growing = true;
+    world.passes(true);
+    assert_eq!((world.passes, world.kernel), (1, [300, AT_FIRST]));
+    let in_force = |world: &World| world.state.desired.recommended.as_ref().unwrap().in_force();
+    assert_eq!(in_force(&world), None);
+    world.growing = false;
+    world.hear();
+    assert!(in_force(&world).is_some());
+}
+
 #[test]
 fn an_earlier_override_outlasts_a_denial() {
     let mut world = World::new(false);

@@ -427,6 +427,13 @@ impl DesiredState {
         self.overridden.as_ref().and_then(|overridden| overridden.until)
     }
 
+    /// When the override or a denied temporary limit ends.
+    pub(crate) fn next_end(&self) -> Option<Timestamp> {
+        let denied = self.temporary.iter();
+        let denied = denied.filter_map(|limit| Some(limit.denied.as_ref()?.ends));
+        denied.chain(self.override_ends_at()).min()
+    }
+
     /// Whether an operator has set this limit.
     pub(crate) fn is_overridden(&self, container: &str, resource: Resource) -> bool {
         self.override_values().limit(container, resource).is_some()

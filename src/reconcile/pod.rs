@@ -291,13 +291,10 @@ impl PodState {
 
     /// When the next input from the clock is due, on the monotonic clock and on the wall clock.
     pub(crate) fn wakes_at(&self, now: Instant) -> (Option<Instant>, Option<Timestamp>) {
-        let denied = self.desired.temporary.iter();
-        let denied = denied.filter_map(|limit| Some(limit.denied.as_ref()?.ends));
         let dated = [
-            self.desired.override_ends_at(),
+            self.desired.next_end(),
             self.shrink.retry_at,
             self.decision.next_change(),
-            denied.min(),
             self.hooks.wakes_at(),
         ];
         (self.work.wakes_at(now), dated.into_iter().flatten().min())

@@ -12,7 +12,9 @@
 //!   one container. Otherwise the container is certain, and the victim is one of several.
 //! * A kill without a number whose time is not exact, as after a loss of records, has a certain container only from the
 //!   log or `/proc`: the rise that it seems to be in may have come after it.
-//! * A kill or a rise without a partner waits longer for one, and is returned alone if none comes ([`LATEST`]).
+//! * A kill or a rise without a partner waits longer for one, and is returned alone if none comes ([`LATEST`]). Its
+//!   partner may come half a minute later, and is no second kill: a kill that may be this partner waits for the counters,
+//!   even if its cgroup is known, and is another kill only if they show one more.
 //!
 //! The kernel counts a kill just before it logs the kill (`__oom_kill_process`), so a kill belongs to the rise between
 //! whose two reads the kernel logged it. Times show that to a fraction of a second. Numbers ([`super::numbers`]) show
@@ -46,8 +48,9 @@ pub(super) const SLACK: Duration = Duration::from_millis(50);
 /// In a flood, kills and rises form one group without an end. The joiner decides a group of this age with what it
 /// knows, and leaves the newer half of this time undecided. One side may be stuck, hence so long.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a kill that was told waits for a counter that cannot be read, which would show the kill once more.
-const UNREAD: Duration = Duration::from_secs(30);
+/// How long a returned kill awaits what would show it once more: a counter that cannot be read, or its record, which the
+/// kernel may log seconds after the count.
+const AWAITED: Duration = Duration::from_secs(30);
 /// [`PATIENCE`] for a group of more kills and rises than this, by the ages of both sides: the time of matching grows
 /// faster than the size of the group. A flood decides no kill before the agent has read every counter after that kill.
 const FLOODS: [(usize, Duration); 2] = [(1024, SLACK.saturating_mul(2)), (128, Duration::from_secs(1))];
@@ -143,19 +146,26 @@ impl Joiner {
                 return None;
             }
         };
-        let placed = Logged::new(at, LogState::Placed(cgroup.clone()));
-        if claim(&mut self.reported_by_counter, &placed).is_some() {
-            self.known_records.extend(kill.seq);
+        let kill = OomKill::of(Arc::new(kill), Some(cgroup.clone()), confidence, at.time);
+        // The counters decide, and numbers do not: an earlier late kill may have taken the rise of this one.
+        let any = LogPlace {
+            numbers: Numbers::ANY,
+            ..at
+        };
+        let held = Logged::new(any, LogState::Held(Box::new(kill.clone())));
+        let mut reported = self.reported_by_counter.iter();
+        if reported.any(|rise| held.may_be_in(rise, AWAITED)) {
+            self.logged.push(held);
             return None;
         }
-        self.logged.push(placed);
-        Some(OomKill::of(Arc::new(kill), Some(cgroup), confidence, at.time))
+        self.logged.push(Logged::new(at, LogState::Placed(cgroup)));
+        Some(kill)
     }
 
     /// Takes the second line of a group's first victim, which the kernel also counted a second time.
     pub fn logged_again(&mut self, at: LogPlace, pid: u32, group: &CgroupPath) -> Option<OomKill> {
         let again = Logged::new(at, LogState::Again(group.clone()));
-        if claim(&mut self.reported_by_counter, &again).is_none() {
+        if claim(&mut self.reported_by_counter, &again, LATEST).is_none() {
             self.logged.push(again);
         }
         let is_it = |logged: &mut Logged| logged.waiting().is_some_and(|kill| kill.pid == pid);
@@ -205,7 +215,7 @@ impl Joiner {
 
     /// Whether a kill waits for the counters.
     pub fn has_kills_waiting(&self) -> bool {
-        self.logged.iter().any(|logged| logged.waiting().is_some())
+        self.logged.iter().any(Logged::is_undecided)
     }
 
     /// Returns the kills about which nothing can change any more.
@@ -243,40 +253,47 @@ impl Joiner {
         let read = if self.has_log { progress.log } else { progress.counters };
         if progress != Progress::END {
             // The agent would have read their records by now.
-            let may_be_read = |rise: &CounterDelta| rise.by.saturating_add(LATEST) >= read;
-            self.reported_by_counter.retain(may_be_read);
-            self.guessed.retain(may_be_read);
+            let may_be_read = |rise: &CounterDelta, delay| rise.by.saturating_add(delay) >= read;
+            self.reported_by_counter.retain(|rise| may_be_read(rise, AWAITED));
+            self.guessed.retain(|rise| may_be_read(rise, LATEST));
         }
         kills
     }
 
-    /// Places kills without a partner among the rises that were not logged in time. Kills with
-    /// a known cgroup come first, and wait for their own rise until every counter was read.
+    /// Places kills without a partner among the rises that were not logged in time, also those that were returned alone.
+    /// Kills with a known cgroup come first, and wait for their own rise until every counter was read.
     fn place_late(&mut self, mut late: Vec<Logged>, progress: Progress) -> Vec<OomKill> {
         late.sort_by_key(|logged| logged.waiting().is_some());
         let mut kills = Vec::new();
         for logged in late {
-            let (claimed, at) = (claim(&mut self.unmatched, &logged), logged.at.time);
+            let (claimed, at) = (claim(&mut self.unmatched, &logged, LATEST), logged.at.time);
             let is_unread = logged.waiting().is_none() && at.saturating_add(SLACK) >= progress.counters;
-            let may_be_read = is_unread && at.saturating_add(UNREAD) > progress.log;
+            let may_be_read = is_unread && at.saturating_add(AWAITED) > progress.log;
             let may_be_in = |rise| logged.may_be_in(rise, LATEST);
             if claimed.is_none() && (may_be_read || self.rises.iter().any(may_be_in)) {
                 self.logged.push(logged);
                 continue;
             }
-            let Some(kill) = logged.waiting().map(Arc::clone) else {
-                continue;
-            };
-            if let Some(rise) = claimed {
-                // The kill in this rise may also be another one that the kernel logs as late.
-                let cgroup = Some(rise.cgroup.clone());
-                self.guessed.push(rise);
-                kills.push(OomKill::of(kill, cgroup, Confidence::Ambiguous, at));
-            } else if let Some(rise) = claim(&mut self.reported_by_counter, &logged) {
-                self.guessed.push(rise);
-                self.known_records.extend(kill.seq);
-            } else {
-                kills.push(OomKill::of(kill, None, Confidence::LogAlone, at));
+            match (&logged.who, claimed) {
+                (LogState::Placed(_) | LogState::Again(_), _) => {}
+                (LogState::Held(kill), Some(_)) => kills.push(OomKill::clone(kill)),
+                (LogState::Held(kill), None) => match claim(&mut self.reported_by_counter, &logged, AWAITED) {
+                    Some(_) => self.known_records.extend(kill.record),
+                    None => kills.push(OomKill::clone(kill)),
+                },
+                (LogState::Waiting(kill), Some(rise)) => {
+                    // The kill in this rise may also be another one that the kernel logs as late.
+                    let cgroup = Some(rise.cgroup.clone());
+                    self.guessed.push(rise);
+                    kills.push(OomKill::of(Arc::clone(kill), cgroup, Confidence::Ambiguous, at));
+                }
+                (LogState::Waiting(kill), None) => match claim(&mut self.reported_by_counter, &logged, AWAITED) {
+                    Some(rise) => {
+                        self.guessed.push(rise);
+                        self.known_records.extend(kill.seq);
+                    }
+                    None => kills.push(OomKill::of(Arc::clone(kill), None, Confidence::LogAlone, at)),
+                },
             }
         }
         kills
@@ -287,6 +304,9 @@ impl Joiner {
         let total = rise.kills.get();
         let kills = total.saturating_sub(rise.again);
         self.duplicates.extend((kills..total).map(|_| rise.cgroup.clone()));
+        // The kernel logs a kill before it counts the next one, so no earlier kill of this cgroup is still to be logged.
+        self.reported_by_counter
+            .retain(|earlier| earlier.cgroup != rise.cgroup || earlier.by.saturating_add(LATEST) >= rise.by);
         self.reported_by_counter.push(rise.clone());
         (0..kills)
             .map(|_| OomKill {

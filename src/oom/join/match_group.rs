@@ -39,6 +39,8 @@ pub(super) enum LogState {
     Placed(CgroupPath),
     /// This is the second line of a kill in this group. It accounts for a rise there that is no kill.
     Again(CgroupPath),
+    /// It has not: the cgroup is known, and a rise that was returned alone may show this kill.
+    Held(Box<OomKill>),
     /// It has not: the cgroup of the kill is unknown.
     Waiting(Arc<Kill>),
 }
@@ -93,8 +95,13 @@ impl Logged {
     pub(super) const fn waiting(&self) -> Option<&Arc<Kill>> {
         match &self.who {
             LogState::Waiting(kill) => Some(kill),
-            LogState::Placed(_) | LogState::Again(_) => None,
+            LogState::Placed(_) | LogState::Again(_) | LogState::Held(_) => None,
         }
+    }
+
+    /// Whether the joiner still has to return this kill.
+    pub(super) const fn is_undecided(&self) -> bool {
+        matches!(self.who, LogState::Waiting(_) | LogState::Held(_))
     }
 
     /// Whether this kill fits the rise, if the kernel takes up to `delay` to log.
@@ -105,6 +112,10 @@ impl Logged {
             && self.at.numbers.meets(rise.numbers)
             && match &self.who {
                 LogState::Placed(cgroup) | LogState::Again(cgroup) => cgroup.below(&rise.cgroup).is_some(),
+                LogState::Held(kill) => {
+                    let cgroup = kill.cgroup.as_ref();
+                    cgroup.is_some_and(|cgroup| cgroup.below(&rise.cgroup).is_some())
+                }
                 LogState::Waiting(kill) => match &kill.limit {
                     Limit::Cgroup(limit) => rise.cgroup.below(limit).is_some(),
                     Limit::Node | Limit::Unknown => true,
@@ -237,7 +248,7 @@ impl MatchGroup {
         }
         for (at, logged) in self.logged.iter().enumerate() {
             let rise = self.rises.get(places.rises[at]);
-            match logged.waiting() {
+            match &logged.who {
                 _ if !rise.map_or_else(|| is_old(logged), |rise| rise.is_over(end)) => {
                     let mut decided = self.rises.iter().filter(|rise| rise.is_over(end));
                     let in_doubt = logged.in_doubt || decided.any(|rise| logged.may_be_in(rise, LATEST));
@@ -247,11 +258,12 @@ impl MatchGroup {
                     });
                 }
                 _ if rise.is_none() => late.push(logged.clone()),
-                Some(kill) => {
+                LogState::Held(kill) => kills.push(OomKill::clone(kill)),
+                LogState::Waiting(kill) => {
                     joiner.guessed.extend(rise.filter(|_| !places.is_whole).cloned());
                     kills.push(places.paired(at, kill, certainty, &mut lists));
                 }
-                None => {}
+                LogState::Placed(_) | LogState::Again(_) => {}
             }
         }
         late
@@ -374,10 +386,10 @@ fn count<T>(items: impl Iterator<Item = T>) -> u64 {
     items.fold(0, |count, _| count + 1)
 }
 
-/// Takes a kill off the innermost rise that it fits. Returns that rise.
-pub(super) fn claim(rises: &mut Vec<CounterDelta>, logged: &Logged) -> Option<CounterDelta> {
+/// Takes a kill off the innermost rise that it fits, if the kernel takes up to `delay` to log. Returns that rise.
+pub(super) fn claim(rises: &mut Vec<CounterDelta>, logged: &Logged, delay: Duration) -> Option<CounterDelta> {
     let possible = rises.iter().enumerate();
-    let possible = possible.filter(|(_, rise)| logged.may_be_in(rise, LATEST));
+    let possible = possible.filter(|(_, rise)| logged.may_be_in(rise, delay));
     let (at, _) = possible.min_by_key(|(_, rise)| (Reverse(rise.cgroup.segments().count()), rise.by))?;
     let rise = rises.swap_remove(at);
     rises.extend(rise.clone().without(once(logged)));

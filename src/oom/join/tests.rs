@@ -245,9 +245,9 @@ fn either_side_alone_is_reported() {
         found(&joiner.decide_up_to(all_known(2002))),
         [(Some(&container(1)), Confidence::CounterAlone, None)]
     );
-    assert_eq!(joiner.logged(place(5000), unexplained(7), None), None);
+    assert_eq!(joiner.logged(place(35_000), unexplained(7), None), None);
     assert_eq!(
-        found(&joiner.decide_up_to(all_known(6000))),
+        found(&joiner.decide_up_to(all_known(36_000))),
         [(None, Confidence::LogAlone, Some(7))]
     );
     let told = Joiner::new(false).counted(rise(ms(0), ms(0), &container(1), NonZeroU64::new(3).unwrap()));
@@ -308,6 +308,80 @@ fn a_record_after_its_count_is_no_kill() {
     }
 }
 
+const fn number(number: u64) -> Numbers {
+    Numbers {
+        first: number,
+        last: number,
+    }
+}
+
+/// A joiner that has returned the first kill, of the first container, by its counter alone.
+fn told_by_counter() -> Joiner {
+    let mut joiner = Joiner::new(true);
+    let first = CounterDelta {
+        numbers: number(1),
+        ..rise(ms(0), ms(1), &container(1), once())
+    };
+    assert_eq!(joiner.counted(first), []);
+    assert_eq!(
+        found(&joiner.decide_up_to(all_known(3000))),
+        [(Some(&container(1)), Confidence::CounterAlone, None)]
+    );
+    joiner
+}
+
+#[test]
+fn a_kill_logged_seconds_later_is_told_once() {
+    for mut late in [named(7, 1), unexplained(7)] {
+        let mut joiner = told_by_counter();
+        late.seq = Some(40);
+        assert_eq!(joiner.logged(place(9000), late, None), None);
+        assert!(joiner.has_kills_waiting(), "the counters are to be read");
+        assert_eq!(joiner.decide_up_to(all_known(9500)), []);
+        assert_eq!(joiner.known_records, [40]);
+        assert!(joiner.logged(place(9600), named(8, 1), None).is_some(), "a new kill");
+    }
+}
+
+#[test]
+fn a_kill_after_a_lost_record_keeps_its_process() {
+    let mut joiner = told_by_counter();
+    assert!(joiner.logged(place(9000), named(9, 2), None).is_some(), "elsewhere");
+    assert_eq!(joiner.logged(place(9000), named(8, 1), None), None);
+    for number in [1, 2] {
+        assert_eq!(joiner.counted(rise(ms(3000), ms(9100), &container(number), once())), []);
+    }
+    let told = joiner.decide_up_to(all_known(9500));
+    assert_eq!(found(&told), [(Some(&container(1)), Confidence::Exact, Some(8))]);
+    assert!(!joiner.is_waiting());
+}
+
+/// The kernel counts the second kill just after it logs the first one late, and logs the second late, too.
+#[test]
+fn two_late_records_are_two_kills() {
+    let mut joiner = told_by_counter();
+    assert_eq!(joiner.logged(place(5000), named(7, 1), None), None);
+    assert_eq!(joiner.counted(rise(ms(4900), ms(5010), &container(1), once())), []);
+    assert_eq!(joiner.decide_up_to(all_known(6000)).len(), 1);
+    let second = LogPlace {
+        numbers: number(2),
+        ..place(8000)
+    };
+    assert_eq!(joiner.logged(second, named(8, 1), None), None);
+    assert_eq!(joiner.decide_up_to(all_known(8500)), []);
+    assert!(!joiner.is_waiting());
+}
+
+#[test]
+fn only_the_latest_kill_of_a_container_is_awaited() {
+    let mut joiner = told_by_counter();
+    assert_eq!(joiner.counted(rise(ms(3000), ms(4000), &container(1), once())), []);
+    assert_eq!(joiner.decide_up_to(all_known(7000)).len(), 1);
+    assert_eq!(joiner.reported_by_counter.len(), 1);
+    joiner.decide_up_to(all_known(40_000));
+    assert_eq!(joiner.reported_by_counter, []);
+}
+
 #[test]
 fn late_undecided_kills_are_awaited() {
     let mut joiner = Joiner::new(true);
@@ -350,14 +424,10 @@ fn a_stuck_side_is_not_awaited_forever() {
 /// kill read, whose time looks as late as the read.
 #[test]
 fn a_kill_read_after_a_loss_is_not_certain_by_its_time() {
-    let record = |is_exact, number: Option<u64>| {
+    let record = |is_exact, kill: Option<u64>| {
         let mut joiner = Joiner::new(true);
-        let numbered = |number: u64| Numbers {
-            first: number,
-            last: number,
-        };
-        let of = |cgroup, after, by, number| CounterDelta {
-            numbers: numbered(number),
+        let of = |cgroup, after, by, kill| CounterDelta {
+            numbers: number(kill),
             ..rise(ms(after), ms(by), &container(cgroup), once())
         };
         assert_eq!(joiner.counted(of(1, 0, 1000, 1)), []);
@@ -368,7 +438,7 @@ fn a_kill_read_after_a_loss_is_not_certain_by_its_time() {
         let at = LogPlace {
             time: ms(3500),
             is_exact,
-            numbers: number.map_or(Numbers::ANY, numbered),
+            numbers: kill.map_or(Numbers::ANY, number),
         };
         assert_eq!(joiner.logged(at, unexplained(7), None), None);
         let told = joiner.decide_up_to(all_known(6000));

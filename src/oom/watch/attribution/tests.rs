@@ -311,6 +311,29 @@ fn a_lost_log_doubles_no_kill() {
 }
 
 #[test]
+fn a_record_seconds_late_is_no_kill_after_restart() {
+    for is_gone in [false, true] {
+        let mut kernel = Kernel::default();
+        kernel.make(&container(0, 1));
+        let mut first = attribution(None, 0);
+        sweep(&mut first, &kernel, 1);
+        kernel.kill(&container(0, 1));
+        sweep(&mut first, &kernel, 20);
+        let told = finish(&mut first, &kernel, 3000);
+        assert_eq!(told.len(), 1);
+        assert_eq!(told[0].confidence, Confidence::CounterAlone);
+        let saved = checkpoint(&mut first);
+        if is_gone {
+            kernel.remove(&container(0, 1));
+        }
+        let mut next = attribution(Some(&saved), 5000);
+        live(&mut next, &kernel, kill(7, 40, Some(container(0, 1))), 9000);
+        assert_eq!(finish(&mut next, &kernel, 9100), []);
+        assert!(next.checkpoint.records.is_reported(40));
+    }
+}
+
+#[test]
 fn paths_of_kind_are_local() {
     let mut kernel = Kernel::default();
     kernel.make(&container(0, 1));

@@ -68,11 +68,20 @@ impl LineNumbers {
     /// Takes a line that the kernel logged at this time. Returns the number of the kill.
     pub(super) fn line(&mut self, logged: Duration) -> Numbers {
         let is_at_end = std::mem::replace(&mut self.is_at_end, false);
+        let before = self.read;
+        self.read += 1;
         if let Some(kills) = self.machine.complete_at(logged).filter(|_| is_at_end) {
             // Earlier lines reported all these kills, and this line is the first one since.
-            self.ahead = kills.checked_sub(self.read);
+            let ahead = kills.checked_sub(before);
+            if self.ahead.take_if(|known| ahead > Some(*known)).is_some() {
+                // The line of the last of them was not read: this is its line, logged late, or that one is lost.
+                return Numbers {
+                    first: kills,
+                    last: kills + 1,
+                };
+            }
+            self.ahead = ahead;
         }
-        self.read += 1;
         let number = self.ahead.map(|ahead| self.read.saturating_add(ahead));
         number.map_or(Numbers::ANY, |number| Numbers {
             first: number,
@@ -127,6 +136,18 @@ mod tests {
         assert_eq!([lines.line(s(9)), lines.line(s(9))], [number(42), number(43)]);
         lines.at_end(Some(44), s(9));
         assert_eq!(lines.line(s(10)), number(44), "it was counted and not yet logged");
+    }
+
+    #[test]
+    fn a_late_line_may_have_either_number() {
+        let mut lines = LineNumbers::default();
+        lines.at_end(Some(41), s(0));
+        assert_eq!(lines.line(s(3)), number(42));
+        lines.at_end(Some(43), s(3));
+        assert_eq!(lines.line(s(9)), Numbers { first: 43, last: 44 });
+        assert_eq!(lines.line(s(9)), Numbers::ANY);
+        lines.at_end(Some(44), s(9));
+        assert_eq!(lines.line(s(20)), number(45));
     }
 
     #[test]

@@ -21,13 +21,15 @@ use super::wake_up::{WakeUp, WakeUpReason};
 use crate::model::{CgroupVersion, ChangeRecord};
 use crate::oom::clock::{Moment, monotonic};
 use crate::oom::counters::machine_kill_count;
-use crate::oom::join::Progress;
+use crate::oom::join::{LATEST, Progress};
 use crate::oom::kmsg::{BootId, KmsgReader, Notice, Origin};
 use crate::oom::parse::Event;
 use crate::oom::report::OomReport;
 
 /// The watcher handles this many notices in a row: a victim is in `/proc` for a moment only.
 const AT_ONCE: usize = 256;
+/// A watcher that has not reached the log's end for seconds reads so many times in a row.
+const READS: usize = 16;
 /// Kills wait this long for the agent to find the tree of cgroups.
 const TREE_WITHIN: Duration = Duration::from_secs(30);
 /// While kills or reports wait, the watcher checks this often whether the log is read further and whether there
@@ -238,16 +240,28 @@ impl Watcher {
             self.ticked = true;
         }
         if self.attribution.joiner.is_waiting() {
-            self.log.wake();
-            if let Some(first) = self.log.next_now().transpose() {
-                self.handle_notices(first);
-            }
+            self.read_log(now.monotonic);
         }
         if self.decide_from <= now.monotonic {
             self.decide(now);
         }
         self.attribution.release(Moment::now(), &self.files);
         self.send_batch()
+    }
+
+    /// Reads the log. A watcher that did not run for seconds reads up to the end, unless the log grows as fast: it must
+    /// not report a kill by its counter alone while the record is there.
+    fn read_log(&mut self, now: Duration) {
+        self.log.wake();
+        for _ in 0..READS {
+            if let Some(first) = self.log.next_now().transpose() {
+                self.handle_notices(first);
+            }
+            let read = self.log.read_up_to();
+            if read.is_some_and(|read| now <= read.saturating_add(LATEST)) {
+                return;
+            }
+        }
     }
 
     /// Reports the kills that are certain by now, if both sides are known.

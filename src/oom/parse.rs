@@ -319,8 +319,14 @@ impl Parser {
                 return Some(Event::Again { pid, group });
             }
         }
-        // Without times, only a report of its own distinguishes a process from an earlier one of that pid.
-        let is_new = report.is_some() && at.is_none();
+        // The kernel reports no process that it has killed, so a report after the kill is about a later process of that
+        // pid; but a file may be merged from several copies of the log. Without times, any report distinguishes the two.
+        let before = self.killed_at.get(&pid).copied().flatten();
+        let is_new = report.as_ref().is_some_and(|report| {
+            let times = report.timestamp_us.zip(before);
+            let is_later = times.is_some_and(|(reported, killed)| reported > killed);
+            at.is_none() || (is_later && report.pid == pid && self.alone.is_none())
+        });
         let is_known = self.is_known(pid, at);
         self.remember(pid, at);
         if is_known && !is_new {

@@ -1,6 +1,7 @@
 //! Publishes kills on this node: in the list for operators, to watchers at the socket, in the metrics, the log and the audit
 //! log, and to the controller.
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,7 +20,6 @@ use crate::observe::metrics::register;
 use crate::oom::{Level, OomReport};
 use crate::reconcile::controller::Event;
 use crate::report::log::{LATEST, oldest_of_most};
-use crate::share::places_of_most;
 
 /// The latest kills, oldest first.
 pub(in crate::agent) type Kills = watch::Receiver<VecDeque<Arc<OomReport>>>;
@@ -161,12 +161,25 @@ impl KillMetrics {
         self.by_limit.get_or_create(&by_limit(&labels, limit_of)).inc();
         self.series.insert(labels, now);
         if self.series.len() > MOST_SERIES {
-            let mut oldest_first: Vec<_> = self.series.iter().collect();
-            oldest_first.sort_unstable_by_key(|(_, used)| **used);
-            let namespaces = oldest_first.iter().map(|([(_, namespace), ..], _)| namespace);
-            let lost = places_of_most(namespaces).map(|(oldest, _)| oldest_first[oldest].0.clone());
+            let lost = self.oldest_of_most();
             lost.iter().for_each(|labels| self.end_series(labels));
         }
+    }
+
+    /// The oldest series of the namespace with most; of several such namespaces, of the one whose series is oldest.
+    fn oldest_of_most(&self) -> Option<KillLabels> {
+        let mut namespaces: HashMap<&str, (usize, Instant, &KillLabels)> = HashMap::new();
+        for (labels, used) in &self.series {
+            let [(_, namespace), ..] = labels;
+            let (count, oldest, of) = namespaces.entry(namespace).or_insert((0, *used, labels));
+            *count += 1;
+            if *used < *oldest {
+                (*oldest, *of) = (*used, labels);
+            }
+        }
+        let most = namespaces.into_values();
+        let most = most.min_by_key(|(count, oldest, _)| (Reverse(*count), *oldest));
+        most.map(|(.., labels)| labels.clone())
     }
 
     /// Ends the series of pods that have been gone for [`SERIES_STAY`].
@@ -343,5 +356,21 @@ mod metrics_tests {
         assert_eq!(kills.series.len(), MOST_SERIES);
         assert!(kills.series.contains_key(&labels_of(&other)));
         assert!(!kills.series.contains_key(&labels_of(&kill_of("web-1", 1))));
+    }
+
+    #[test]
+    fn of_equal_namespaces_the_oldest_loses_its_series() {
+        let mut kills = KillMetrics::register(&mut Registry::default());
+        let start = Instant::now();
+        let kill_in = |number: u64| {
+            let mut kill = kill_of("web", 1);
+            kill.facts.pod.as_mut().unwrap().namespace = format!("shop-{number}");
+            kill
+        };
+        for number in 0..=MOST_SERIES as u64 {
+            kills.killed(&kill_in(number), start + Duration::from_millis(number));
+        }
+        assert_eq!(kills.series.len(), MOST_SERIES);
+        assert!(!kills.series.contains_key(&labels_of(&kill_in(0))));
     }
 }

@@ -1,10 +1,10 @@
-//! Acts on one reading of a container: grows the limit, refuses to, or does nothing.
+//! Acts on one reading of a container or a pod: grows the limit of a container, refuses to, or does nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::budgets::{Refusal, RefusalKind, UNIT, mib};
-use super::predict::{Need, Verdict};
+use super::predict::{Need, Reading, Verdict};
 use super::thread::Worker;
 use super::throttle::{EVERY, ThrottleFinding, WHILE_CALM, raised};
 use super::watched::{ITSELF, Watched, next_multiple};
@@ -16,6 +16,15 @@ use crate::model::{Bytes, Outcome};
 const AT_CEILING: Duration = Duration::from_secs(1);
 /// How long a container waits after a refusal whose reason may end at any moment.
 const REFUSED: Duration = Duration::from_millis(50);
+
+/// The growth of a container's limit that a reading asks for.
+struct PendingGrowth {
+    need: Need,
+    /// What the guard has read, as part of a sentence about the container.
+    seen: String,
+    /// Whether the pod is about to reach its limit, not the container its own.
+    for_pod: bool,
+}
 
 impl Worker {
     /// Checks, when that is due, whether the kernel throttles a container all the time. Only reports:
@@ -47,26 +56,16 @@ impl Worker {
     /// Reads one container's memory, and grows its limit if it has to. `rang` if memory use passed an alarm.
     pub(super) fn check(&mut self, node: &Node, watched: &mut Watched, rang: bool) {
         let now = self.now();
-        match watched.read_usage(now, self.reaction.takes, rang) {
-            Ok(None) => {}
-            Ok(Some((reading, verdict))) => {
-                watched.trace(&reading, &verdict, self.reaction.takes);
-                let limit = Bytes::new(reading.limit);
-                // A container whose limit cannot grow gets nothing from the guard.
-                let can_grow = watched.terms.memory.is_some_and(|highest| highest > limit);
-                let unused = reading.limit.saturating_sub(reading.used());
-                self.budgets
-                    .promise(watched.of(), if can_grow { unused } else { 0 }, watched.track.rate());
-                if let Verdict::Grow(need) = verdict {
-                    self.grow(node, watched, &need);
-                }
-            }
-            // The runtime reports the end, and the next watchlist leaves the container out.
-            Err(error) if error.is_gone() => return watched.postpone(now + ITSELF),
-            Err(error) => {
-                let (pod, container) = (&watched.pod.live.id, &watched.terms.container);
-                tracing::warn!(%pod, container, %error, "not guarded for a moment");
-                watched.due = now + ITSELF;
+        if let Some((reading, verdict)) = self.read(watched, rang) {
+            let limit = Bytes::new(reading.limit);
+            // A container whose limit cannot grow gets nothing from the guard.
+            let can_grow = watched.terms.memory.is_some_and(|highest| highest > limit);
+            let unused = reading.limit.saturating_sub(reading.used());
+            self.budgets
+                .promise(watched.of(), if can_grow { unused } else { 0 }, watched.track.rate());
+            if let Verdict::Grow(need) = verdict {
+                let (seen, for_pod) = (describe(&need), false);
+                self.grow(node, watched, &PendingGrowth { need, seen, for_pod });
             }
         }
         if let Some(peak) = watched.end_quiet_time(now, self.settings.quiet) {
@@ -74,7 +73,76 @@ impl Worker {
         }
     }
 
-    fn grow(&mut self, node: &Node, watched: &mut Watched, need: &Need) {
+    /// Reads the memory of a pod, whose containers are the last of `before`, and grows a container's limit if the pod is about to
+    /// reach its own. `rang` as of [`Self::check`].
+    pub(super) fn check_pod(&mut self, node: &Node, before: &mut [Watched], level: &mut Watched, rang: bool) {
+        let Some((reading, verdict)) = self.read(level, rang) else {
+            return;
+        };
+        let room = reading.limit.saturating_sub(reading.used());
+        let pod = Arc::clone(&level.pod);
+        let containers = before.iter_mut().rev();
+        let mut containers: Vec<_> = containers.take_while(|one| Arc::ptr_eq(&one.pod, &pod)).collect();
+        for container in &mut containers {
+            container.note_room_of_pod(room);
+        }
+        if let Verdict::Grow(need) = verdict {
+            level.due = self.grow_in_pod(node, containers, need);
+        }
+    }
+
+    /// Grows the limit of the container that takes memory fastest by as much as its pod needs, or reports why not. Leaves a container
+    /// alone that reaches its own limit first. Returns when to read the pod again.
+    fn grow_in_pod(&mut self, node: &Node, containers: Vec<&mut Watched>, need: Need) -> Duration {
+        let guarded = containers.into_iter().filter(|one| one.terms.watches_memory());
+        let read = guarded.filter_map(|one| {
+            let (reading, _) = self.read(one, false)?;
+            Some((reading, one))
+        });
+        let fastest = read.max_by_key(|(reading, one)| {
+            let can_grow = one.terms.memory.is_some_and(|highest| highest.get() > reading.limit);
+            (one.track.rate(), can_grow, reading.used())
+        });
+        let Some((reading, container)) = fastest else {
+            return self.now() + ITSELF;
+        };
+        let seen = format!("is in a pod that {}", describe(&need));
+        let Some(need) = need.of_container(&reading) else {
+            return self.now() + REFUSED;
+        };
+        let (for_pod, own) = (true, container.due);
+        self.grow(node, container, &PendingGrowth { need, seen, for_pod });
+        let due = container.due;
+        // A container that gets nothing now may reach its own limit before the pod is read again.
+        container.due = due.min(own);
+        due
+    }
+
+    /// Reads a cgroup's memory, and sets the time of its next reading. `None` where it has no limit, or cannot be read.
+    fn read(&self, watched: &mut Watched, rang: bool) -> Option<(Reading, Verdict)> {
+        let (now, act) = (self.now(), self.reaction.takes);
+        match watched.read_usage(now, act, rang) {
+            Ok(read) => {
+                if let Some((reading, verdict)) = &read {
+                    watched.trace(reading, verdict, act);
+                }
+                read
+            }
+            // The runtime reports the end, and the next watchlist leaves the container out.
+            Err(error) if error.is_gone() => {
+                watched.postpone(now + ITSELF);
+                None
+            }
+            Err(error) => {
+                let (pod, container) = (&watched.pod.live.id, &watched.terms.container);
+                tracing::warn!(%pod, container, %error, "not guarded for a moment");
+                watched.due = now + ITSELF;
+                None
+            }
+        }
+    }
+
+    fn grow(&mut self, node: &Node, watched: &mut Watched, growth: &PendingGrowth) {
         let handles = match PodHandles::open(&node.hierarchy, &watched.pod.live) {
             Ok(handles) => handles,
             Err(error) => return self.refuse(watched, &error.into(), None),
@@ -82,37 +150,39 @@ impl Worker {
         let Some(highest) = watched.terms.memory else {
             // The container is watched for its evidence only.
             watched.due = self.now() + AT_CEILING;
-            return self.request_evidence(node, &handles, watched, need);
+            return self.request_evidence(node, &handles, watched, growth);
         };
         let kept = watched.kept_for_evidence().unwrap_or_default();
-        let refusal = match self.grant(node, &handles, watched, highest.saturating_sub(kept), need) {
-            Ok(to) => return self.grow_to(node, &handles, watched, to, need),
+        let refusal = match self.grant(node, &handles, watched, highest.saturating_sub(kept), growth) {
+            Ok(to) => return self.grow_to(node, &handles, watched, to, growth),
             Err(refusal) if refusal.kind == RefusalKind::Unreadable => return self.refuse(watched, &refusal, None),
             Err(refusal) if refusal.kind == RefusalKind::Ceiling => Refusal::ceiling(highest),
             Err(refusal) => refusal,
         };
-        self.refuse(watched, &refusal, Some(describe(need)));
+        self.refuse(watched, &refusal, Some(&growth.seen));
         if let RefusalKind::Ceiling | RefusalKind::Pod | RefusalKind::PodBudget | RefusalKind::NodeBudget = refusal.kind
         {
             watched.due = self.now() + AT_CEILING;
         }
-        self.request_evidence(node, &handles, watched, need);
+        self.request_evidence(node, &handles, watched, growth);
     }
 
     /// Requests the evidence of a container whose limit will be reached and cannot grow, once, with
     /// the memory kept for that.
-    fn request_evidence(&mut self, node: &Node, handles: &PodHandles, watched: &mut Watched, need: &Need) {
+    fn request_evidence(&mut self, node: &Node, handles: &PodHandles, watched: &mut Watched, growth: &PendingGrowth) {
         let Some(kept) = watched.request_evidence() else { return };
-        let limit = need.limit;
+        let limit = growth.need.limit;
         let need = Need {
             wanted: limit.saturating_add(kept),
             least: limit.saturating_add(Bytes::new(UNIT)),
-            ..*need
+            ..growth.need
         };
         let ceiling = watched.terms.memory.filter(|_| need.least <= need.wanted);
-        let granted = ceiling.and_then(|ceiling| self.grant(node, handles, watched, ceiling, &need).ok());
+        let (seen, for_pod) = (growth.seen.clone(), growth.for_pod);
+        let growth = PendingGrowth { need, seen, for_pod };
+        let granted = ceiling.and_then(|ceiling| self.grant(node, handles, watched, ceiling, &growth).ok());
         if let Some(to) = granted {
-            self.grow_to(node, handles, watched, to, &need);
+            self.grow_to(node, handles, watched, to, &growth);
         }
         let lent = granted.filter(|to| watched.lent.limit == Some(*to)).unwrap_or(limit);
         self.report(watched, GuardEvent::Pressure { limit, lent });
@@ -127,8 +197,9 @@ impl Worker {
         handles: &PodHandles,
         watched: &Watched,
         ceiling: Bytes,
-        need: &Need,
+        growth: &PendingGrowth,
     ) -> Result<Bytes, Refusal> {
+        let PendingGrowth { need, for_pod, .. } = growth;
         if ceiling <= need.limit {
             return Err(Refusal::ceiling(ceiling));
         }
@@ -136,8 +207,8 @@ impl Worker {
         let reserve = self.settings.reserve;
         let memory = self.account.read(&node.hierarchy, now, &of.pod.uid, reserve)?;
         let bound = pod.growable.bound(node, handles, &of.container, ceiling)?;
-        match bound.filter(|bound| bound.left <= ceiling) {
-            Some(PodBound { limit: of_pod, left }) if left.get() < need.limit.get() + UNIT => {
+        match bound.filter(|bound| *for_pod || bound.left <= ceiling) {
+            Some(PodBound { limit: of_pod, left }) if *for_pod || left.get() < need.limit.get() + UNIT => {
                 let left = mib(left);
                 let why = format!("its pod's limit of {of_pod} stands, of which the other containers leave it {left}");
                 Err(Refusal::new(RefusalKind::Pod, why))
@@ -149,8 +220,8 @@ impl Worker {
         }
     }
 
-    /// Reports a refusal, unless the guard has just reported it. `seen` describes the container's memory use.
-    fn refuse(&self, watched: &mut Watched, refusal: &Refusal, seen: Option<String>) {
+    /// Reports a refusal, unless the guard has just reported it. `seen` as of [`PendingGrowth`].
+    fn refuse(&self, watched: &mut Watched, refusal: &Refusal, seen: Option<&str>) {
         let now = self.now();
         watched.due = now + REFUSED;
         if watched.refuse(now, refusal.kind.into()) {
@@ -161,7 +232,8 @@ impl Worker {
     }
 
     /// Writes the granted limit, after it has become the least limit for all passes.
-    fn grow_to(&mut self, node: &Node, handles: &PodHandles, watched: &mut Watched, to: Bytes, need: &Need) {
+    fn grow_to(&mut self, node: &Node, handles: &PodHandles, watched: &mut Watched, to: Bytes, growth: &PendingGrowth) {
+        let need = &growth.need;
         let (pod, of) = (Arc::clone(&watched.pod), watched.of());
         let (uid, name) = (&of.pod.uid, &of.container);
         self.files.note_lent(uid, name, to);
@@ -171,6 +243,7 @@ impl Worker {
         self.note_reaction(now.saturating_sub(need.at));
         if matches!(grown.outcome, Outcome::Applied) {
             watched.lend(to, now, self.settings.quiet);
+            watched.lent.for_pod |= growth.for_pod;
         } else {
             node.least_limits.end_raise(uid, name, to);
             self.budgets.undo(&of);
@@ -179,7 +252,7 @@ impl Worker {
                 return;
             }
         }
-        let (used, why, grown) = (need.used, describe(need), Box::new(grown));
+        let (used, why, grown) = (need.used, growth.seen.clone(), Box::new(grown));
         self.report(watched, GuardEvent::Grew { used, to, why, grown });
     }
 

@@ -1,12 +1,13 @@
 //! Grows memory limits before the kernel kills.
 //!
 //! The kernel kills within a millisecond when a container reaches its limit, long before a recommendation can follow.
-//! The guard is a thread of its own. It compares the memory use of the containers that a VPA lets grow with their
-//! limits, sleeps while none of them can reach its limit, and grows a limit that would be reached before the next
-//! reading. The new limit is a temporary limit: it is at once a least limit ([`crate::actuate::LeastLimits`]) for all
-//! passes, and the controller adds it to the desired state, updates the runtime, saves it, and ends it. The kernel
-//! kills no process for want of cpu, so the guard only reports a container that is throttled all the time, and an
-//! ordinary pass raises its cpu limit.
+//! The guard is a thread of its own. It compares the memory use of the containers that a VPA lets grow, and of pods
+//! with several containers, with their limits, sleeps while none of them can reach its limit, and grows a limit that
+//! would be reached before the next reading. A pod's limit grows only with that of one of its containers. The new limit
+//! is a temporary limit: it is at once a least limit ([`crate::actuate::LeastLimits`]) for all passes, and the
+//! controller adds it to the desired state, updates the runtime, saves it, and ends it. The kernel kills no process for
+//! want of cpu, so the guard only reports a container that is throttled all the time, and an ordinary pass raises its
+//! cpu limit.
 //!
 //! In come watchlists ([`Watchlist`]); out come reports ([`Report`]). [`rate`], [`predict`], [`budgets`] and [`throttle`] are
 //! pure. The rest reads and writes files.

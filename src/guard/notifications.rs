@@ -100,13 +100,18 @@ impl Notifications {
         Ok(tokens)
     }
 
-    /// Has the kernel notify when a process writes the limit, and on v2 when the kernel reclaims at the container's limit or at its
-    /// pod's, until that is noise. Where both limits are the same, the kernel reaches the pod's first, and counts that for the pod alone.
+    /// Has the kernel notify when a process writes the limit, and on v2 when the kernel reclaims at the container's limit or at
+    /// its pod's, until that is noise. Where both limits are the same, the kernel reaches the pod's first, and counts that for
+    /// the pod alone. About a pod it notifies only at the pod's own limit.
     pub(super) fn subscribe(&mut self, watched: &mut Watched, now: Duration) {
         let outer = watched.cgroup.outer();
-        let (names, is_noise) = match outer.version() {
-            CgroupVersion::V1 => (&[ControlFile::MemoryLimit.name()][..], false),
-            CgroupVersion::V2 => (
+        let (names, is_noise) = match (outer.version(), watched.is_pod) {
+            (CgroupVersion::V1, _) => (&[ControlFile::MemoryLimit.name()][..], false),
+            (CgroupVersion::V2, true) => (
+                &["memory.events.local", "memory.max"][..],
+                watched.alarms.are_noisy(now),
+            ),
+            (CgroupVersion::V2, false) => (
                 &["memory.events", "../memory.events", "memory.max"][..],
                 watched.alarms.are_noisy(now),
             ),

@@ -97,7 +97,24 @@ pub struct Need {
     pub least: Bytes,
 }
 
-/// The readings of one container.
+impl Need {
+    /// The need of one container where this is its pod's: its limit must grow by as much as the pod's. All of its limit counts as used
+    /// but the pod's room. `None` for a container that reaches its own limit first.
+    pub fn of_container(self, container: &Reading) -> Option<Self> {
+        let limit = Bytes::new(container.limit);
+        let used = limit.saturating_sub(self.limit.saturating_sub(self.used));
+        let more = |to: Bytes| limit.saturating_add(to.saturating_sub(self.limit));
+        (container.used() < used.get()).then(|| Self {
+            limit,
+            used,
+            wanted: more(self.wanted),
+            least: more(self.least),
+            ..self
+        })
+    }
+}
+
+/// The readings of one container or pod.
 #[derive(Debug, Clone, Default)]
 pub struct Track {
     usage: GrowthRate,

@@ -19,7 +19,7 @@ use super::limit_files::LimitFiles;
 use super::notifications::{FIRST, Notifications, Token};
 use super::predict::AGAIN;
 use super::watched::Watched;
-use super::watchlist::{GuardedPod, Report, Settings, Terms, Watchlist};
+use super::watchlist::{GuardedCgroup, GuardedPod, Report, Settings, Watchlist};
 use crate::actuate::Node;
 use crate::cgroup::{Cgroup, page_size};
 use crate::model::CgroupVersion;
@@ -115,6 +115,7 @@ pub(super) struct Worker {
     pub(super) budgets: Budgets,
     pub(super) account: Account,
     pub(super) reaction: ReactionTime,
+    /// The watched containers of one pod after the other, each pod's own cgroup after its containers.
     containers: Vec<Watched>,
     next_token: Token,
 }
@@ -182,19 +183,21 @@ impl Worker {
         let mut known: HashMap<String, Watched> = known.map(|watched| (watched.id.clone(), watched)).collect();
         let mut listed = Vec::new();
         for pod in list.pods.into_iter().map(Arc::new) {
-            for terms in &pod.containers {
-                let container = pod.live.containers.get(&terms.container);
-                let watched = container.and_then(|container| known.remove(&container.id));
-                let watched = watched.or_else(|| self.open(&node, &pod, terms));
-                listed.extend(watched.map(|watched| (watched, Arc::clone(&pod), terms.clone())));
+            for cgroup in pod.cgroups() {
+                let watched = known.remove(&cgroup.id);
+                let watched = watched.or_else(|| self.open(&node, &pod, &cgroup));
+                listed.extend(watched.map(|watched| (watched, Arc::clone(&pod), cgroup.terms)));
             }
         }
         for watched in known.into_values() {
             self.notifications.forget(watched.token);
-            self.budgets.release(&watched.of());
+            if !watched.is_pod {
+                self.budgets.release(&watched.of());
+            }
         }
         for (mut watched, pod, terms) in listed {
             let lent = node.least_limits.get(&pod.live.id.uid, &terms.container);
+            let lent = lent.filter(|_| !watched.is_pod);
             watched.set_terms(pod, terms, lent, (self.now(), self.settings.quiet));
             self.notifications.subscribe(&mut watched, self.now());
             self.containers.push(watched);
@@ -202,26 +205,26 @@ impl Worker {
         self.node = Some(node);
     }
 
-    fn open(&mut self, node: &Node, pod: &Arc<GuardedPod>, terms: &Terms) -> Option<Watched> {
-        let container = pod.live.containers.get(&terms.container)?;
-        let opened = Cgroup::open(&node.hierarchy, &container.path).inspect_err(|error| {
+    fn open(&mut self, node: &Node, pod: &Arc<GuardedPod>, cgroup: &GuardedCgroup<'_>) -> Option<Watched> {
+        let opened = Cgroup::open(&node.hierarchy, cgroup.path).inspect_err(|error| {
             if !error.is_gone() {
-                tracing::warn!(pod = %pod.live.id, container = terms.container, %error, "not guarded");
+                tracing::warn!(pod = %pod.live.id, container = cgroup.terms.container, %error, "not guarded");
             }
         });
         self.next_token += 1;
-        let id = container.id.clone();
-        Some(Watched::new(self.next_token, id, opened.ok()?, terms.clone(), pod))
+        Some(Watched::new(self.next_token, cgroup, opened.ok()?, pod))
     }
 
-    /// Reads every container that is due or that the kernel has notified about, except where the memory of all pods together
+    /// Reads every container and pod that is due or that the kernel has notified about, except where the memory of all pods together
     /// has hardly moved. Checks that for all containers at once, so that they do not wake the guard one by one.
     fn check_due(&mut self, notified: &[Token]) {
         let Some(node) = self.node.clone() else { return };
         let (now, of_all, version) = (self.now(), self.account.movement_of_all(), node.traits.version);
         let full = self.account.is_full(now);
         let mut containers = std::mem::take(&mut self.containers);
-        for watched in &mut containers {
+        for index in 0..containers.len() {
+            let (before, rest) = containers.split_at_mut(index);
+            let Some(watched) = rest.first_mut() else { break };
             let mut notified = notified.contains(&watched.token);
             if notified {
                 // The container does not rest before the next reading.
@@ -236,7 +239,12 @@ impl Worker {
                 continue;
             }
             self.notifications.subscribe(watched, now);
-            self.check(&node, watched, notified && version == CgroupVersion::V1);
+            let rang = notified && version == CgroupVersion::V1;
+            if watched.is_pod {
+                self.check_pod(&node, before, watched, rang);
+            } else {
+                self.check(&node, watched, rang);
+            }
             watched.latest.of_all = of_all;
             if version == CgroupVersion::V1 {
                 self.notifications.order_alarms(watched, now);

@@ -1,4 +1,4 @@
-//! The state of one guarded container: its open cgroup, its readings, and the time of the next reading.
+//! The state of one guarded container or pod: its open cgroup, its readings, and the time of the next reading.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use super::notifications::Token;
 use super::predict::{LONGEST, Pace, Reading, SUDDEN_AT_LIMIT, Track, Verdict, has_cache, is_pinned, near};
 use super::rate::time_for;
 use super::throttle::Throttling;
-use super::watchlist::{Guarded, GuardedPod, Terms};
+use super::watchlist::{Guarded, GuardedCgroup, GuardedPod, Terms};
 use crate::cgroup::{Cgroup, CgroupError};
 use crate::model::{Bytes, CgroupVersion, MemoryLimit, Outcome};
 
@@ -27,8 +27,10 @@ const ANNOUNCED: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) struct Watched {
     pub(super) token: Token,
-    /// The runtime's id of the container.
+    /// The cgroup's id in the watchlist.
     pub(super) id: String,
+    /// Whether it is the cgroup of a pod, not of a container.
+    pub(super) is_pod: bool,
     pub(super) pod: Arc<GuardedPod>,
     pub(super) cgroup: Arc<Cgroup>,
     pub(super) terms: Terms,
@@ -65,6 +67,8 @@ pub(super) struct Latest {
 #[derive(Debug, Default)]
 pub(super) struct TemporaryMemory {
     pub(super) limit: Option<Bytes>,
+    /// Whether the guard gave it because the pod was about to reach its limit.
+    pub(super) for_pod: bool,
     /// The most memory in use since the quiet time began.
     peak: u64,
     /// When to report that the quiet time is over.
@@ -87,13 +91,14 @@ fn after(now: Duration, wait: Duration) -> Duration {
 }
 
 impl Watched {
-    pub(super) fn new(token: Token, id: String, cgroup: Cgroup, terms: Terms, pod: &Arc<GuardedPod>) -> Self {
+    pub(super) fn new(token: Token, listed: &GuardedCgroup<'_>, cgroup: Cgroup, pod: &Arc<GuardedPod>) -> Self {
         Self {
             token,
-            id,
+            id: listed.id.clone(),
+            is_pod: listed.is_pod,
             pod: Arc::clone(pod),
             cgroup: Arc::new(cgroup),
-            terms,
+            terms: listed.terms.clone(),
             track: Track::default(),
             throttling: Throttling::default(),
             due: Duration::ZERO,
@@ -115,7 +120,7 @@ impl Watched {
         (now, quiet): (Duration, Duration),
     ) {
         if lent.is_none() {
-            self.lent.ends_at = None;
+            (self.lent.ends_at, self.lent.for_pod) = (None, false);
         } else if self.lent.limit != lent || self.lent.ends_at.is_none() {
             self.restart_quiet_time(now, quiet);
         }
@@ -152,12 +157,10 @@ impl Watched {
         act: Duration,
         rang: bool,
     ) -> Result<Option<(Reading, Verdict)>, CgroupError> {
-        let limit = match self.terms.memory.or(self.terms.evidence) {
-            Some(_) => self.cgroup.memory_limit()?,
-            None => MemoryLimit::Max,
-        };
+        let watches = self.terms.watches_memory();
+        let limit = watches.then(|| self.cgroup.memory_limit()).transpose()?;
         let notifies_of_limit = self.subscribed && self.cgroup.outer().version() == CgroupVersion::V1;
-        let MemoryLimit::Bytes(limit) = limit else {
+        let Some(MemoryLimit::Bytes(limit)) = limit else {
             self.due = after(now, if notifies_of_limit { ANNOUNCED } else { LONGEST });
             return Ok(None);
         };
@@ -303,6 +306,14 @@ impl Watched {
         self.restart_quiet_time(now, quiet);
     }
 
+    /// Notes the room that the pod has below its limit. All of a temporary limit for the pod but that room counts as used, so that the
+    /// limit stays while the pod needs it.
+    pub(super) fn note_room_of_pod(&mut self, room: u64) {
+        if let Some(limit) = self.lent.limit.filter(|_| self.lent.for_pod) {
+            self.lent.peak = self.lent.peak.max(limit.get().saturating_sub(room));
+        }
+    }
+
     /// Notes that the container has ended: nothing is due before this time.
     pub(super) fn postpone(&mut self, until: Duration) {
         self.due = self.due.max(until);
@@ -399,7 +410,13 @@ mod tests {
             cpu: None,
             evidence: None,
         };
-        Watched::new(2, id, cgroup, terms, &pod)
+        let listed = GuardedCgroup {
+            id,
+            path: &pod.live.path,
+            terms,
+            is_pod: false,
+        };
+        Watched::new(2, &listed, cgroup, &pod)
     }
 
     fn notifications() -> Notifications {
@@ -492,6 +509,23 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_is_read_when_it_hits_its_own_limit() {
+        let root = tempfile::tempdir().unwrap();
+        let (mut watched, mut notifications) = (watched(root.path()), notifications());
+        let (hierarchy, pod) = (Hierarchy::of_tree(root.path()).unwrap(), root.path().join("pod"));
+        let cgroup = Cgroup::open(&hierarchy, &CgroupPath::new("/pod").unwrap()).unwrap();
+        (watched.cgroup, watched.is_pod) = (Arc::new(cgroup), true);
+        fs::write(pod.join("memory.events.local"), "max 0\n").unwrap();
+        notifications.subscribe(&mut watched, Duration::ZERO);
+        let mut woken_by = |file: &str| {
+            fs::write(pod.join(file), "max 1\n").unwrap();
+            notifications.wait(Duration::ZERO).unwrap()
+        };
+        assert!(woken_by("memory.events").is_empty(), "a container hit its own");
+        assert_eq!(woken_by("memory.events.local"), [watched.token]);
+    }
+
+    #[test]
     fn page_cache_at_rest_on_v1_is_not_read_again_and_again() {
         let [v1, v2] = [(); 2].map(|()| tempfile::tempdir().unwrap());
         for controller in ["cpu", "memory"] {
@@ -527,6 +561,19 @@ mod tests {
         fs::write(pod.join("app/memory.usage_in_bytes"), "12582912\n").unwrap();
         let may_wait = watched.can_wait(ms(3020), of_others, false);
         assert!(!may_wait, "it may take again what it gave back");
+    }
+
+    #[test]
+    fn a_limit_for_the_pod_counts_as_used() {
+        let root = tempfile::tempdir().unwrap();
+        let (mut watched, seconds) = (watched(root.path()), Duration::from_secs);
+        watched.lend(Bytes::new(160), seconds(1), seconds(60));
+        for (for_pod, peak, now) in [(false, 0, 61), (true, 120, 121)] {
+            watched.lent.for_pod = for_pod;
+            watched.note_room_of_pod(40);
+            let used = watched.end_quiet_time(seconds(now), seconds(60));
+            assert_eq!(used, Some(Bytes::new(peak)));
+        }
     }
 
     #[test]

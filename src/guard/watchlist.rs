@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::budgets::{Budget, RefusalKind};
 use crate::actuate::{Growable, Grown, Node};
 use crate::model::objects::{PodId, PodUid};
-use crate::model::{Bytes, CgroupPath, LivePod, MilliCpu};
+use crate::model::{Bytes, CgroupPath, LiveContainer, LivePod, MilliCpu};
 
 /// The pods that the guard watches. Each list replaces the one before.
 #[derive(Debug, Clone)]
@@ -37,6 +37,50 @@ pub struct GuardedPod {
     pub containers: Vec<Terms>,
 }
 
+/// A cgroup that the guard watches.
+#[derive(Debug)]
+pub(super) struct GuardedCgroup<'a> {
+    /// No other cgroup of the node has this id. A container that starts again has another one.
+    pub(super) id: String,
+    pub(super) path: &'a CgroupPath,
+    pub(super) terms: Terms,
+    /// Whether it is the cgroup of the pod, not of a container.
+    pub(super) is_pod: bool,
+}
+
+impl GuardedPod {
+    /// The cgroups of the containers, and then of the pod, where several containers may reach its limit before one of them reaches its
+    /// own. The pod's cgroup is opened again with its first container.
+    pub(super) fn cgroups(&self) -> Vec<GuardedCgroup<'_>> {
+        let containers = self.containers.iter().filter_map(|terms| {
+            let LiveContainer { id, path } = self.live.containers.get(&terms.container)?;
+            Some(GuardedCgroup {
+                id: id.clone(),
+                path,
+                terms: terms.clone(),
+                is_pod: false,
+            })
+        });
+        let mut cgroups: Vec<_> = containers.collect();
+        if self.live.containers.len() > 1
+            && let Some(first) = cgroups.iter().find(|one| one.terms.watches_memory())
+        {
+            let of_pod = GuardedCgroup {
+                id: format!("{}/{}", first.id, LivePod::POD_CGROUP),
+                path: &self.live.path,
+                terms: Terms {
+                    container: LivePod::POD_CGROUP.to_owned(),
+                    cpu: None,
+                    ..first.terms.clone()
+                },
+                is_pod: true,
+            };
+            cgroups.push(of_pod);
+        }
+        cgroups
+    }
+}
+
 /// How the limits of one container may grow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Terms {
@@ -48,6 +92,13 @@ pub struct Terms {
     /// The part of the highest memory limit that is kept for evidence, where the container has a hook that leaves evidence
     /// before a limit that cannot grow.
     pub evidence: Option<Bytes>,
+}
+
+impl Terms {
+    /// Whether the memory limit may grow, or the container leaves evidence before it reaches that.
+    pub(super) const fn watches_memory(&self) -> bool {
+        self.memory.is_some() || self.evidence.is_some()
+    }
 }
 
 /// How a cpu limit may grow.
@@ -110,4 +161,64 @@ pub enum GuardEvent {
 pub struct Guarded {
     pub pod: PodId,
     pub container: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::PodAmounts;
+
+    /// A pod of these containers, each with this highest memory limit.
+    fn pod(names: &[&str], memory: Option<Bytes>) -> GuardedPod {
+        let path = |text: &str| CgroupPath::new(text).unwrap();
+        let container = |name: &&str| {
+            let (id, path) = (format!("{name}-1"), path(&format!("/pod/{name}")));
+            ((*name).to_owned(), LiveContainer { id, path })
+        };
+        let terms = |name: &&str| Terms {
+            container: (*name).to_owned(),
+            memory,
+            cpu: None,
+            evidence: None,
+        };
+        let live = LivePod {
+            id: PodId {
+                uid: "u".into(),
+                namespace: "test".to_owned(),
+                name: "web".to_owned(),
+            },
+            path: path("/pod"),
+            containers: names.iter().map(container).collect(),
+        };
+        GuardedPod {
+            live: Arc::new(live),
+            growable: Growable {
+                pod: Arc::default(),
+                targets: PodAmounts::default(),
+            },
+            containers: names.iter().map(terms).collect(),
+        }
+    }
+
+    #[test]
+    fn a_pod_of_several_containers_is_watched_too() {
+        let watched = |names: &[&str], memory| {
+            let pod = pod(names, memory);
+            let cgroups = pod.cgroups().into_iter();
+            cgroups.map(|one| (one.id, one.is_pod)).collect::<Vec<_>>()
+        };
+        let (app, side, of_pod) = (
+            ("app-1".to_owned(), false),
+            ("side-1".to_owned(), false),
+            ("app-1/pod".to_owned(), true),
+        );
+        let highest = Some(Bytes::new(1 << 30));
+        assert_eq!(watched(&["app", "side"], highest), [app.clone(), side.clone(), of_pod]);
+        assert_eq!(
+            watched(&["app", "side"], None),
+            [app.clone(), side],
+            "no limit may grow"
+        );
+        assert_eq!(watched(&["app"], highest), [app], "it reaches its own limit first");
+    }
 }

@@ -47,6 +47,29 @@ fn a_limit_grows_ahead_of_use() {
 }
 
 #[test]
+fn a_container_grows_by_what_its_pod_needs() {
+    let mib = |mebibytes| Bytes::new(mebibytes * MIB);
+    let of_pod = Need {
+        at: ms(5),
+        limit: mib(256),
+        rate: 10 * MIB,
+        used: mib(250),
+        wanted: mib(320),
+        least: mib(260),
+    };
+    let expected = Need {
+        limit: mib(128),
+        used: mib(122),
+        wanted: mib(192),
+        least: mib(132),
+        ..of_pod
+    };
+    let need = |usage| of_pod.of_container(&reading(5, usage * MIB));
+    assert_eq!(need(60), Some(expected), "the pod leaves it 6 MiB of its limit");
+    assert_eq!(need(122), None, "it reaches its own limit no later");
+}
+
+#[test]
 fn what_can_be_taken_back_is_no_reason() {
     let mut track = Track::default();
     for (at, usage) in [(0, 100), (20, 110), (40, 120), (60, 127)] {

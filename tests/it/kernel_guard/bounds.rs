@@ -94,6 +94,33 @@ async fn no_growth_lifts_a_pod_above_its_own_limit() {
     scene.was_never_lowered().await;
 }
 
+/// Together the containers use up the pod's 160 MiB while each is far from its own 128.
+#[tokio::test]
+async fn a_pod_at_its_own_limit_is_reported() {
+    let (mut scene, side) = Scene::of_two(|manifest| {
+        manifest.replace(
+            "spec:\n  containers:",
+            "spec:\n  resources: {requests: {cpu: 2, memory: 128Mi}, limits: {memory: 160Mi}}\n  containers:",
+        )
+    });
+    scene.lift_pod(160);
+    scene.agent.start().await;
+    scene.guards("web").await;
+    let mut beside = Allocator::start(scene.node.cgroups(), &side, Allocation { rate: 100, until: 60 });
+    assert!(matches!(beside.wait(), End::Satisfied(_)));
+    let end = scene.takes(20, 1 << 20).wait();
+    assert!(matches!(end, End::Killed(taken) if taken < 110), "{end:?}");
+    assert_eq!((scene.limit(), scene.pod_limit()), (128, 160));
+    let refused = async || {
+        let changes = scene.by_the_guard().await;
+        changes.into_iter().find(|change| change.outcome == "Refused")
+    };
+    let refused = scene.agent.until("the refusal", refused).await;
+    for part in ["its pod's limit of 160Mi stands", "it is in a pod that used"] {
+        assert!(refused.reason.contains(part), "{}", refused.reason);
+    }
+}
+
 /// An init container that needs more than all others determines the pod's limit.
 #[tokio::test]
 async fn a_large_pod_limit_is_not_raised() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Scene, plenty, vpa};
 use crate::support::agent::Agent;
-use crate::support::allocator::End;
+use crate::support::allocator::{Allocation, Allocator, End};
 use crate::support::amounts::Amounts;
 
 #[tokio::test]
@@ -103,6 +103,26 @@ async fn without_the_guard_the_same_process_is_killed() {
     assert!(matches!(end, End::Killed(taken) if taken <= 128), "{end:?}");
     assert!(scene.by_the_guard().await.is_empty());
     assert_eq!(scene.limit(), 128);
+}
+
+/// A cgroup of the pod that is no container, like its sandbox, uses most of the pod's 256 MiB.
+#[tokio::test]
+async fn a_full_pod_grows_with_its_container() {
+    let (mut scene, _) = Scene::of_two(|manifest| manifest);
+    let sandbox = scene.node.cgroups().make_child(&scene.pod.cgroup, &"f".repeat(64));
+    let allocation = Allocation { rate: 200, until: 170 };
+    let mut beside = Allocator::start(scene.node.cgroups(), &sandbox, allocation);
+    assert!(matches!(beside.wait(), End::Satisfied(_)));
+    scene.agent.start().await;
+    scene.guards("web").await;
+    let mut process = scene.takes(20, 110);
+    let end = process.wait();
+    assert!(matches!(end, End::Satisfied(_)), "{end:?}\n{}", scene.agent.log());
+    assert!(process.lives() && beside.lives());
+    assert!(scene.limit() > 128 && scene.pod_limit() == scene.limit() + 128);
+    let changes = scene.by_the_guard().await;
+    assert!(changes[0].cause.contains("is in a pod that used"), "{changes:#?}");
+    scene.agent.reaches("web", "InSync").await;
 }
 
 #[tokio::test]

@@ -1,7 +1,5 @@
 //! `vscalectl doctor`: examines the node, and says how to mend what does not work.
 
-use std::time::Duration;
-
 use anyhow::anyhow;
 use serde::Serialize;
 
@@ -64,11 +62,7 @@ fn no_agent(error: &str) -> Check {
 /// The checks that need no agent.
 fn examine_locally() -> Result<Vec<Check>, Failure> {
     let mut checks = local(&Locations::default());
-    let deadlines = Deadlines {
-        read: Duration::from_secs(2),
-        ..Deadlines::default()
-    };
-    let found = super::agent::block_on(discover(None, deadlines))?;
+    let found = super::agent::block_on(discover(None, Deadlines::default()))?;
     let found = found.map(|(_, info)| format!("{} {}", info.name, info.version));
     let found = found.map_err(|error| Check::warn(error.to_string(), MEND_RUNTIME));
     checks.push(Check::new("runtime", found));

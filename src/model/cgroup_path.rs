@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// A cgroup's path as the kernel prints it in `/proc/<pid>/cgroup`: it begins with `/`, is relative to the mount, and has no
 /// `.` or `..`. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[serde(try_from = "String")]
 pub struct CgroupPath(Arc<str>);
 
 /// A text is not the path of a cgroup.
@@ -91,12 +91,6 @@ impl TryFrom<String> for CgroupPath {
 
     fn try_from(text: String) -> Result<Self, InvalidPath> {
         Self::new(&text)
-    }
-}
-
-impl From<CgroupPath> for String {
-    fn from(path: CgroupPath) -> Self {
-        path.as_str().to_owned()
     }
 }
 

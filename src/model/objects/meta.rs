@@ -70,22 +70,9 @@ pub struct OwnerReference {
 /// The UID of a pod as the kubelet knows it, with dashes: in cgroups' names and runtime labels. A static pod's is the hash of its
 /// manifest, 32 hexadecimal digits, which the API shows as the annotation `kubernetes.io/config.hash` and not as the mirror pod's
 /// UID.
-#[derive(
-    Debug,
-    Clone,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    Default,
-    Serialize,
-    Deserialize,
-    derive_more::Deref,
-    derive_more::Display,
-    derive_more::From,
-)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
+#[derive(derive_more::Deref, derive_more::Display, derive_more::From)]
 #[deref(forward)]
 #[from(String, &str)]
 pub struct PodUid(String);

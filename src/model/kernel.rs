@@ -72,7 +72,7 @@ impl PageSize {
 }
 
 /// A value that the kernel keeps between [`Self::MIN`] and [`Self::MAX`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
 pub struct Clamped<const LEAST: u64, const MOST: u64>(u64);
 
 /// cgroup v1 `cpu.shares`, within the kernel's bounds (`MIN_SHARES` and `MAX_SHARES`, kernel/sched/sched.h).
@@ -132,17 +132,19 @@ impl WeightFormula {
     }
 }
 
-/// The cpu time in each period, or no bound.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// The cpu time in each period, or no bound. Prints as in v2.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, derive_more::Display)]
 pub enum CpuQuota {
     /// At most this many microseconds in a period, at least 1000. Ordered before [`Self::Max`].
     Micros(u64),
     /// No bound: `max` in v2, `-1` in v1.
+    #[display("max")]
     Max,
 }
 
 /// Quota and period together, as in v2 `cpu.max`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, derive_more::Display)]
+#[display("{quota} {period_us}")]
 pub struct CpuMax {
     pub quota: CpuQuota,
     /// The period in microseconds, 1000 to 1000000.
@@ -186,11 +188,12 @@ impl CpuMax {
     }
 }
 
-/// A memory limit: `max` in v2, a number near `i64::MAX` in v1, or bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// A memory limit: `max` in v2, a number near `i64::MAX` in v1, or bytes. Prints as in v2.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, derive_more::Display)]
 pub enum MemoryLimit {
     /// In bytes. Ordered before [`Self::Max`].
     Bytes(u64),
+    #[display("max")]
     Max,
 }
 

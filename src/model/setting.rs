@@ -52,6 +52,19 @@ macro_rules! control_files {
                 match self { $($(Self::$file(_) => ControlFile::$file,)*)* }
             }
         }
+
+        impl fmt::Display for Setting {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self {
+                    // v1 has numbers for no bound.
+                    Self::CfsQuota(CpuQuota::Max) => f.write_str("-1"),
+                    Self::MemoryLimit(MemoryLimit::Max) | Self::MemswLimit(MemoryLimit::Max) => {
+                        write!(f, "{}", MemoryLimit::V1_MAX)
+                    }
+                    $($(Self::$file(value) => write!(f, "{value}"),)*)*
+                }
+            }
+        }
     };
 }
 
@@ -212,32 +225,6 @@ fn bound(text: &str, unbounded: &str) -> Option<Option<u64>> {
 
 fn quota(text: &str, unbounded: &str) -> Option<CpuQuota> {
     bound(text, unbounded).map(|micros| micros.map_or(CpuQuota::Max, CpuQuota::Micros))
-}
-
-impl fmt::Display for Setting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::CpuMax(CpuMax { quota, period_us }) => match quota {
-                CpuQuota::Max => write!(f, "max {period_us}"),
-                CpuQuota::Micros(quota) => write!(f, "{quota} {period_us}"),
-            },
-            Self::CpuWeight(weight) => write!(f, "{}", weight.get()),
-            Self::CpuShares(shares) => write!(f, "{}", shares.get()),
-            Self::CfsQuota(CpuQuota::Max) => f.write_str("-1"),
-            Self::CfsQuota(CpuQuota::Micros(quota)) => write!(f, "{quota}"),
-            Self::CfsPeriod(micros) | Self::CpuMaxBurst(micros) | Self::CfsBurst(micros) => write!(f, "{micros}"),
-            Self::MemoryHigh(limit) | Self::MemoryMax(limit) | Self::MemoryMin(limit) | Self::MemoryLow(limit) => {
-                match limit {
-                    MemoryLimit::Bytes(bytes) => write!(f, "{bytes}"),
-                    MemoryLimit::Max => f.write_str("max"),
-                }
-            }
-            Self::MemoryLimit(limit) | Self::MemswLimit(limit) => match limit {
-                MemoryLimit::Bytes(bytes) => write!(f, "{bytes}"),
-                MemoryLimit::Max => write!(f, "{}", MemoryLimit::V1_MAX),
-            },
-        }
-    }
 }
 
 impl Serialize for Setting {

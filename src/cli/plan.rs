@@ -9,8 +9,8 @@ use anyhow::Context;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde::de::value::{Error as ValueError, StrDeserializer};
-use serde::de::{DeserializeOwned, IntoDeserializer};
 
 use super::decide::ManifestArguments;
 use super::page::Page;
@@ -51,10 +51,7 @@ pub(super) struct Arguments {
 fn named<T: DeserializeOwned + Clone + Send + Sync + 'static>(
     names: &'static [&'static str],
 ) -> impl TypedValueParser<Value = T> {
-    PossibleValuesParser::new(names).try_map(|name| {
-        let name: StrDeserializer<'_, ValueError> = name.as_str().into_deserializer();
-        T::deserialize(name)
-    })
+    PossibleValuesParser::new(names).try_map(|name| T::deserialize(StrDeserializer::<ValueError>::new(&name)))
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {

@@ -146,11 +146,7 @@ pub(super) fn check_outcome(change: &Change) -> Result<(), Failure> {
 
 pub(super) fn history(arguments: &PodArguments, agent: &Agent) -> Result<(), Failure> {
     let mut reply = agent.call(async |client| Ok(client.history(arguments.pod()).await?))?;
-    if let Some(pods) = arguments.pods_of_workload(agent)? {
-        reply
-            .changes
-            .retain(|change| pods.iter().any(|pod| pod.uid == change.uid));
-    }
+    arguments.retain(&mut reply.changes, |change| Some(&change.uid), agent)?;
     arguments.output.print(&reply, || table(&reply.changes).or(NONE))
 }
 

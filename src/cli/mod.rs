@@ -34,7 +34,6 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
-use crate::control::proto::Pod;
 use output::Output;
 use workload::WorkloadName;
 
@@ -104,12 +103,13 @@ impl PodArguments {
         pod.unwrap_or_default()
     }
 
-    /// The pods of the workload, where the arguments name one.
-    fn pods_of_workload(&self, agent: &agent::Agent) -> Result<Option<Vec<Pod>>, Failure> {
-        let workload = self.workload();
-        workload
-            .map(|workload| agent.call(async |client| workload.pods(client).await))
-            .transpose()
+    /// Keeps the items about pods of the workload, where the arguments name one. `uid` is that of an item's pod.
+    fn retain<T>(&self, items: &mut Vec<T>, uid: fn(&T) -> Option<&str>, agent: &agent::Agent) -> Result<(), Failure> {
+        if let Some(workload) = self.workload() {
+            let pods = agent.call(async |client| workload.pods(client).await)?;
+            items.retain(|item| pods.iter().any(|pod| uid(item) == Some(&pod.uid)));
+        }
+        Ok(())
     }
 }
 

@@ -9,7 +9,7 @@ use super::output::{optional, or_dash};
 use super::page::{TextLine, Tone, toned};
 use super::table::{self, Table};
 use super::{Failure, PodArguments, time};
-use crate::control::proto::{OomKill, OomVictim, Pod};
+use crate::control::proto::{OomKill, OomVictim};
 use crate::model::Bytes;
 use crate::oom::ReportedPod;
 
@@ -30,10 +30,7 @@ pub(super) fn run(command: &Command, agent: &Agent) -> Result<(), Failure> {
 /// Prints the latest kills on this node.
 fn list(arguments: &PodArguments, agent: &Agent) -> Result<(), Failure> {
     let mut reply = agent.call(async |client| Ok(client.oom_list(arguments.pod()).await?))?;
-    if let Some(pods) = arguments.pods_of_workload(agent)? {
-        let is_of = |kill: &OomKill, pod: &Pod| kill.pod.as_ref().is_some_and(|killed| killed.uid == pod.uid);
-        reply.kills.retain(|kill| pods.iter().any(|pod| is_of(kill, pod)));
-    }
+    arguments.retain(&mut reply.kills, |kill| Some(&kill.pod.as_ref()?.uid), agent)?;
     arguments.output.print(&reply, || table(&reply.kills).or(NONE))
 }
 

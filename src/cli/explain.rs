@@ -94,34 +94,28 @@ fn head(pod: &Pod, width: usize) -> Page {
 
 /// The amounts of each container, from the recommendation to the kubelet's report, as `request / limit`.
 fn amounts(amounts: &[Amount], width: usize) -> Page {
-    let is_reported = |amount: &Amount| amount.allocated.is_some() || amount.in_force.is_some();
-    let shown = if amounts.iter().any(is_reported) { 9 } else { 7 };
-    let columns: Vec<_> = AMOUNTS[..shown]
-        .iter()
-        .map(|(title, cell)| column(title, amounts, cell))
-        .collect();
     if amounts.is_empty() {
-        Page::default()
-    } else {
-        table::columns(&columns, 2, width)
+        return Page::default();
     }
+    let mut columns = vec![
+        column("CONTAINER", amounts, |amount| amount.container.clone()),
+        column("", amounts, |amount| amount.resource.clone()),
+        column("VPA", amounts, |amount| optional(amount.target.as_ref())),
+        column("BOUNDS", amounts, bounds),
+        column("DECIDED", amounts, |amount| pair(amount.decided.as_ref())),
+        column("WANTED", amounts, |amount| pair(amount.wanted.as_ref())),
+        column("SPEC", amounts, |amount| pair(amount.spec.as_ref())),
+    ];
+    // Only kubelets that resize in place report these.
+    let is_reported = |amount: &Amount| amount.allocated.is_some() || amount.in_force.is_some();
+    if amounts.iter().any(is_reported) {
+        columns.extend([
+            column("ALLOCATED", amounts, |amount| optional(amount.allocated.as_ref())),
+            column("IN FORCE", amounts, |amount| pair(amount.in_force.as_ref())),
+        ]);
+    }
+    table::columns(&columns, 2, width)
 }
-
-/// The title of a column, and its cell for an amount.
-type AmountColumn = (&'static str, fn(&Amount) -> String);
-
-/// The columns of amounts. Only kubelets that resize in place report the last two.
-const AMOUNTS: [AmountColumn; 9] = [
-    ("CONTAINER", |amount| amount.container.clone()),
-    ("", |amount| amount.resource.clone()),
-    ("VPA", |amount| optional(amount.target.as_ref())),
-    ("BOUNDS", bounds),
-    ("DECIDED", |amount| pair(amount.decided.as_ref())),
-    ("WANTED", |amount| pair(amount.wanted.as_ref())),
-    ("SPEC", |amount| pair(amount.spec.as_ref())),
-    ("ALLOCATED", |amount| optional(amount.allocated.as_ref())),
-    ("IN FORCE", |amount| pair(amount.in_force.as_ref())),
-];
 
 /// One table for each level: a column for each file, a row for each source of values.
 fn levels(values: &[Value], width: usize) -> Page {

@@ -198,13 +198,10 @@ impl Layer {
 
     /// These values, with the values of some keys replaced by those of `others`.
     pub(super) fn with<'a>(&self, others: &Self, keys: impl IntoIterator<Item = &'a Key>) -> Self {
-        let mut changed = self.clone();
-        for Key { field, .. } in keys {
-            changed
-                .0
-                .extend(others.0.get(field).map(|given| (field.clone(), given.clone())));
-        }
-        changed
+        let mut changed = self.0.clone();
+        let given = keys.into_iter().filter_map(|key| others.0.get_key_value(&key.field));
+        changed.extend(given.map(|(field, text)| (field.clone(), text.clone())));
+        Self(changed)
     }
 
     /// The refusal of a field's value.

@@ -268,7 +268,6 @@ pub struct Node {
 #[serde(default)]
 pub struct NodeStatus {
     pub allocatable: ResourceList,
-    pub capacity: ResourceList,
     #[serde(rename = "nodeInfo")]
     pub node_info: NodeInfo,
     #[serde(skip_serializing_if = "Vec::is_empty")]

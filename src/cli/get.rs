@@ -19,7 +19,6 @@ pub(super) struct Arguments {
     pub(super) output: Output,
 }
 
-/// Draws pods.
 type PodTable = fn(&[Pod]) -> Table;
 
 impl Arguments {

@@ -106,8 +106,6 @@ impl Config {
     }
 
     /// The configuration as JSON, which is also YAML. As a configuration file it gives the same configuration.
-    ///
-    /// Errors: as serde.
     pub fn to_json(&self) -> Result<String> {
         Ok(serde_json::to_string_pretty(&self.given)? + "\n")
     }

@@ -53,8 +53,6 @@ pub enum PathSetting {
 /// An amount of memory, or a part of the node's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, derive_more::Display)]
 pub enum Share {
-    /// A number of bytes.
-    #[display("{_0}")]
     Amount(Bytes),
     /// Hundredths of the node's memory, at most 100.
     #[display("{_0}%")]

@@ -17,7 +17,6 @@ pub struct PodAmounts {
 }
 
 impl PodAmounts {
-    /// No amounts.
     pub const NONE: &'static Self = &Self {
         containers: Vec::new(),
         pod: None,

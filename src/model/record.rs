@@ -71,7 +71,6 @@ pub enum Cause {
     AgentStarted,
     #[display("periodic check")]
     Sweep,
-    /// An earlier pass failed.
     #[display("retry")]
     Retry,
     /// The agent raises a memory limit again after a failed shrink.

@@ -276,16 +276,15 @@ pub struct PodValues {
 /// A container's stored spec in the runtime, in CRI's terms. `None` means "not specified".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CriResources {
-    /// `cpu_shares`
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_shares: Option<i64>,
-    /// `cpu_quota` in microseconds. −1 is unbounded.
+    /// In microseconds. −1 is unbounded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_quota: Option<i64>,
-    /// `cpu_period` in microseconds.
+    /// In microseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_period: Option<i64>,
-    /// `memory_limit_in_bytes`. −1 is unbounded.
+    /// −1 is unbounded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_limit_in_bytes: Option<i64>,
 }

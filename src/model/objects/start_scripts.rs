@@ -10,7 +10,6 @@ use super::memory_settings::MemoryOption;
 /// What a start script reads from a variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reads<'a> {
-    /// Flags of the runtime.
     Flags,
     /// The value of an option, and the unit of a number without one.
     Size(MemoryOption, &'a str),

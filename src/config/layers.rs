@@ -139,10 +139,13 @@ impl Args for Layer {
     fn augment_args(command: Command) -> Command {
         let settings = definition();
         let texts = settings.get_arguments().zip(KEYS.iter()).map(|(arg, key)| {
-            arg.clone()
-                .env(key.env.as_str())
-                .value_parser(ValueParser::string())
-                .hide_default_value(key.default.is_empty())
+            let text = arg.clone().env(key.env.as_str()).value_parser(ValueParser::string());
+            let text = text.hide_default_value(key.default.is_empty());
+            match key.default.as_str() {
+                // The flag without a value switches the setting on.
+                "true" | "false" => text.num_args(0..=1).require_equals(true).default_missing_value("true"),
+                _ => text,
+            }
         });
         command.args(texts)
     }
@@ -218,7 +221,7 @@ impl Layer {
     fn refused_by(&self, error: &clap::Error) -> Error {
         let refused = match (error.get(ContextKind::InvalidArg), std::error::Error::source(error)) {
             (Some(ContextValue::String(argument)), Some(allowed)) => {
-                let flag = argument.split([' ', '=', '[']).next().unwrap_or_default();
+                let flag = argument.split(' ').next().unwrap_or_default();
                 let field = flag.trim_start_matches('-').replace('-', "_");
                 self.refused(&field, &allowed.to_string())
             }

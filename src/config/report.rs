@@ -3,11 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::ArgAction::Set;
 use jiff::SignedDuration;
 
 use super::parse::{BOOLEAN, ENDPOINT, absolute_path, bytes, duration, host_name, number, or, read};
-use super::values::{Optional, Source};
+use super::values::{Optional, Source, Switch};
 use crate::model::Bytes;
 use crate::report::grpc::{Endpoint, GrpcOptions, TlsFiles};
 use crate::report::log::Bounds;
@@ -31,9 +30,8 @@ pub struct ReportConfig {
     #[arg(long, default_value = "", value_parser = host_name())]
     pub report_grpc_server_name: String,
     /// With `true`, http:// is allowed to other machines: anybody on the way can read reports and acknowledge them.
-    #[arg(long, default_value = "false", value_parser = read::<bool>(BOOLEAN), action = Set)]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub report_grpc_plaintext: bool,
+    #[arg(long, default_value = "false", value_parser = read::<bool>(BOOLEAN))]
+    pub report_grpc_plaintext: Switch,
     /// The longest wait between attempts to reach the receiver (10ms to 1h).
     #[arg(long, default_value = "1m", value_parser = duration::<Duration>("10ms", "1h"))]
     pub report_grpc_max_backoff: Duration,
@@ -44,9 +42,8 @@ pub struct ReportConfig {
     #[arg(long, default_value = "auto", value_parser = or("auto", read::<bool>(BOOLEAN)))]
     pub report_pod_events: Optional<bool>,
     /// With `true`, OOM kills become Events that look like evictions, for an unmodified VPA recommender; needs an API server.
-    #[arg(long, default_value = "false", value_parser = read::<bool>(BOOLEAN), action = Set)]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub report_vpa_events: bool,
+    #[arg(long, default_value = "false", value_parser = read::<bool>(BOOLEAN))]
+    pub report_vpa_events: Switch,
     /// The least time between two such Events about one container (1m to 24h).
     #[arg(long, default_value = "10m", value_parser = duration::<SignedDuration>("1m", "24h"))]
     pub report_vpa_events_window: SignedDuration,

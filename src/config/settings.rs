@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::ArgAction::Set;
 use jiff::SignedDuration;
 
 use super::layers::{LIVE, Layer};
@@ -15,7 +14,7 @@ use super::parse::{
     hook_namespaces, host_name, kernel_log, log_filter, named, number, or, read, socket_path, update_modes,
 };
 use super::report::ReportConfig;
-use super::values::{List, Optional, PathSetting, Share, Source};
+use super::values::{List, Optional, PathSetting, Share, Source, Switch};
 use crate::model::objects::UpdateMode;
 use crate::model::{AskWhenFull, Bytes, CgroupPath, CpuBurst, Driver, KubeletVersion, WeightFormula};
 use crate::observe::log::LogFormat;
@@ -123,9 +122,8 @@ pub struct Config {
     pub report: ReportConfig,
     /// With `true`, raise memory limits that are about to be reached and cpu limits that throttle all the time, within the bounds of the
     /// VPA and the node.
-    #[arg(long, default_value = "true", value_parser = read::<bool>(BOOLEAN), action = Set, help_heading = LIVE)]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub guard: bool,
+    #[arg(long, default_value = "true", value_parser = read::<bool>(BOOLEAN), help_heading = LIVE)]
+    pub guard: Switch,
     /// Available memory that the guard never grants: an amount such as 512Mi, or a part of the node's memory such as 5%.
     #[arg(long, default_value = "5%", value_parser = read::<Share>(SHARE), help_heading = LIVE)]
     pub guard_reserve: Share,
@@ -144,14 +142,12 @@ pub struct Config {
     pub hooks: List<String>,
     /// With `true`, the annotation vscaled.io/applied shows the applied amounts of pods whose kubelet does not resize in place; needs an
     /// API server.
-    #[arg(long, default_value = "true", value_parser = read::<bool>(BOOLEAN), action = Set, help_heading = LIVE)]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub applied_annotation: bool,
+    #[arg(long, default_value = "true", value_parser = read::<bool>(BOOLEAN), help_heading = LIVE)]
+    pub applied_annotation: Switch,
     /// With `true`, raise the memory limit of a pod's cgroup that a kubelet left below the pod's containers
     /// (kubernetes/kubernetes#138760), also where no VPA manages the pod.
-    #[arg(long, default_value = "false", value_parser = read::<bool>(BOOLEAN), action = Set, help_heading = LIVE)]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub repair_pod_level: bool,
+    #[arg(long, default_value = "false", value_parser = read::<bool>(BOOLEAN), help_heading = LIVE)]
+    pub repair_pod_level: Switch,
     /// Whether to request a resize that the node has no room for now from a kubelet that resizes in place, which then defers it: `never`,
     /// `always` (if the pod would fit alone), or `priority` (if it would fit without the pods of lower priority).
     #[arg(long, default_value = "never")]
@@ -164,9 +160,8 @@ pub struct Config {
     #[arg(long, default_value = "info", value_parser = log_filter, help_heading = LIVE)]
     pub log_level: String,
     /// With `true`, decide, plan and report, but never write.
-    #[arg(long, default_value = "false", value_parser = read::<bool>(BOOLEAN), action = Set, help_heading = LIVE)]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub observe_only: bool,
+    #[arg(long, default_value = "false", value_parser = read::<bool>(BOOLEAN), help_heading = LIVE)]
+    pub observe_only: Switch,
     /// The texts of the values above, for printing and for a reload.
     #[arg(skip)]
     pub(super) given: Layer,

@@ -10,6 +10,9 @@ use crate::model::{Bytes, percent};
 /// An `Option` that the value's parser makes. clap takes the name `Option` for a flag that may be absent.
 pub(super) type Optional<T> = Option<T>;
 
+/// A `bool` that the value's parser makes. clap takes the name `bool` for a flag without a value.
+pub(super) type Switch = bool;
+
 /// A `Vec` that the value's parser makes. clap takes the name `Vec` for a flag that may be repeated.
 pub(super) type List<T> = Vec<T>;
 

@@ -129,11 +129,9 @@ fn decimal(whole: &str, fraction: &str, exponent: i32) -> i128 {
         }
         position += 1;
     }
-    while position < point && value > 0 && value < CEILING {
-        value = (value * 10).min(CEILING);
-        position += 1;
-    }
-    value
+    // More zeros than these reach the ceiling too.
+    let zeros = u32::try_from((point - position).clamp(0, 38)).unwrap_or(0);
+    value.saturating_mul(10_i128.pow(zeros)).min(CEILING)
 }
 
 /// Reads a quantity from a string or a number, as the API server does, and refuses anything else before it is read.

@@ -142,11 +142,13 @@ pub struct ContainerPolicy {
 
 /// A bound of a policy, by resource.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, derive_more::Deref)]
-#[serde(from = "ExactAmounts", into = "ResourceList")]
+#[serde(from = "ExactAmounts")]
 pub struct AllowedAmounts {
     #[deref]
+    #[serde(flatten)]
     amounts: ResourceList,
     /// The first amount that is no whole number of bytes or of thousandths of a cpu, as it is written. VPA's webhook refuses it.
+    #[serde(skip)]
     pub fraction: Option<(Resource, String)>,
 }
 
@@ -178,12 +180,6 @@ impl From<ResourceList> for AllowedAmounts {
             amounts,
             fraction: None,
         }
-    }
-}
-
-impl From<AllowedAmounts> for ResourceList {
-    fn from(allowed: AllowedAmounts) -> Self {
-        allowed.amounts
     }
 }
 

@@ -30,7 +30,7 @@ use crate::decide::PodDecision;
 use crate::kubernetes::metrics::ApiMetrics;
 use crate::kubernetes::{ApiClient, ApiResizer};
 use crate::model::objects::{Pod, PodKey, PodUid};
-use crate::model::{BoundPod, Cause, ChangeRecord, CpuBurst, LivePod, Outcome, ResourceList};
+use crate::model::{AskWhenFull, BoundPod, Cause, ChangeRecord, CpuBurst, LivePod, Outcome, ResourceList};
 use crate::observe::audit::Audit;
 use crate::observe::metrics::registry;
 use crate::plan::shrink::Holds;
@@ -86,7 +86,7 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration> {
     let applies = how != Restore::Rehearse;
     let (audit, writer) = applies.then(|| start_audit(config)).flatten().unzip();
     let mut restorer = Restorer {
-        capacity: capacity(config, &view, &node),
+        capacity: capacity(&view, &node),
         node,
         audit: audit.unwrap_or_default(),
         saved: state.restored.pods,
@@ -311,12 +311,12 @@ async fn discover(
     Ok((node, found.inventory))
 }
 
-/// The node's capacity, and what its pods request.
-fn capacity(config: &Config, view: &NodeView, node: &Node) -> NodeCapacity {
+/// The node's capacity, and what its pods request. On a full node the kubelet is asked all the same: the requests are the pod's own.
+fn capacity(view: &NodeView, node: &Node) -> NodeCapacity {
     let pods: Vec<_> = view.pods.iter().map(state_of).collect();
     let machine = ResourceList::default();
     let mut capacity = NodeCapacity::of(pods.iter(), view, machine, node.traits.kubelet, true);
-    capacity.ask_when_full = config.ask_when_full;
+    capacity.ask_when_full = AskWhenFull::Always;
     capacity
 }
 

@@ -21,14 +21,8 @@ pub enum Class {
 ///
 /// A user who gets no slot counts as waiting until as many slots were returned as there are. Those who wait get the slots that are
 /// returned in the order of their coming, as far as their users may have more.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Slots<K: Ord + Clone>(Arc<Mutex<Shares<K>>>);
-
-impl<K: Ord + Clone> Clone for Slots<K> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
 
 #[derive(Debug)]
 struct Shares<K: Ord + Clone> {

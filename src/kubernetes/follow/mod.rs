@@ -73,14 +73,8 @@ pub struct Follower<T> {
 }
 
 /// The objects of a list while a task follows it, and the last ones afterwards.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Latest<T>(Arc<SharedList<T>>);
-
-impl<T> Clone for Latest<T> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
 
 impl<T: Object + Clone> Latest<T> {
     /// The latest state of an object, by `namespace/name`, with its resource version. None if that state cannot be used.

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -40,24 +40,29 @@ pub(super) struct Running {
 ///
 /// Errors: the agent cannot start. It has written nothing then.
 pub async fn run(mut config: Config, arguments: RunArguments, log: LogFilter) -> Result<()> {
-    let mut signals = Signals::receive()?;
+    let receive = |kind| signal(kind).context("cannot receive signals");
+    let mut terminate = receive(SignalKind::terminate())?;
+    let mut interrupt = receive(SignalKind::interrupt())?;
+    let mut hangup = receive(SignalKind::hangup())?;
     if let Some(file) = arguments.outdated_file() {
         tracing::warn!(file = %file.display(), "the configuration is of vscaled.io/v1alpha1: {MEND_API_VERSION}");
     }
     let state = StateDirectory::open(&config.state_dir, "run", OTHERS_END).await?;
     let stop = CancellationToken::new();
     let running = start(&config, &arguments, state, &stop).await?;
-    while signals.next_is_hangup().await {
+    loop {
+        // Cancel-safe: a signal stays pending.
+        tokio::select! {
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            _ = hangup.recv() => {}
+        }
         let Some(reloaded) = reload(&config, &arguments, &log) else {
             continue;
         };
         config = reloaded;
-        if running
-            .events
-            .send(Event::Config(Box::new(config.clone())))
-            .await
-            .is_err()
-        {
+        let event = Event::Config(Box::new(config.clone()));
+        if running.events.send(event).await.is_err() {
             break;
         }
     }
@@ -97,33 +102,6 @@ impl Running {
             && tokio::time::timeout(AUDIT_GRACE, writer).await.is_err()
         {
             tracing::warn!("the audit log may lack what was done last: the disk is too slow");
-        }
-    }
-}
-
-/// The signals that end or reload the agent.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    hangup: Signal,
-}
-
-impl Signals {
-    fn receive() -> Result<Self> {
-        let receive = |kind| signal(kind).context("cannot receive signals");
-        Ok(Self {
-            terminate: receive(SignalKind::terminate())?,
-            interrupt: receive(SignalKind::interrupt())?,
-            hangup: receive(SignalKind::hangup())?,
-        })
-    }
-
-    /// Waits for a signal; false if the agent is to end. Cancel-safe: a signal stays pending.
-    async fn next_is_hangup(&mut self) -> bool {
-        tokio::select! {
-            _ = self.terminate.recv() => false,
-            _ = self.interrupt.recv() => false,
-            _ = self.hangup.recv() => true,
         }
     }
 }

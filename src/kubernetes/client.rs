@@ -86,7 +86,8 @@ pub struct ApiClient {
     pub(super) streams_lists: Arc<AtomicBool>,
     /// When the pause that the API server asked for ends.
     paused: watch::Sender<Instant>,
-    keeps_pauses: bool,
+    /// Privileged for operators' calls, which ignore pauses.
+    class: Class,
     /// Whether the API server answers.
     pub health: ApiHealth,
 }
@@ -106,7 +107,7 @@ impl ApiClient {
             metrics,
             streams_lists: Arc::new(AtomicBool::new(true)),
             paused: watch::Sender::new(Instant::now()),
-            keeps_pauses: true,
+            class: Class::Ordinary,
             health: ApiHealth::default(),
         }
     }
@@ -115,7 +116,7 @@ impl ApiClient {
     #[must_use]
     pub fn for_operators(&self) -> Self {
         Self {
-            keeps_pauses: false,
+            class: Class::Privileged,
             deadline: PATIENCE,
             ..self.clone()
         }
@@ -174,7 +175,7 @@ impl ApiClient {
     /// Refuses a call during a pause.
     fn check_pause(&self, call: &Call) -> Result<(), ApiError> {
         let left = self.paused.borrow().saturating_duration_since(Instant::now());
-        if !self.keeps_pauses || left.is_zero() {
+        if self.class == Class::Privileged || left.is_zero() {
             return Ok(());
         }
         let paused = Status {
@@ -190,16 +191,11 @@ impl ApiClient {
     ///
     /// Errors: no other call ends within the deadline, which says nothing about the API server.
     async fn permit(&self, call: &Call) -> Result<Slot<String>, ApiError> {
-        let class = if self.keeps_pauses {
-            Class::Ordinary
-        } else {
-            Class::Privileged
-        };
         let namespace = call.namespace.clone().unwrap_or_default();
-        if let Ok(permit) = timeout(self.deadline, self.slots.wait(&namespace, class)).await {
+        if let Ok(permit) = timeout(self.deadline, self.slots.wait(&namespace, self.class)).await {
             return self.check_pause(call).map(|()| permit);
         }
-        if class == Class::Privileged {
+        if self.class == Class::Privileged {
             // An operator waits no longer, and has the values in the kernel meanwhile.
             return Err(ApiError::of(call, Problem::Timeout(self.deadline)));
         }

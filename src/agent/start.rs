@@ -29,7 +29,7 @@ use crate::kubernetes::{ApiClient, ApiResizer, Latest, Timing};
 use crate::model::ChangeRecord;
 use crate::model::objects::Pod;
 use crate::observe::audit::{Audit, AuditOptions, DURABLE_WITHIN};
-use crate::observe::health::{Heartbeat, Readiness};
+use crate::observe::health::Heartbeat;
 use crate::observe::http::{self, Exposed};
 use crate::observe::metrics::registry;
 use crate::oom::watch::NodePods;
@@ -83,8 +83,7 @@ pub(super) async fn start(
     let address = http.as_ref().and_then(|listener| listener.local_addr().ok());
     let mut registry = registry();
     let (metrics, savings) = (Metrics::register(&mut registry), Savings::register(&mut registry));
-    let mut readiness = Readiness::default();
-    let starting = vec![readiness.latch("sources and node")];
+    let starting = Arc::new(());
     let api = connect(config, ApiMetrics::register(&mut registry)).await?;
     let heartbeat = Heartbeat::new(STALLED);
 
@@ -122,7 +121,7 @@ pub(super) async fn start(
     });
     tokio::spawn(discovery.run(discovery_asked, channels.events.clone()));
     if let Some(listener) = http {
-        let exposed = Exposed::new(registry, heartbeat.clone(), readiness);
+        let exposed = Exposed::new(registry, heartbeat.clone(), Arc::downgrade(&starting));
         http::serve(listener, exposed, stop.clone()).context("cannot serve metrics and health")?;
     }
     let control = answer_callers(config, arguments, socket, &oom, &channels);
@@ -136,7 +135,7 @@ pub(super) async fn start(
             machine: machine::capacity(),
             discover,
             formula,
-            starting,
+            starting: Some(starting),
         },
         Passes::new(channels.events.clone()),
         ResizeEndpoint {

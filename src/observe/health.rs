@@ -1,6 +1,5 @@
-//! Liveness and readiness: the age of a heartbeat, and latches that components hold.
+//! Liveness: the age of a heartbeat.
 
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -40,44 +39,9 @@ impl Heartbeat {
     }
 }
 
-/// Ready when every latch is dropped. All latches exist before the first request.
-#[derive(Debug, Default)]
-pub struct Readiness(Vec<(&'static str, Weak<()>)>);
-
-/// Holds readiness back while it or a clone of it exists.
-#[derive(Debug, Clone)]
-#[must_use = "readiness is held back only while the latch exists"]
-pub struct Latch(#[expect(dead_code, reason = "counted, never read")] Arc<()>);
-
-impl Readiness {
-    /// A latch; `name` is the component or object that the agent waits for.
-    pub fn latch(&mut self, name: &'static str) -> Latch {
-        let held = Arc::new(());
-        self.0.push((name, Arc::downgrade(&held)));
-        Latch(held)
-    }
-
-    /// The names of the held latches; empty when ready.
-    pub fn waiting_for(&self) -> Vec<&'static str> {
-        let held = self.0.iter().filter(|(_, latch)| latch.strong_count() > 0);
-        held.map(|(name, _)| *name).collect()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn readiness_waits_for_every_latch() {
-        let mut readiness = Readiness::default();
-        let (manifests, runtime) = (readiness.latch("manifests"), readiness.latch("runtime"));
-        let clone = runtime.clone();
-        drop(runtime);
-        assert_eq!(readiness.waiting_for(), ["manifests", "runtime"]);
-        drop((manifests, clone));
-        assert_eq!(readiness.waiting_for(), Vec::<&str>::new());
-    }
 
     #[test]
     fn a_heart_stalls_until_it_beats_again() {

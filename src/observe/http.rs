@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `/metrics` | OpenMetrics text, or Prometheus's older text where `Accept` prefers `text/plain`; with gzip where `Accept-Encoding` has it |
 //! | `/healthz` | 200, or 503 with the reason when the heartbeat has stalled |
-//! | `/readyz` | 200, or 503 with the names of the held latches |
+//! | `/readyz` | 200, or 503 until the sources and the node are known |
 //!
 //! The server only reads and authenticates no caller. It listens on loopback unless the configuration says otherwise. Every
 //! caller may be hostile. A connection carries one request. The number of connections, the bytes of each one and the time of
@@ -18,8 +18,8 @@ use std::convert::Infallible;
 use std::future::ready;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -42,7 +42,7 @@ use tokio::task::{AbortHandle, yield_now};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::health::{Heartbeat, Readiness};
+use super::health::Heartbeat;
 
 /// The most connections.
 const CONNECTIONS: usize = 16;
@@ -65,7 +65,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub struct Exposed {
     registry: Registry,
     heartbeat: Heartbeat,
-    readiness: Readiness,
+    /// The controller holds it until the sources and the node are known.
+    starting: Weak<()>,
     encoded: Mutex<Option<EncodedMetrics>>,
 }
 
@@ -195,12 +196,12 @@ async fn serve_connection(mut stream: TcpStream, exposed: Arc<Exposed>, has_requ
 type Answer = Response<Full<Bytes>>;
 
 impl Exposed {
-    /// The metrics of every component, the controller's heartbeat, and the latches that `/readyz` waits for.
-    pub fn new(registry: Registry, heartbeat: Heartbeat, readiness: Readiness) -> Self {
+    /// The metrics of every component, the controller's heartbeat, and what it holds until the agent is ready.
+    pub fn new(registry: Registry, heartbeat: Heartbeat, starting: Weak<()>) -> Self {
         Self {
             registry,
             heartbeat,
-            readiness,
+            starting,
             encoded: Mutex::default(),
         }
     }
@@ -231,12 +232,12 @@ impl Exposed {
                 Ok(()) => (StatusCode::OK, "ok".to_owned()),
                 Err(stalled) => (StatusCode::SERVICE_UNAVAILABLE, stalled),
             },
-            "/readyz" => match self.readiness.waiting_for() {
-                waiting if waiting.is_empty() => (StatusCode::OK, "ready".to_owned()),
-                waiting => {
-                    let text = format!("waiting for: {}", waiting.join(", "));
-                    (StatusCode::SERVICE_UNAVAILABLE, text)
-                }
+            "/readyz" => match self.starting.strong_count() {
+                0 => (StatusCode::OK, "ready".to_owned()),
+                _ => (
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "waiting for: sources and node".to_owned(),
+                ),
             },
             _ => (StatusCode::NOT_FOUND, "no such path".to_owned()),
         };

@@ -20,12 +20,12 @@ struct Running {
 }
 
 impl Running {
-    async fn start(heartbeat: Heartbeat, readiness: Readiness) -> Self {
+    async fn start(heartbeat: Heartbeat, starting: Weak<()>) -> Self {
         let mut registry = registry();
         let _metrics = EventMetrics::register(&mut registry);
         let listener = listen(([127, 0, 0, 1], 0).into()).unwrap();
         let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
-        let exposed = Exposed::new(registry, heartbeat, readiness);
+        let exposed = Exposed::new(registry, heartbeat, starting);
         let serving = serve(listener, exposed, stop.clone()).unwrap();
         Self { address, stop, serving }
     }
@@ -91,7 +91,7 @@ fn families(text: &str) -> BTreeSet<&str> {
 
 #[tokio::test]
 async fn a_scrape_is_open_metrics_with_our_names() {
-    let running = Running::start(never(), Readiness::default()).await;
+    let running = Running::start(never(), Weak::new()).await;
     let (head, text) = running.ask("GET /metrics").await;
     assert!(head.starts_with("http/1.1 200"), "{head}");
     assert!(head.contains(&format!("content-type: {OPEN_METRICS}")), "{head}");
@@ -105,12 +105,12 @@ async fn a_scrape_is_open_metrics_with_our_names() {
 
 #[tokio::test]
 async fn health_follows_the_heartbeat() {
-    let healthy = Running::start(never(), Readiness::default()).await;
+    let healthy = Running::start(never(), Weak::new()).await;
     assert_eq!(healthy.status("GET /healthz").await, "200");
 
     let limit = Duration::from_millis(1);
     let heartbeat = Heartbeat::new(limit);
-    let stalled = Running::start(heartbeat.clone(), Readiness::default()).await;
+    let stalled = Running::start(heartbeat.clone(), Weak::new()).await;
     while heartbeat.check().is_ok() {
         sleep(limit).await;
     }
@@ -120,27 +120,26 @@ async fn health_follows_the_heartbeat() {
 }
 
 #[tokio::test]
-async fn the_last_latch_makes_the_agent_ready() {
-    let mut readiness = Readiness::default();
-    let latch = readiness.latch("manifests");
-    let running = Running::start(never(), readiness).await;
+async fn the_agent_is_ready_when_its_start_ends() {
+    let starting = Arc::new(());
+    let running = Running::start(never(), Arc::downgrade(&starting)).await;
     let (head, text) = running.ask("GET /readyz").await;
     assert!(head.starts_with("http/1.1 503"), "{head}");
-    assert_eq!(text, "waiting for: manifests\n");
-    drop(latch);
+    assert_eq!(text, "waiting for: sources and node\n");
+    drop(starting);
     assert_eq!(running.status("GET /readyz").await, "200");
 }
 
 #[tokio::test]
 async fn nothing_else_is_answered() {
-    let running = Running::start(never(), Readiness::default()).await;
+    let running = Running::start(never(), Weak::new()).await;
     assert_eq!(running.status("GET /").await, "404");
     assert_eq!(running.status("POST /healthz").await, "405");
 }
 
 #[tokio::test]
 async fn an_address_that_is_taken_is_named() {
-    let running = Running::start(never(), Readiness::default()).await;
+    let running = Running::start(never(), Weak::new()).await;
     let error = listen(running.address).unwrap_err();
     assert!(
         error
@@ -152,7 +151,7 @@ async fn an_address_that_is_taken_is_named() {
 
 #[tokio::test]
 async fn an_unfinished_call_does_not_hold_the_server() {
-    let running = Running::start(never(), Readiness::default()).await;
+    let running = Running::start(never(), Weak::new()).await;
     let mut stream = TcpStream::connect(running.address).await.unwrap();
     stream.write_all(b"GET /metrics HTTP/1.1\r\n").await.unwrap();
     assert_eq!(running.status("GET /healthz").await, "200");
@@ -169,7 +168,7 @@ async fn is_closed(running: &Running, stream: &mut TcpStream) -> bool {
 
 #[tokio::test]
 async fn prometheus_gets_the_format_it_prefers() {
-    let running = Running::start(never(), Readiness::default()).await;
+    let running = Running::start(never(), Weak::new()).await;
     let (head, text) = running.ask_with("GET /metrics", "Accept: text/plain\r\n").await;
     assert!(head.contains(&format!("content-type: {PLAIN}")), "{head}");
     assert!(text.contains("# TYPE vscaled_events_total counter\n"), "{text}");
@@ -178,7 +177,7 @@ async fn prometheus_gets_the_format_it_prefers() {
 
 #[tokio::test]
 async fn metrics_are_encoded_once_for_many_callers() {
-    let exposed = Exposed::new(registry(), never(), Readiness::default());
+    let exposed = Exposed::new(registry(), never(), Weak::new());
     for (plain, gzip) in [(false, false), (true, false), (false, true), (true, true)] {
         let text = || exposed.encoded(plain, gzip).unwrap();
         let first = text();
@@ -190,7 +189,7 @@ async fn metrics_are_encoded_once_for_many_callers() {
 
 #[tokio::test]
 async fn metrics_are_compressed_on_request() {
-    let running = Running::start(never(), Readiness::default()).await;
+    let running = Running::start(never(), Weak::new()).await;
     let (_, text) = running.ask("GET /metrics").await;
     let request =
         b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: deflate, gzip\r\nConnection: close\r\n\r\n";
@@ -218,7 +217,7 @@ async fn metrics_are_compressed_on_request() {
 
 #[tokio::test]
 async fn headers_beyond_8_kib_are_refused() {
-    let running = Running::start(never(), Readiness::default()).await;
+    let running = Running::start(never(), Weak::new()).await;
     let headers = format!("X-Fat: {}\r\n", "x".repeat(LARGEST_HEADERS - 200));
     let (head, _) = running.ask_with("GET /healthz", &headers).await;
     assert!(head.starts_with("http/1.1 200"), "{head}");
@@ -232,7 +231,7 @@ async fn headers_beyond_8_kib_are_refused() {
 
 #[tokio::test]
 async fn a_silent_caller_is_cut_off() {
-    let running = Running::start(never(), Readiness::default()).await;
+    let running = Running::start(never(), Weak::new()).await;
     let began = Instant::now();
     for beginning in ["", "GET /metrics HTTP/1.1\r\nHost: "] {
         let mut silent = running.send([127, 0, 0, 1], beginning.as_bytes()).await;
@@ -247,7 +246,7 @@ async fn a_silent_caller_is_cut_off() {
 
 #[tokio::test]
 async fn one_connection_carries_one_request() {
-    let running = Running::start(never(), Readiness::default()).await;
+    let running = Running::start(never(), Weak::new()).await;
     let request = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\nGET /healthz HTTP/1.1\r\nHost: a\r\n\r\n";
     let mut stream = running.send([127, 0, 0, 1], request).await;
     let mut answers = Vec::new();
@@ -262,7 +261,7 @@ async fn one_connection_carries_one_request() {
 
 #[tokio::test]
 async fn the_busiest_address_loses_a_connection() {
-    let running = Running::start(never(), Readiness::default()).await;
+    let running = Running::start(never(), Weak::new()).await;
     let mut other = running.send([127, 0, 0, 9], b"GET /metrics HTTP/1.1\r\n").await;
     let mut flood = Vec::new();
     // An answered connection whose caller does not close it, and idle ones.

@@ -11,7 +11,6 @@ use crate::actuate::{Node, raise_pod_level};
 use crate::decide::{NodePolicies, Refusals};
 use crate::model::objects::{PodKey, PodUid};
 use crate::model::{BoundPod, Bytes, KubeletVersion, PageSize, ResourceList, WeightFormula};
-use crate::observe::health::Latch;
 use crate::plan::LowPodLevel;
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::inventory::Inventory;
@@ -51,7 +50,7 @@ pub(crate) struct NodeFacts {
     /// Gets the runtime's formula of cpu weights once a pass has seen it.
     pub(crate) formula: watch::Sender<Option<WeightFormula>>,
     /// Released once the sources and the node are known.
-    pub(crate) starting: Vec<Latch>,
+    pub(crate) starting: Option<Arc<()>>,
 }
 
 impl NodeFacts {
@@ -96,7 +95,7 @@ impl Controller {
         // Discovery finds these limits once. They are kept until a source describes their pod.
         self.node.found.unsaved_limits.append(&mut earlier.unsaved_limits);
         if self.node.found.node.is_some() && self.sources.seen {
-            self.node.starting.clear();
+            drop(self.node.starting.take());
         }
         if self.node.policies() != policies || self.sources.view.pods.len() != self.pods.len() {
             // Of two pods with one name the running one counts, and now another one may run.

@@ -40,7 +40,7 @@ fn controller(directory: &Path) -> Controller {
             machine: ResourceList::default(),
             discover: mpsc::channel(1).0,
             formula: watch::channel(None).0,
-            starting: Vec::new(),
+            starting: None,
         },
         Passes::new(mpsc::channel(1).0),
         ResizeEndpoint::default(),

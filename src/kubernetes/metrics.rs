@@ -3,26 +3,29 @@
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
+use strum::VariantArray;
 
 use super::Verb;
-use crate::observe::metrics::{Counters, family, labels, register};
+use crate::observe::metrics::{Counters, family, register, series};
 
-labels! {
-    /// How a watch of the API server ended.
-    pub enum WatchEnd {
-        Over = "over",
-        Silent = "silent",
-        Forgotten = "forgotten",
-        Failed = "failed",
-    }
+/// How a watch of the API server ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, strum::IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
+pub enum WatchEnd {
+    Over,
+    Silent,
+    Forgotten,
+    Failed,
+}
 
-    /// The outcome of a message for an Event: written, in a new Event or in a changed one; held back by a rate limit; or lost,
-    /// because the API server refused it or the queue was full.
-    pub enum EventOutcome {
-        Written = "written",
-        HeldBack = "held_back",
-        Lost = "lost",
-    }
+/// The outcome of a message for an Event: written, in a new Event or in a changed one; held back by a rate limit; or lost,
+/// because the API server refused it or the queue was full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, strum::IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
+pub enum EventOutcome {
+    Written,
+    HeldBack,
+    Lost,
 }
 
 /// Counts of calls and of ended watches.
@@ -51,15 +54,15 @@ impl ApiMetrics {
 
     /// Begins the series of a resource's watches at zero.
     pub fn watching(&self, resource: &'static str) {
-        for end in WatchEnd::ALL {
-            let labels = [("resource", resource), ("end", end.as_str())];
+        for end in WatchEnd::VARIANTS {
+            let labels = [("resource", resource), ("end", end.into())];
             drop(self.watches.get_or_create(&labels));
         }
     }
 
     /// Counts the end of a watch.
     pub fn watched(&self, resource: &'static str, end: WatchEnd) {
-        let labels = [("resource", resource), ("end", end.as_str())];
+        let labels = [("resource", resource), ("end", end.into())];
         self.watches.get_or_create(&labels).inc();
     }
 }
@@ -72,11 +75,11 @@ impl EventMetrics {
     /// Registers the family, with every outcome at zero.
     pub fn register(registry: &mut Registry) -> Self {
         let help = "Kubernetes Events, by outcome";
-        Self(family(registry, "events", help, EventOutcome::series("outcome")))
+        Self(family(registry, "events", help, series::<EventOutcome>("outcome")))
     }
 
     /// Counts messages with this outcome.
     pub fn count(&self, outcome: EventOutcome, events: u64) {
-        self.0.get_or_create(&[("outcome", outcome.as_str())]).inc_by(events);
+        self.0.get_or_create(&[("outcome", outcome.into())]).inc_by(events);
     }
 }

@@ -16,7 +16,7 @@ use crate::guard::GuardEvent;
 use crate::guard::budgets::RefusalKind;
 use crate::lint::LintRule;
 use crate::model::{ControlFile, Outcome, Reason, Stages, StepRecord, Via};
-use crate::observe::metrics::{Counters, Gauges, Histograms, Labels, family, gauge, labels, register, seconds};
+use crate::observe::metrics::{Counters, Gauges, Histograms, Labels, family, gauge, register, seconds, series};
 use crate::plan::hook::HookMoment;
 
 const DURATIONS: &str =
@@ -64,20 +64,19 @@ const SHRINK_OUTCOMES: [&str; 4] = ["refused", "lowered", "kept", "undone"];
 const HOOK_RESULTS: [&str; 2] = ["ran", "failed"];
 const GROWTH_OUTCOMES: [&str; 6] = ["applied", "ceiling", "node", "pod_budget", "node_budget", "failed"];
 
-labels! {
-    /// The state of a pod.
-    #[derive(derive_more::Display)]
-    pub(crate) enum PodStatus {
-        NotManaged = "not_managed",
-        InSync = "in_sync",
-        Working = "working",
-        Owed = "owed",
-        Refused = "refused",
-        Deferred = "deferred",
-        Infeasible = "infeasible",
-        Foreign = "foreign",
-        NotRunning = "not_running",
-    }
+/// The state of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, derive_more::Display, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(serialize_all = "snake_case")]
+pub(crate) enum PodStatus {
+    NotManaged,
+    InSync,
+    Working,
+    Owed,
+    Refused,
+    Deferred,
+    Infeasible,
+    Foreign,
+    NotRunning,
 }
 
 /// The families that the controller owns.
@@ -127,7 +126,7 @@ impl Metrics {
             hooks: family(r, "hooks", HOOKS, hooks),
             freezes: register(r, "freeze_duration_seconds", FREEZES, seconds()),
             growths: family(r, "guard_growths", GROWTHS, outcomes(&GROWTH_OUTCOMES)),
-            by_status: family(r, "pods", PODS, PodStatus::series("state")),
+            by_status: family(r, "pods", PODS, series::<PodStatus>("state")),
             by_decision: family(r, "pods_decided", DECIDED, decisions()),
             lint_findings: family(r, "lint_findings", LINT, findings()),
             counts: COUNTS.map(|(name, help)| register(r, name, help, Gauge::default())),
@@ -163,14 +162,14 @@ impl Metrics {
 
     /// Updates the gauges of the pods.
     pub(crate) fn show<'a>(&self, pods: impl Iterator<Item = &'a PodState>, now: jiff::Timestamp) {
-        reset(&self.by_status, PodStatus::series("state"));
+        reset(&self.by_status, series::<PodStatus>("state"));
         reset(&self.by_decision, decisions());
         reset(&self.lint_findings, findings());
         for count in &self.counts {
             count.set(0);
         }
         for state in pods {
-            let status = state.status(now).as_str();
+            let status = state.status(now).into();
             self.by_status.get_or_create(&[("state", status)]).inc();
             self.by_decision
                 .get_or_create(&decision_labels(state.decision.reason))

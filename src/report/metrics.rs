@@ -4,26 +4,29 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use strum::VariantArray;
 
 use super::Destination;
 use super::log::{LogStatus, Totals};
-use crate::observe::metrics::{Counters, Gauges, Labels, gauge, labels, register};
+use crate::observe::metrics::{Counters, Gauges, Labels, gauge, register};
 
-labels! {
-    /// The outcome of a report for one destination.
-    pub enum ReportOutcome {
-        Sent = "sent",
-        SentAgain = "sent_again",
-        Acknowledged = "acknowledged",
-        Withheld = "withheld",
-        Refused = "refused",
-    }
+/// The outcome of a report for one destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, strum::IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
+pub enum ReportOutcome {
+    Sent,
+    SentAgain,
+    Acknowledged,
+    Withheld,
+    Refused,
+}
 
-    /// The outcome of an attempt to reach a destination of reports.
-    pub enum LinkOutcome {
-        Established = "established",
-        Failed = "failed",
-    }
+/// The outcome of an attempt to reach a destination of reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, strum::IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
+pub enum LinkOutcome {
+    Established,
+    Failed,
 }
 
 /// The metrics of the log and of the deliveries.
@@ -61,28 +64,24 @@ impl ReportMetrics {
 
     /// Begins the series of a destination.
     pub fn selected(&self, destination: Destination) {
-        for outcome in ReportOutcome::ALL {
+        for outcome in ReportOutcome::VARIANTS {
             self.count(destination, *outcome, 0);
         }
-        for outcome in LinkOutcome::ALL {
-            drop(self.links.get_or_create(&outcome_of(destination, outcome.as_str())));
+        for outcome in LinkOutcome::VARIANTS {
+            drop(self.links.get_or_create(&outcome_of(destination, *outcome)));
         }
         drop(self.connected(destination));
     }
 
     /// Counts reports for a destination with this outcome.
     pub fn count(&self, destination: Destination, outcome: ReportOutcome, count: usize) {
-        let reports = self
-            .reports
-            .get_or_create_owned(&outcome_of(destination, outcome.as_str()));
+        let reports = self.reports.get_or_create_owned(&outcome_of(destination, outcome));
         reports.inc_by(u64::try_from(count).unwrap_or(u64::MAX));
     }
 
     /// Counts an attempt to reach the destination, and shows its outcome.
     pub fn link(&self, destination: Destination, outcome: LinkOutcome) {
-        self.links
-            .get_or_create(&outcome_of(destination, outcome.as_str()))
-            .inc();
+        self.links.get_or_create(&outcome_of(destination, outcome)).inc();
         self.connected(destination)
             .set((outcome == LinkOutcome::Established).into());
     }
@@ -99,6 +98,6 @@ impl ReportMetrics {
     }
 }
 
-fn outcome_of(destination: Destination, outcome: &'static str) -> Labels<2> {
-    [("destination", destination.as_str()), ("outcome", outcome)]
+fn outcome_of(destination: Destination, outcome: impl Into<&'static str>) -> Labels<2> {
+    [("destination", destination.as_str()), ("outcome", outcome.into())]
 }

@@ -6,30 +6,17 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
 use super::error::Problem;
-use crate::observe::metrics::{Counters, Histograms, labels, register, seconds};
+use crate::observe::metrics::{Counters, Histograms, register, seconds};
 
-labels! {
-    /// How one call to the container runtime ended.
-    pub(crate) enum CallOutcome {
-        Ok = "ok",
-        Refused = "refused",
-        NotFound = "not_found",
-        Timeout = "timeout",
-        Unavailable = "unavailable",
-        Unusable = "unusable",
-    }
-}
-
-impl CallOutcome {
-    const fn of(problem: Option<&Problem>) -> Self {
-        match problem {
-            None => Self::Ok,
-            Some(Problem::NoSocket | Problem::Unavailable(_)) => Self::Unavailable,
-            Some(Problem::Deadline { .. }) => Self::Timeout,
-            Some(Problem::NotFound) => Self::NotFound,
-            Some(Problem::Refused { .. }) => Self::Refused,
-            Some(Problem::Unimplemented | Problem::Unusable(_)) => Self::Unusable,
-        }
+/// How one call to the container runtime ended, as the value of a label.
+pub(crate) const fn outcome(problem: Option<&Problem>) -> &'static str {
+    match problem {
+        None => "ok",
+        Some(Problem::NoSocket | Problem::Unavailable(_)) => "unavailable",
+        Some(Problem::Deadline { .. }) => "timeout",
+        Some(Problem::NotFound) => "not_found",
+        Some(Problem::Refused { .. }) => "refused",
+        Some(Problem::Unimplemented | Problem::Unusable(_)) => "unusable",
     }
 }
 
@@ -61,8 +48,8 @@ impl RuntimeMetrics {
     /// Counts a call and the time until the answer. `call` is the method's name in its protocol, such as
     /// `UpdateContainerResources`; `problem` is why the call failed, if it did.
     pub fn called(&self, call: &'static str, took: Duration, problem: Option<&Problem>) {
-        let outcome = CallOutcome::of(problem).as_str();
-        self.calls.get_or_create(&[("call", call), ("outcome", outcome)]).inc();
+        let labels = [("call", call), ("outcome", outcome(problem))];
+        self.calls.get_or_create(&labels).inc();
         self.durations
             .get_or_create(&[("call", call)])
             .observe(took.as_secs_f64());

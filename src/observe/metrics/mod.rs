@@ -2,7 +2,7 @@
 //! configuration, and counts through methods of its own (`metrics` in `agent`, `kubernetes` and `report`). docs/metrics.md
 //! lists every family, and tests compare the list with the served families.
 //!
-//! The values of labels are known in advance (`labels!`), so the number of series is bounded. Only the families of kills
+//! The values of labels are known in advance, so the number of series is bounded. Only the families of kills
 //! and of workloads have external names in their labels, and they drop series again. Each scrape reads the metrics of the
 //! process from `/proc/self`.
 
@@ -21,6 +21,7 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::{Registry, Unit};
+use strum::VariantArray;
 use tokio::runtime::Handle;
 
 /// 50 µs to 60 s. A pass over one pod takes a fraction of a millisecond through files, and seconds when it waits for a
@@ -92,36 +93,10 @@ impl<M: EncodeMetric> EncodeMetric for Shown<M> {
     }
 }
 
-/// Declares enums of label values. docs/metrics.md gives the meaning of each value.
-macro_rules! labels {
-    ($($(#[$about:meta])* $vis:vis enum $name:ident { $($variant:ident = $text:literal,)* })*) => {$(
-        $(#[$about])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        $vis enum $name {
-            $(#[doc = concat!("`", $text, "` in docs/metrics.md.")] $variant,)*
-        }
-
-        impl $name {
-            /// All values of the label.
-            $vis const ALL: &[Self] = &[$(Self::$variant),*];
-
-            /// The series of a family with only this label.
-            #[allow(dead_code, reason = "not every label is the only one of its family")]
-            $vis fn series(label: &'static str) -> impl Iterator<Item = $crate::observe::metrics::Labels<1>> {
-                Self::ALL.iter().map(move |value| [(label, value.as_str())])
-            }
-
-            /// The value in the series.
-            $vis const fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $text,)*
-                }
-            }
-        }
-    )*};
+/// The series of a family whose only label has the values of an enumeration. docs/metrics.md gives the meaning of each value.
+pub fn series<E: VariantArray + Into<&'static str> + Copy>(label: &'static str) -> impl Iterator<Item = Labels<1>> {
+    E::VARIANTS.iter().map(move |value| [(label, (*value).into())])
 }
-
-pub(crate) use labels;
 
 /// A count as the value of a gauge.
 pub fn gauge(count: usize) -> i64 {

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use jiff::Timestamp;
 use prometheus_client::encoding::text::encode;
+use strum::VariantArray;
 
 use super::*;
 use crate::agent::oom::published::KillMetrics;
@@ -20,7 +21,7 @@ use crate::report::log::Totals;
 use crate::report::metrics::{LinkOutcome, ReportMetrics, ReportOutcome};
 use crate::report::testing::kill_of;
 use crate::report::{Destination, LogStatus};
-use crate::runtime::metrics::CallOutcome;
+use crate::runtime::metrics::outcome;
 use crate::runtime::{Problem, RuntimeMetrics};
 
 const NO_ANSWER: Problem = Problem::Deadline {
@@ -42,7 +43,7 @@ fn scrape() -> String {
         .inc();
     pods.counts[1].set(1);
     pods.by_status
-        .get_or_create(&[("state", PodStatus::InSync.as_str())])
+        .get_or_create(&[("state", PodStatus::InSync.into())])
         .set(250);
     pods.decisions
         .get_or_create(&decision_labels(Reason::OutOfBounds))
@@ -153,20 +154,36 @@ fn a_family_is_shown_from_the_start() {
     assert!(!text.contains("vscaled_runtime_calls_total"), "{text}");
 }
 
+fn values_of<E: VariantArray + Into<&'static str> + Copy>() -> Vec<&'static str> {
+    E::VARIANTS.iter().map(|value| (*value).into()).collect()
+}
+
 #[test]
 fn the_documentation_lists_every_value_of_a_label() {
     let documentation = include_str!("../../../docs/metrics.md");
+    let refused = Problem::Refused {
+        code: tonic::Code::Internal,
+        message: String::new(),
+    };
+    let calls = [
+        None,
+        Some(refused),
+        Some(Problem::NotFound),
+        Some(NO_ANSWER),
+        Some(Problem::NoSocket),
+        Some(Problem::Unimplemented),
+    ];
     let values = [
         stages(&Stages::default()).map(|(stage, _)| stage).to_vec(),
         PASS_OUTCOMES.to_vec(),
         SHRINK_OUTCOMES.to_vec(),
         STEP_OUTCOMES.to_vec(),
-        CallOutcome::ALL.iter().map(|value| value.as_str()).collect(),
-        PodStatus::ALL.iter().map(|value| value.as_str()).collect(),
+        calls.map(|problem| outcome(problem.as_ref())).to_vec(),
+        values_of::<PodStatus>(),
         PROBLEM_KINDS.to_vec(),
-        ReportOutcome::ALL.iter().map(|value| value.as_str()).collect(),
-        LinkOutcome::ALL.iter().map(|value| value.as_str()).collect(),
-        Destination::ALL.iter().map(|value| value.as_str()).collect(),
+        values_of::<ReportOutcome>(),
+        values_of::<LinkOutcome>(),
+        values_of::<Destination>(),
     ];
     for label in values {
         let list = format!("`{}`", label.join("`, `"));

@@ -1,6 +1,5 @@
 //! Rate limiters. Time is an argument.
 
-use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::time::{Duration, Instant};
@@ -11,8 +10,6 @@ use crate::share::FairShare;
 
 /// A keyed limiter with more keys than this removes the keys that have all their turns back.
 const SWEEP_ABOVE: usize = 256;
-/// The longest interval, so that times do not overflow.
-const LONGEST_INTERVAL: Duration = Duration::from_secs(1 << 32);
 
 /// A burst of turns, and one more turn after each interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +49,7 @@ impl RateLimiter {
 
     /// Uses a turn, even if none is left.
     pub fn use_turn(&mut self, now: Instant) {
-        self.full_at = self.full_at.max(now) + self.rate.every.min(LONGEST_INTERVAL);
+        self.full_at = self.full_at.max(now) + self.rate.every;
     }
 
     /// Uses a turn, if one is left.
@@ -85,10 +82,7 @@ impl<K: Eq + Hash> KeyedRateLimiter<K> {
     }
 
     /// Whether a turn of this key is left.
-    pub fn is_ready<Q: Eq + Hash + ?Sized>(&self, key: &Q, now: Instant) -> bool
-    where
-        K: Borrow<Q>,
-    {
+    pub fn is_ready(&self, key: &K, now: Instant) -> bool {
         let limiters = self.limiters.lock();
         limiters.get(key).is_none_or(|limiter| limiter.ready_at() <= now)
     }
@@ -134,7 +128,7 @@ impl<K: Ord + Clone> FairRateLimiter<K> {
     }
 
     fn return_turns(&mut self, now: Instant) {
-        let every = self.rate.every.clamp(Duration::from_nanos(1), LONGEST_INTERVAL);
+        let Rate { burst, every } = self.rate;
         while let Some(user) = self.turns.largest()
             && self.returned_at + every <= now
         {
@@ -146,7 +140,7 @@ impl<K: Ord + Clone> FairRateLimiter<K> {
         }
         if self.period_ends <= now {
             self.turns.end_period();
-            self.period_ends = now + every.saturating_mul(self.rate.burst.max(1)).min(LONGEST_INTERVAL);
+            self.period_ends = now + every * burst;
         }
     }
 }

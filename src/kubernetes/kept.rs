@@ -4,7 +4,6 @@
 //! keeps the annotations of one list ([`annotation`]), bounds labels and size, and checks the object. What the objects of one
 //! kind take together comes from one [`ObjectMemory`] for the node, which is fair among namespaces.
 
-use std::io::{self, Write};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -108,18 +107,7 @@ pub(super) fn shortened(complaint: String) -> String {
 
 /// The size of an object in bytes of JSON. An object that cannot be serialized counts as too large.
 fn size<T: Serialize>(object: &T) -> usize {
-    struct Count(usize);
-    impl Write for Count {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0 += bytes.len();
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-    let mut count = Count(0);
-    serde_json::to_writer(&mut count, object).map_or(usize::MAX, |()| count.0)
+    serde_json::to_vec(object).map_or(usize::MAX, |json| json.len())
 }
 
 /// The memory for the objects of one kind on this node, in bytes, shared fairly among namespaces. Half of it is divided in

@@ -52,9 +52,12 @@ impl Backoff {
 
     /// Pure: the pause after one more failure, with a fraction from 0 to 1 to scatter it.
     pub fn next_at(&mut self, asked_for: Option<Duration>, fraction: f64) -> Duration {
-        let pause = pause(self.first, self.longest, self.failures, asked_for, fraction);
+        let factor = 1_u32.checked_shl(self.failures).unwrap_or(u32::MAX);
+        let doubled = self.first.saturating_mul(factor).min(self.longest);
+        let pause = doubled.mul_f64(0.5 + fraction / 2.0);
         self.failures = self.failures.saturating_add(1);
-        pause
+        // The requested wait is the least; agents with the same requested wait are scattered above it.
+        asked_for.map_or(pause, |floor| floor.saturating_add(pause))
     }
 
     /// Starts over with the first pause, after a success.
@@ -94,14 +97,6 @@ pub fn place_in(window: Duration, node: &str, object: &str) -> Duration {
     window.mul_f64(part(hasher.finish()))
 }
 
-/// Pure: the pause after so many failures, with a fraction from 0 to 1 to scatter it.
-fn pause(first: Duration, longest: Duration, failures: u32, asked_for: Option<Duration>, fraction: f64) -> Duration {
-    let doubled = first.saturating_mul(1_u32.checked_shl(failures).unwrap_or(u32::MAX));
-    let pause = doubled.min(longest).mul_f64(0.5 + fraction / 2.0);
-    // The requested wait is the least; agents with the same requested wait are scattered above it.
-    asked_for.map_or(pause, |floor| floor.saturating_add(pause))
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -111,20 +106,26 @@ mod tests {
     const FIRST: Duration = Duration::from_secs(1);
     const LONGEST: Duration = Duration::from_secs(60);
 
+    /// The pause after so many failures.
+    fn pause(failures: u32, asked_for: Option<Duration>, fraction: f64) -> Duration {
+        let new = Backoff::new(FIRST, LONGEST);
+        Backoff { failures, ..new }.next_at(asked_for, fraction)
+    }
+
     proptest! {
         #[test]
         fn no_pause_is_shorter_than_asked_for_or_longer_than_allowed(
             failures in 0_u32..100, asked in proptest::option::of(0_u64..300), fraction in 0.0..=1.0
         ) {
             let asked = asked.map(Duration::from_secs);
-            let pause = pause(FIRST, LONGEST, failures, asked, fraction);
+            let pause = pause(failures, asked, fraction);
             prop_assert!(pause >= FIRST / 2 && pause >= asked.unwrap_or_default());
             prop_assert!(pause <= LONGEST + asked.unwrap_or_default());
         }
 
         #[test]
         fn pauses_grow(failures in 0_u32..100, fraction in 0.0..=1.0) {
-            let [now, next] = [failures, failures + 1].map(|failures| pause(FIRST, LONGEST, failures, None, fraction));
+            let [now, next] = [failures, failures + 1].map(|failures| pause(failures, None, fraction));
             prop_assert!(now <= next);
         }
 

@@ -9,13 +9,14 @@ use crate::model::objects::{
 use crate::sources::validate::check_vpa;
 
 macro_rules! followed {
-    ($($object:ty: $kinds:expr, $mebibytes:literal MiB $(, target $target:expr)?;)*) => {$(
+    ($($object:ty: $kinds:expr, $mebibytes:literal MiB $(, |$it:ident| $target:expr)?;)*) => {$(
         impl Object for $object {
             const KINDS: &'static [Kind] = $kinds;
             const MEMORY: u64 = $mebibytes << 20;
 
             $(fn target(&self) -> Option<&TargetRef> {
-                $target(self)
+                let $it = self;
+                $target
             })?
         }
     )*};
@@ -31,17 +32,9 @@ followed! {
     HorizontalPodAutoscaler: &[
         Kind::new("autoscaling", "v2", "horizontalpodautoscalers"),
         Kind::new("autoscaling", "v2beta2", "horizontalpodautoscalers"),
-    ], 4 MiB, target hpa_target;
+    ], 4 MiB, |hpa| Some(&hpa.spec.scale_target_ref);
     VerticalPodAutoscaler: &[Kind::new("autoscaling.k8s.io", "v1", "verticalpodautoscalers")], 8 MiB,
-        target vpa_target;
-}
-
-const fn hpa_target(hpa: &HorizontalPodAutoscaler) -> Option<&TargetRef> {
-    Some(&hpa.spec.scale_target_ref)
-}
-
-const fn vpa_target(vpa: &VerticalPodAutoscaler) -> Option<&TargetRef> {
-    vpa.spec.target_ref.as_ref()
+        |vpa| vpa.spec.target_ref.as_ref();
 }
 
 macro_rules! only_metadata {

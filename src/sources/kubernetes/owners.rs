@@ -4,6 +4,7 @@
 //! receive every change of every workload. The agent reads a workload again after a day, and when a pod names another UID.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter::successors;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -90,19 +91,19 @@ impl Owners {
         let mut local: BTreeMap<String, LocalWorkloads> = BTreeMap::new();
         for pod in pods.iter().filter(|pod| may_have_vpa(pod)) {
             let names = local.entry(pod.metadata.namespace.clone()).or_default();
-            let mut next = Some(&pod.metadata);
-            for _ in 0..MOST_LEVELS {
-                let Some((metadata, name)) = next.and_then(|from| Some((from, &from.controller()?.name))) else {
-                    break;
-                };
+            let levels = successors(Some(&pod.metadata), |below| self.known_controller(below));
+            for controller in levels.take(MOST_LEVELS).filter_map(ObjectMeta::controller) {
+                let name = &controller.name;
                 names.insert(name.clone());
                 names.extend(name.rsplit_once('-').map(|(above, _)| above.to_owned()));
-                let key = key_of_controller(metadata);
-                let known = key.and_then(|key| self.slots.get(&key)?.answer.as_ref()?.as_ref());
-                next = known.map(|owner| &owner.metadata);
             }
         }
         local
+    }
+
+    fn known_controller(&self, of: &ObjectMeta) -> Option<&ObjectMeta> {
+        let slot = self.slots.get(&key_of_controller(of)?)?;
+        Some(&slot.answer.as_ref()?.as_ref()?.metadata)
     }
 
     /// Stores an answer. After a failure, a backoff delays the next request.

@@ -136,6 +136,45 @@ impl Cri {
         self.call("ListContainers", None, self.deadlines.read, call, read).await
     }
 
+    /// The pods whose sandbox is ready, in one call. Includes pods whose containers are all down, between two crashes.
+    ///
+    /// Errors: the runtime is away, hangs, or answers nonsense.
+    pub async fn list_pods(&self) -> Result<Vec<PodId>, RuntimeError> {
+        let state = proto::PodSandboxState::SandboxReady.into();
+        let state = Some(proto::PodSandboxStateValue { state });
+        let filter = Some(proto::PodSandboxFilter { state });
+        let mut client = self.client.clone();
+        let call = client.list_pod_sandbox(proto::ListPodSandboxRequest { filter });
+        let read = |answer: proto::ListPodSandboxResponse| {
+            let sandboxes = answer.items.into_iter();
+            let of_pods = sandboxes.filter(|sandbox| answer::is_the_kubelets(&sandbox.labels));
+            of_pods.map(answer::pod).collect()
+        };
+        self.call("ListPodSandbox", None, self.deadlines.read, call, read).await
+    }
+
+    /// The running containers of pods, in one call however many there are. A container that the runtime cannot describe
+    /// does not hide the others.
+    ///
+    /// Errors: the runtime is away, hangs, or the list itself is unusable.
+    pub async fn list_containers(&self) -> Result<Listing, RuntimeError> {
+        let mut listing = Listing::default();
+        let running = self.running().await?.into_iter();
+        for entry in running.filter(|entry| answer::is_the_kubelets(&entry.labels)) {
+            let id = entry.id.clone();
+            match answer::listed(entry) {
+                Ok(container) => listing.containers.push(container),
+                Err(problem) => listing.unusable.push(self.error("ListContainers", Some(&id), problem)),
+            }
+        }
+        Ok(listing)
+    }
+
+    /// Follows the events of containers until the stream is dropped.
+    pub fn events(&self) -> EventStream {
+        EventStream::of(self.clone())
+    }
+
     async fn verbose_status<R>(
         &self,
         id: &str,
@@ -195,33 +234,6 @@ impl ContainerRuntime for Cri {
         })
     }
 
-    async fn list_pods(&self) -> Result<Vec<PodId>, RuntimeError> {
-        let state = proto::PodSandboxState::SandboxReady.into();
-        let state = Some(proto::PodSandboxStateValue { state });
-        let filter = Some(proto::PodSandboxFilter { state });
-        let mut client = self.client.clone();
-        let call = client.list_pod_sandbox(proto::ListPodSandboxRequest { filter });
-        let read = |answer: proto::ListPodSandboxResponse| {
-            let sandboxes = answer.items.into_iter();
-            let of_pods = sandboxes.filter(|sandbox| answer::is_the_kubelets(&sandbox.labels));
-            of_pods.map(answer::pod).collect()
-        };
-        self.call("ListPodSandbox", None, self.deadlines.read, call, read).await
-    }
-
-    async fn list_containers(&self) -> Result<Listing, RuntimeError> {
-        let mut listing = Listing::default();
-        let running = self.running().await?.into_iter();
-        for entry in running.filter(|entry| answer::is_the_kubelets(&entry.labels)) {
-            let id = entry.id.clone();
-            match answer::listed(entry) {
-                Ok(container) => listing.containers.push(container),
-                Err(problem) => listing.unusable.push(self.error("ListContainers", Some(&id), problem)),
-            }
-        }
-        Ok(listing)
-    }
-
     async fn stored(&self, id: &str) -> Result<Option<CriResources>, RuntimeError> {
         self.verbose_status(id, |answer| answer::stored(id, answer)).await
     }
@@ -267,10 +279,6 @@ impl ContainerRuntime for Cri {
         });
         self.call(METHOD, Some(id), self.deadlines.update, call, |_| Ok(()))
             .await
-    }
-
-    fn events(&self) -> EventStream {
-        EventStream::of(self.clone())
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! In come a socket ([`discover`]) and the fields of a container's stored spec that must change. Out come the node's runtime
 //! ([`RuntimeInfo`]), its running containers by name ([`ListedContainer`]), the stored spec of a container, and one stream of
-//! events ([`RuntimeEvent`]). The rest of the program needs only the trait [`ContainerRuntime`]; [`Cri`] is the real one.
+//! events ([`RuntimeEvent`]). Discovery uses [`Cri`], the client itself; passes need only the trait [`ContainerRuntime`].
 //!
 //! This module never starts, stops or removes a container, and never retries: callers know [`RuntimeError::is_retryable`] and
 //! own the backoff. It never sends a field that is not to change, and never huge pages, cpusets, unified keys or
@@ -31,24 +31,13 @@ pub use error::{Problem, RuntimeError};
 pub use events::{EventStream, RuntimeEvent};
 pub use metrics::RuntimeMetrics;
 
-/// The calls of the agent to a container runtime. Every call ends with an answer, an error or its deadline.
+/// The calls about one container, and about the runtime itself. Every call ends with an answer, an error or its deadline.
 #[tonic::async_trait]
 pub trait ContainerRuntime: Debug + Send + Sync {
     /// The runtime's name, version and cgroup driver.
     ///
     /// Errors: the runtime is away, hangs, or is not a CRI v1 runtime that the agent supports.
     async fn info(&self) -> Result<RuntimeInfo, RuntimeError>;
-
-    /// The pods whose sandbox is ready, in one call. Includes pods whose containers are all down, between two crashes.
-    ///
-    /// Errors: the runtime is away, hangs, or answers nonsense.
-    async fn list_pods(&self) -> Result<Vec<PodId>, RuntimeError>;
-
-    /// The running containers of pods, in one call however many there are. A container that the runtime cannot describe
-    /// does not hide the others.
-    ///
-    /// Errors: the runtime is away, hangs, or the list itself is unusable.
-    async fn list_containers(&self) -> Result<Listing, RuntimeError>;
 
     /// The stored spec of the container with this full id, running or not, in one call. A field is `None` where the
     /// stored spec leaves it out. The whole is `None` where the runtime does not show its spec: the values of its
@@ -88,9 +77,6 @@ pub trait ContainerRuntime: Debug + Send + Sync {
     ///
     /// Errors: as [`Self::stored`].
     async fn first_process(&self, id: &str) -> Result<Option<i32>, RuntimeError>;
-
-    /// Follows the events of containers until the stream is dropped.
-    fn events(&self) -> EventStream;
 }
 
 /// A command that ended by itself.

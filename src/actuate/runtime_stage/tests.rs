@@ -9,8 +9,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::cgroup::Hierarchy;
 use crate::model::CgroupPath;
-use crate::model::objects::PodId;
-use crate::runtime::{EventStream, Executed, Listing, Problem, RuntimeInfo};
+use crate::runtime::{Executed, Problem, RuntimeInfo};
 
 /// Takes the container's swap away with every update of memory, as CRI-O does, and writes the `memory.high` that it has
 /// stored, as containerd does.
@@ -40,14 +39,6 @@ impl SwapTaker {
 #[tonic::async_trait]
 impl ContainerRuntime for SwapTaker {
     async fn info(&self) -> Result<RuntimeInfo, RuntimeError> {
-        unreachable!()
-    }
-
-    async fn list_pods(&self) -> Result<Vec<PodId>, RuntimeError> {
-        unreachable!()
-    }
-
-    async fn list_containers(&self) -> Result<Listing, RuntimeError> {
         unreachable!()
     }
 
@@ -81,10 +72,6 @@ impl ContainerRuntime for SwapTaker {
     }
 
     async fn first_process(&self, _: &str) -> Result<Option<i32>, RuntimeError> {
-        unreachable!()
-    }
-
-    fn events(&self) -> EventStream {
         unreachable!()
     }
 }

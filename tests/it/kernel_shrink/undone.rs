@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use vscaled::actuate::{Job, Node, RuntimeLink, reconcile};
-use vscaled::model::objects::PodId;
 use vscaled::model::{
     Bytes, CgroupVersion, CpuQuota, CriResources, Driver, MemoryLimit, NodeTraits, Outcome, Setting, Target,
 };
-use vscaled::runtime::{ContainerRuntime, EventStream, Executed, Listing, Problem, RuntimeError, RuntimeInfo};
+use vscaled::runtime::{ContainerRuntime, Executed, Problem, RuntimeError, RuntimeInfo};
 
 use super::room::{job, node};
 use super::{ROOMY, roomy};
@@ -140,14 +139,6 @@ impl ContainerRuntime for Forgetful {
         Self::not_found()
     }
 
-    async fn list_pods(&self) -> Result<Vec<PodId>, RuntimeError> {
-        Ok(Vec::new())
-    }
-
-    async fn list_containers(&self) -> Result<Listing, RuntimeError> {
-        Ok(Listing::default())
-    }
-
     async fn stored(&self, _: &str) -> Result<Option<CriResources>, RuntimeError> {
         Ok(None)
     }
@@ -166,10 +157,6 @@ impl ContainerRuntime for Forgetful {
 
     async fn first_process(&self, _: &str) -> Result<Option<i32>, RuntimeError> {
         unreachable!()
-    }
-
-    fn events(&self) -> EventStream {
-        unreachable!("a pass follows nobody")
     }
 }
 

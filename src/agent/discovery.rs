@@ -369,13 +369,10 @@ fn drop_removed((hierarchy, _, scanned): &mut FoundPods) {
 
 /// Waits for an event, for ever where the runtime reports none. Cancel-safe.
 async fn next_event(runtime_events: &mut Option<EventStream>) -> RuntimeEvent {
-    if let Some(stream) = runtime_events {
-        if let Some(event) = stream.next().await {
-            return event;
-        }
-        *runtime_events = None;
+    match runtime_events {
+        Some(stream) => stream.next().await,
+        None => std::future::pending().await,
     }
-    std::future::pending().await
 }
 
 #[cfg(test)]

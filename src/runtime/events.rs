@@ -14,6 +14,7 @@
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
+use std::future::pending;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -81,7 +82,7 @@ impl EventStream {
         }
     }
 
-    /// A stream of the events that a test sends. The stream ends when the test drops the sender.
+    /// A stream of the events that a test sends.
     #[cfg(test)]
     pub(crate) fn fed_by_hand(buffer: usize) -> (Sender<RuntimeEvent>, Self) {
         let (sender, receiver) = broadcast::channel(buffer.max(1));
@@ -92,13 +93,13 @@ impl EventStream {
         (sender, stream)
     }
 
-    /// The next event. Cancel-safe: an event is either returned or still in the channel. A runtime's stream never ends, so
-    /// `None` comes in tests only.
-    pub async fn next(&mut self) -> Option<RuntimeEvent> {
+    /// The next event. Cancel-safe: an event is either returned or still in the channel.
+    pub async fn next(&mut self) -> RuntimeEvent {
         match self.receiver.recv().await {
-            Ok(event) => Some(event),
-            Err(RecvError::Lagged(_)) => Some(RuntimeEvent::Resync),
-            Err(RecvError::Closed) => None,
+            Ok(event) => event,
+            Err(RecvError::Lagged(_)) => RuntimeEvent::Resync,
+            // The task that sends never ends.
+            Err(RecvError::Closed) => pending().await,
         }
     }
 }
@@ -285,12 +286,10 @@ mod tests {
             sender.send(event(id)).unwrap();
         }
         for expected in [RuntimeEvent::Resync, event("c"), event("d")] {
-            assert_eq!(stream.next().await, Some(expected));
+            assert_eq!(stream.next().await, expected);
         }
         sender.send(event("e")).unwrap();
-        assert_eq!(stream.next().await, Some(event("e")));
-        drop(sender);
-        assert_eq!(stream.next().await, None);
+        assert_eq!(stream.next().await, event("e"));
     }
 
     fn ids(ids: &[&str]) -> BTreeSet<String> {

@@ -43,16 +43,12 @@ pub struct ManifestError {
 ///
 /// Errors: [`ManifestError`] for the first unusable document.
 pub fn parse_manifests(origin: &str, text: &str) -> Result<Manifests, ManifestError> {
-    parse_within(origin, text, None)
+    parse_within(origin, text, &ObjectMemory::new(u64::MAX))
 }
 
-/// As [`parse_manifests`]. With `memory`, objects of namespaces that have their share of it are left out. On errors, all memory
-/// is given back.
-pub(super) fn parse_within(
-    origin: &str,
-    text: &str,
-    memory: Option<&ObjectMemory>,
-) -> Result<Manifests, ManifestError> {
+/// As [`parse_manifests`]. Objects of namespaces that have their share of `memory` are left out. On errors, all memory is given
+/// back.
+pub(super) fn parse_within(origin: &str, text: &str, memory: &ObjectMemory) -> Result<Manifests, ManifestError> {
     let mut manifests = Manifests::default();
     let parsed = for_each_object(origin, text, |document, kind, object| {
         manifests.add(document, kind, object, memory)
@@ -67,10 +63,10 @@ pub(super) fn parse_within(
 }
 
 /// Gives back the memory of a text's objects.
-pub(super) fn give_back(memory: Option<&ObjectMemory>, held: &BTreeMap<String, usize>) {
-    let memory = memory.into_iter();
-    let all = memory.flat_map(|memory| held.iter().map(move |(namespace, bytes)| (memory, namespace, *bytes)));
-    all.for_each(|(memory, namespace, bytes)| memory.give_back(namespace, bytes));
+pub(super) fn give_back(memory: &ObjectMemory, held: &BTreeMap<String, usize>) {
+    for (namespace, bytes) in held {
+        memory.give_back(namespace, *bytes);
+    }
 }
 
 /// Calls `read` with every object of a text and its kind. Unfolds lists.
@@ -105,7 +101,7 @@ impl Manifests {
         document: &ManifestDocument<'_>,
         kind: &str,
         mut object: Value,
-        memory: Option<&ObjectMemory>,
+        memory: &ObjectMemory,
     ) -> Result<(), ManifestError> {
         let keep = &mut Keep {
             document,
@@ -149,7 +145,7 @@ impl Manifests {
 struct Keep<'a> {
     document: &'a ManifestDocument<'a>,
     described: String,
-    memory: Option<&'a ObjectMemory>,
+    memory: &'a ObjectMemory,
     held: &'a mut BTreeMap<String, usize>,
     left_out: &'a mut Option<(String, usize)>,
     warnings: &'a mut Vec<String>,
@@ -162,15 +158,13 @@ impl Keep<'_> {
         let refused = |why: String| self.document.unusable(&format!(" ({described}): {why}"));
         let (bytes, left_out) = reduce(&mut object).map_err(refused)?;
         self.warnings.extend(left_out.map(|what| refused(what).to_string()));
-        if let Some(memory) = self.memory {
-            let namespace = &object.metadata_mut().namespace;
-            let Ok(held) = memory.take(namespace, 0, bytes) else {
-                let (_, count) = self.left_out.get_or_insert_with(|| (described.clone(), 0));
-                *count += 1;
-                return Ok(None);
-            };
-            *self.held.entry(namespace.clone()).or_default() += held;
-        }
+        let namespace = &object.metadata_mut().namespace;
+        let Ok(held) = self.memory.take(namespace, 0, bytes) else {
+            let (_, count) = self.left_out.get_or_insert_with(|| (described.clone(), 0));
+            *count += 1;
+            return Ok(None);
+        };
+        *self.held.entry(namespace.clone()).or_default() += held;
         Ok(Some(object.into()))
     }
 }

@@ -75,7 +75,7 @@ impl Reader {
                     .filter_map(|name| self.files.remove(name))
                     .collect();
                 let mut freed = !gone.is_empty();
-                gone.iter().for_each(|file| give_back(Some(&self.memory), &file.held));
+                gone.iter().for_each(|file| give_back(&self.memory, &file.held));
                 // In this order, files that share the memory get the same parts of it each time.
                 let mut present: Vec<_> = names.difference(writing).collect();
                 present.sort_unstable();
@@ -133,7 +133,7 @@ impl Reader {
             return false;
         }
         file.hash = hash;
-        let memory = Some(&self.memory);
+        let memory = &self.memory;
         let parse = |text: String| parse_within(&name.to_string_lossy(), &text, memory).map_err(|error| error.message);
         match text.and_then(parse) {
             Ok(manifests) => {

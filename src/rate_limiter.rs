@@ -16,7 +16,6 @@ const SWEEP_ABOVE: usize = 256;
 pub struct Rate {
     /// The number of turns in a burst; 0 counts as 1.
     pub burst: u32,
-    /// The time until the next turn.
     pub every: Duration,
 }
 
@@ -36,7 +35,6 @@ pub struct RateLimiter {
 }
 
 impl RateLimiter {
-    /// A limiter with all its turns.
     pub const fn new(rate: Rate, now: Instant) -> Self {
         Self { rate, full_at: now }
     }
@@ -81,7 +79,6 @@ impl<K: Eq + Hash> KeyedRateLimiter<K> {
         Self { rate, limiters }
     }
 
-    /// Whether a turn of this key is left.
     pub fn is_ready(&self, key: &K, now: Instant) -> bool {
         let limiters = self.limiters.lock();
         limiters.get(key).is_none_or(|limiter| limiter.ready_at() <= now)
@@ -110,7 +107,6 @@ pub struct FairRateLimiter<K> {
 }
 
 impl<K: Ord + Clone> FairRateLimiter<K> {
-    /// A limiter with all its turns.
     pub fn new(rate: Rate, now: Instant) -> Self {
         let burst = u64::from(rate.burst.max(1));
         Self {

@@ -107,7 +107,6 @@ impl<K: Ord + Clone> Shares<K> {
         self.ordinary.take(user, 1, 1).map(|_| Class::Ordinary)
     }
 
-    /// Takes a slot back.
     fn give_back(&mut self, user: &K, class: Class) {
         match class {
             Class::Ordinary => self.ordinary.give_back(user, 1),

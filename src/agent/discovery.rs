@@ -52,7 +52,6 @@ const BUS_DEADLINE: Duration = Duration::from_secs(5);
 pub(super) struct DiscoveryLinks {
     pub(super) config: Config,
     pub(super) freezer: Arc<Freezer>,
-    /// The limits that the guard grew.
     pub(super) least_limits: Arc<LeastLimits>,
     pub(super) runtime_metrics: RuntimeMetrics,
     pub(super) view: watch::Receiver<Arc<NodeView>>,
@@ -86,7 +85,6 @@ pub(super) struct Discovery {
 /// The mounts, the root of all pods, and the pods that have cgroups.
 type FoundPods = (Hierarchy, Kubepods, Arc<Vec<PodEntry>>);
 
-/// The runtime with its name and version.
 #[derive(Debug)]
 struct KnownRuntime {
     cri: Arc<Cri>,
@@ -277,7 +275,6 @@ impl Discovery {
         }
     }
 
-    /// The node with all its parts.
     fn assemble_node(
         &self,
         (hierarchy, kubepods, scanned): FoundPods,

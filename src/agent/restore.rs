@@ -60,7 +60,6 @@ pub enum Restore {
     ApplyAndWatch,
 }
 
-/// The result of `vscaled restore`.
 #[derive(Debug, serde::Serialize)]
 pub struct Restoration {
     /// One for each pod on this node, including pods that are as their specs say.
@@ -130,7 +129,6 @@ struct Restorer {
     audit: Audit,
     /// The saved state of each pod, by UID.
     saved: BTreeMap<PodUid, SavedPod>,
-    /// The UIDs of the restored pods.
     restored: BTreeSet<PodUid>,
     results: Vec<proto::PodResult>,
 }

@@ -82,7 +82,6 @@ pub(super) async fn report(
     })
 }
 
-/// The row with the savings.
 fn worth(savings: &WorkloadSavings, row: proto::WorkloadWorth) -> proto::WorkloadWorth {
     proto::WorkloadWorth {
         pods: savings.pods,
@@ -96,7 +95,6 @@ fn worth(savings: &WorkloadSavings, row: proto::WorkloadWorth) -> proto::Workloa
     }
 }
 
-/// Adds the known numbers.
 fn add(sums: [&mut Option<f64>; 2], numbers: [Option<f64>; 2]) {
     for (sum, number) in sums.into_iter().zip(numbers) {
         *sum = [*sum, number].into_iter().flatten().reduce(std::ops::Add::add);

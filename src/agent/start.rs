@@ -56,14 +56,12 @@ const STALLED: Duration = Duration::from_secs(30);
 
 /// What many tasks need to reach the others.
 pub(super) struct Channels {
-    /// To the controller.
     pub(super) events: mpsc::Sender<Event>,
     /// Each change of a pod, for the tasks of the agent.
     pub(super) records: broadcast::Sender<Arc<ChangeRecord>>,
     /// The same for callers of the control socket.
     pub(super) changes: broadcast::Sender<Arc<proto::Change>>,
     pub(super) audit: Audit,
-    /// Ends every task.
     pub(super) stop: CancellationToken,
 }
 
@@ -231,7 +229,6 @@ fn start_guard(limit_files: &Arc<LimitFiles>, least_limits: Arc<LeastLimits>) ->
     }
 }
 
-/// Serves the control socket.
 fn answer_callers(
     config: &Config,
     arguments: &RunArguments,

@@ -21,7 +21,6 @@ use crate::model::objects::PodUid;
 use crate::reconcile::store::{Restored, StateFile};
 
 const FILE_NAME: &str = "vscaled.lock";
-/// The pause between two attempts.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
 
 /// The state directory of the one process that may write limits, with the state of an earlier process.

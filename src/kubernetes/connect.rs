@@ -24,7 +24,6 @@ use tower::{BoxError, ServiceBuilder};
 use super::client::{ApiClient, CALLS_AT_ONCE};
 use crate::kubernetes::metrics::ApiMetrics;
 
-/// The longest duration of a TCP connect.
 const CONNECT: Duration = Duration::from_secs(10);
 /// The interval of HTTP/2 pings and TCP keepalive.
 const PING: Duration = Duration::from_secs(10);
@@ -51,7 +50,6 @@ pub(super) struct Connection {
     make: Arc<Make>,
     /// The age before which the client is not made again.
     least_age: Duration,
-    /// The client and when it was made.
     client: Mutex<Option<(kube::Client, Instant)>>,
 }
 

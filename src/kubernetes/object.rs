@@ -39,7 +39,6 @@ pub(super) struct Named {
     pub(super) metadata: ObjectMeta,
 }
 
-/// The outcome of decoding an object.
 #[derive(Debug)]
 pub(super) struct Decoded<T> {
     /// Namespace and name.
@@ -52,7 +51,6 @@ pub(super) struct Decoded<T> {
 }
 
 impl<T: Object> Decoded<T> {
-    /// Decodes the JSON of an object.
     pub(super) fn parse(text: &str) -> Self {
         let mut object = match serde_json::from_str::<T>(text).or_else(|_| decode_leniently(text)) {
             Ok(object) => object,

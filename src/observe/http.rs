@@ -44,7 +44,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::health::Heartbeat;
 
-/// The most connections.
 const CONNECTIONS: usize = 16;
 /// The most bytes of a request's headers.
 const LARGEST_HEADERS: usize = 8 << 10;
@@ -110,11 +109,9 @@ pub fn serve(listener: TcpListener, exposed: Exposed, stop: CancellationToken) -
     })
 }
 
-/// A connection that is being served.
 struct Connection {
     task: AbortHandle,
     peer: IpAddr,
-    /// Whether its request has arrived.
     has_request: Arc<AtomicBool>,
 }
 

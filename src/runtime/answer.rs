@@ -61,7 +61,6 @@ pub(super) fn is_the_kubelets(labels: &HashMap<String, String>) -> bool {
     labels.contains_key(POD_UID)
 }
 
-/// One entry of the list.
 pub(super) fn listed(mut entry: proto::Container) -> Result<ListedContainer, Problem> {
     Ok(ListedContainer {
         name: label(&mut entry.labels, CONTAINER_NAME)?,

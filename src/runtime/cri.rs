@@ -33,7 +33,6 @@ const TIME_TO_KILL: Duration = Duration::from_secs(2);
 /// How long calls may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deadlines {
-    /// For calls that only read.
     pub read: Duration,
     /// For updates: the runtime runs its OCI runtime, and lowering memory may reclaim inside the call.
     pub update: Duration,

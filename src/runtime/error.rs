@@ -54,7 +54,6 @@ impl RuntimeError {
     }
 }
 
-/// Why a call did not succeed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     #[error("the socket does not exist: is the runtime running, and is its socket's directory mounted here?")]
@@ -66,13 +65,10 @@ pub enum Problem {
     /// The runtime accepted the connection and did not answer in time. An update may or may not have happened.
     #[error("no answer within {limit:?}; the runtime hangs or the node is overloaded (is the kubelet stuck as well?)")]
     Deadline { limit: Duration },
-    /// The runtime does not have this call.
     #[error("the runtime does not implement this call")]
     Unimplemented,
-    /// The runtime does not know the container.
     #[error("the runtime knows no such container; it may have been removed meanwhile")]
     NotFound,
-    /// The runtime answered with an error.
     #[error("the runtime refused ({code:?}): {message}")]
     Refused {
         /// gRPC's class of the error.

@@ -59,10 +59,7 @@ pub enum RuntimeEvent {
     /// is back, and when the consumer was too slow.
     Resync,
     /// The runtime is lost; no event arrives until the next [`Self::Resync`]. Sent once for each loss.
-    Lost {
-        /// The error of the last attempt.
-        why: String,
-    },
+    Lost { why: String },
 }
 
 /// The events of containers from now on. Dropping it ends the subscription.

@@ -16,7 +16,6 @@ use crate::kubernetes::{KeptObject, ObjectMemory, reduce, strip_nulls};
 use crate::model::objects::{HorizontalPodAutoscaler, LimitRange, Node, OwnerKind, ResourceQuota};
 use crate::model::unreadable;
 
-/// The objects of a text.
 #[derive(Debug, Default)]
 pub struct Manifests {
     /// The objects that the agent uses.
@@ -29,7 +28,6 @@ pub struct Manifests {
     pub(super) left_out: Option<(String, usize)>,
 }
 
-/// An unusable text.
 #[derive(Debug, thiserror::Error)]
 #[error("{origin}: {message}")]
 pub struct ManifestError {
@@ -205,7 +203,6 @@ impl ManifestDocument<'_> {
         })
     }
 
-    /// The warning about an unused object.
     fn ignored(&self, object: &Value) -> String {
         self.unusable(&format!(": {} ignored", describe(object))).to_string()
     }

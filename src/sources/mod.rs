@@ -29,24 +29,17 @@ use crate::model::objects::{
 pub struct NodeView {
     /// The pods that are bound to this node.
     pub pods: Vec<Arc<Pod>>,
-    /// The workloads that own these pods.
     pub owners: Vec<Shared<Owner>>,
-    /// The VerticalPodAutoscalers in their namespaces.
     pub vpas: Vec<Shared<VerticalPodAutoscaler>>,
-    /// The LimitRanges in their namespaces.
     pub limit_ranges: Vec<Shared<LimitRange>>,
-    /// The HorizontalPodAutoscalers in their namespaces.
     pub hpas: Vec<Shared<HorizontalPodAutoscaler>>,
-    /// The ResourceQuotas in their namespaces.
     pub quotas: Vec<Shared<ResourceQuota>>,
     /// The namespaces whose quotas are not known yet.
     pub awaited_quotas: BTreeSet<String>,
-    /// The Node object, if known.
     pub node: Option<Node>,
 }
 
 impl NodeView {
-    /// The kubelet's version in the Node object.
     pub fn kubelet_version(&self) -> Option<KubeletVersion> {
         self.node.as_ref()?.status.node_info.kubelet_version.parse().ok()
     }
@@ -74,10 +67,8 @@ impl NodeView {
     }
 }
 
-/// The state of a source.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SourceState {
-    /// The objects that matter on this node.
     pub view: NodeView,
     /// Unreadable, unusable or unfollowed input.
     pub problems: Vec<String>,

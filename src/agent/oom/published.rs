@@ -55,7 +55,6 @@ impl Published {
     }
 }
 
-/// Adds a kill to the latest ones.
 fn add(kills: &mut VecDeque<Arc<OomReport>>, kill: Arc<OomReport>) {
     if kills.len() == LATEST {
         let lost = oldest_of_most(kills.iter().map(Arc::as_ref));

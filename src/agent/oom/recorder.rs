@@ -36,7 +36,6 @@ pub(super) struct Recorder<S> {
     pub(super) problem: watch::Sender<Vec<String>>,
 }
 
-/// The content of the next commit.
 #[derive(Default)]
 struct Waiting {
     reports: Vec<Report>,

@@ -82,7 +82,6 @@ pub(super) fn start(
     (reporter, recovered)
 }
 
-/// The configured Events about kills.
 fn event_plans(config: &Config) -> Vec<(Destination, Box<dyn EventPlan>)> {
     let mut plans: Vec<(Destination, Box<dyn EventPlan>)> = Vec::new();
     if config.report.pod_events() {
@@ -98,7 +97,6 @@ fn event_plans(config: &Config) -> Vec<(Destination, Box<dyn EventPlan>)> {
     plans
 }
 
-/// The present problems of reporting.
 pub(super) fn problems(reporter: &Reporter) -> watch::Receiver<Vec<String>> {
     let mut status = reporter.status();
     let (sender, problems) = watch::channel(status.borrow().problems());

@@ -16,7 +16,6 @@ pub struct PodReference {
     /// The pod, by the UID it has at the API server.
     pub pod: PodId,
     pub container: Option<String>,
-    /// Whether the container is an init container.
     pub init: bool,
 }
 

@@ -27,16 +27,13 @@ pub struct NamedEvent {
     pub first: Timestamp,
     pub last: Timestamp,
     pub count: u64,
-    /// Annotations of the Event itself.
     pub annotations: Vec<(&'static str, String)>,
 }
 
-/// The object of an Event.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subject {
     /// A pod, or one of its containers. The Event lives in its namespace.
     Pod(PodReference),
-    /// The node of the agent.
     Node,
 }
 

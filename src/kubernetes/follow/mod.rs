@@ -41,9 +41,7 @@ pub struct Timing {
     pub silence: Duration,
     /// The longest silence of a watch without bookmarks: none come for kinds of which no object ever changed.
     pub long_silence: Duration,
-    /// The first pause after a failure.
     pub first_pause: Duration,
-    /// The longest pause after failures.
     pub longest_pause: Duration,
     /// The time from new room for objects that were left out to the next list.
     pub room: Duration,

@@ -16,7 +16,6 @@ use crate::share::LeftOut;
 /// The names of the workloads above local pods of a namespace, of whatever kind.
 pub type LocalWorkloads = BTreeSet<String>;
 
-/// The state of a followed list.
 #[derive(Debug)]
 pub struct Followed<T> {
     /// By namespace and name.
@@ -28,7 +27,6 @@ pub struct Followed<T> {
     local: LocalWorkloads,
     /// Whether an object that was left out may be about a workload that arrived since; the next list shows.
     has_new_workloads: bool,
-    /// The number of lists begun.
     lists: u64,
     /// Whether one list was complete.
     pub known: bool,
@@ -38,7 +36,6 @@ pub struct Followed<T> {
     pub refused: bool,
 }
 
-/// The state of one object.
 #[derive(Debug)]
 struct ObjectState<T> {
     object: Option<Arc<T>>,
@@ -63,7 +60,6 @@ struct LeftOutObjects {
     why: LeftOut,
 }
 
-/// A line of a watch.
 #[derive(Debug, Deserialize)]
 struct WatchLine<'a> {
     #[serde(rename = "type")]

@@ -39,7 +39,6 @@ pub(super) struct Task<T> {
     pub(super) shared: Arc<SharedList<T>>,
 }
 
-/// A watch that has begun.
 type BegunWatch = (Call, ObjectStream);
 
 /// What became of a list, or of the initial list of a watch.

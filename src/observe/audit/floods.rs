@@ -17,14 +17,12 @@ const RATE: Rate = Rate::new(1000, Duration::from_secs(1));
 /// The most topics in memory. Beyond, the counts are written at once.
 const MOST_TOPICS: usize = 1024;
 
-/// Who causes an event.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum User {
     Namespace(String),
     Caller(u32),
 }
 
-/// Events that are counted together.
 #[derive(Debug, PartialEq, Eq, Hash)]
 enum Topic {
     Changes(String),
@@ -37,7 +35,6 @@ enum Topic {
     },
 }
 
-/// The topics of a period.
 #[derive(Debug)]
 pub(super) struct Floods {
     since: Timestamp,

@@ -15,16 +15,13 @@ pub struct Actor<'a> {
     /// `vpa`; `operator`; `guard`, for temporary limits and their end; or `agent`, which keeps
     /// or reverts an earlier change.
     pub kind: &'static str,
-    /// The name of the VPA.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<&'a str>,
     /// The version of the VPA; empty if its source has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resource_version: Option<&'a str>,
-    /// The user id of the operator.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
-    /// The process id of the operator.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pid: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -35,7 +35,6 @@ use crate::oom::OomReport;
 
 pub use line::Actor;
 
-/// The capacity of the queue of events.
 const WAITING: usize = 2048;
 /// The most events in one write.
 const AT_ONCE: usize = 256;
@@ -70,13 +69,9 @@ impl AuditOptions {
 /// A refused caller or a refused request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// The time of the refusal.
     pub time: Timestamp,
-    /// The user id of the caller.
     pub uid: u32,
-    /// The process id of the caller.
     pub pid: i32,
-    /// The call that was refused.
     pub call: &'static str,
     /// The pod of the request, if the caller may name pods.
     pub pod: Option<String>,
@@ -122,7 +117,6 @@ impl Audit {
         (audit, tokio::task::spawn_blocking(move || writer.run(&waiting)))
     }
 
-    /// Records a finished pass.
     pub fn change(&self, record: &Arc<ChangeRecord>) {
         self.enqueue(|| AuditEvent::Change(Arc::clone(record)));
     }

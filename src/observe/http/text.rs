@@ -31,7 +31,6 @@ fn weight(header: &str, kind: &str) -> f32 {
     weights.fold(0.0, f32::max)
 }
 
-/// A text in the format of gzip.
 pub(super) fn gzip(text: &[u8]) -> io::Result<Vec<u8>> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(text)?;

@@ -72,7 +72,6 @@ impl DirectorySource {
         (source, receiver)
     }
 
-    /// Follows the directory until `stop`.
     pub async fn run(mut self, stop: CancellationToken) {
         loop {
             self.read_until_settled().await;

@@ -72,7 +72,6 @@ impl Notifier {
         self.watched = descriptor.ok();
     }
 
-    /// Whether the directory is watched.
     pub(super) fn is_armed(&self) -> bool {
         self.watched.is_some()
     }

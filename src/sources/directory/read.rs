@@ -28,7 +28,6 @@ const UNNAMED: &str = "this-node";
 /// The directory or a file, and its problem, with document and field where there is one.
 pub(super) type FileProblem = (PathBuf, String);
 
-/// The latest state of the directory.
 #[derive(Debug)]
 pub(super) struct Reader {
     directory: PathBuf,
@@ -42,13 +41,11 @@ pub(super) struct Reader {
 struct Manifest {
     /// The hash of the latest text, or of the reason why there is none. The text itself would double the memory.
     hash: Option<u64>,
-    /// The last content that could be parsed.
     usable: NodeView,
     /// The memory that the content takes, in bytes, by namespace.
     held: BTreeMap<String, usize>,
     /// Whether objects were left out of the content.
     is_partial: bool,
-    /// The problem with the latest text.
     problem: Option<String>,
 }
 

@@ -64,7 +64,6 @@ pub struct KubernetesSource {
     first_pods: Option<FirstPods>,
     changed: Arc<Notify>,
     requests: Slots<String>,
-    /// Requested workloads and the answers.
     answers: JoinSet<(OwnerKey, Result<Option<Owner>, ApiError>)>,
     sender: watch::Sender<Arc<SourceState>>,
 }
@@ -138,7 +137,6 @@ impl KubernetesSource {
         self.pods.latest()
     }
 
-    /// Follows the cluster until `stop`.
     pub async fn run(mut self, stop: CancellationToken) {
         loop {
             self.update_view();

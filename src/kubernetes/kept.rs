@@ -147,10 +147,7 @@ impl ObjectMemory {
     /// Whether a namespace could take the memory for one more object.
     pub(super) fn has_room(&self, namespace: &str, json: usize) -> bool {
         let taken = self.take(namespace, 0, json);
-        taken.is_ok_and(|taken| {
-            self.give_back(namespace, taken);
-            true
-        })
+        taken.map(|taken| self.give_back(namespace, taken)).is_ok()
     }
 
     /// Forgets what namespaces asked for and did not get some time ago.

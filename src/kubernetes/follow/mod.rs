@@ -28,7 +28,6 @@ use super::object::Object;
 use crate::pace::Backoff;
 use task::Task;
 
-pub use crate::proto::kubelet as kubelet_proto;
 pub use kubelet::follow_kubelet;
 pub use state::{Followed, LocalWorkloads};
 

@@ -145,9 +145,7 @@ impl<T: Object> Followed<T> {
     /// Replaces the workloads above local pods. Objects about them come before others.
     pub(super) fn set_local(&mut self, local: &LocalWorkloads) {
         self.has_new_workloads |= !self.left_out.is_empty() && !local.is_subset(&self.local);
-        if self.local != *local {
-            self.local.clone_from(local);
-        }
+        self.local.clone_from(local);
     }
 
     /// Whether another list may find room for objects that were left out.

@@ -14,8 +14,8 @@ use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
-use vscaled::kubernetes::kubelet_proto::pods_server::{Pods, PodsServer};
-use vscaled::kubernetes::kubelet_proto::{EventType, WatchPodsEvent, WatchPodsRequest, core};
+use vscaled::proto::kubelet::pods_server::{Pods, PodsServer};
+use vscaled::proto::kubelet::{EventType, WatchPodsEvent, WatchPodsRequest, core};
 
 use super::{ApiModel, Shared};
 

@@ -16,7 +16,8 @@ pub struct ApiError {
 }
 
 impl ApiError {
-    pub(super) fn of(call: &Call, problem: Problem) -> Self {
+    /// The failure of this call.
+    pub fn of(call: &Call, problem: Problem) -> Self {
         Self {
             call: call.to_string(),
             problem,

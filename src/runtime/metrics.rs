@@ -30,18 +30,12 @@ pub struct RuntimeMetrics {
 impl RuntimeMetrics {
     /// Registers the families, which have no series at first.
     pub fn register(registry: &mut Registry) -> Self {
-        let (calls, durations) = (
-            "Calls to the container runtime",
-            "Time until the container runtime answered, or was given up",
-        );
+        let calls = "Calls to the container runtime";
+        let durations = "Time until the container runtime answered, or was given up";
+        let timed: Histograms<1> = Family::new_with_constructor(seconds);
         Self {
             calls: register(registry, "runtime_calls", calls, Family::default()),
-            durations: register(
-                registry,
-                "runtime_call_duration_seconds",
-                durations,
-                Family::new_with_constructor(seconds),
-            ),
+            durations: register(registry, "runtime_call_duration_seconds", durations, timed),
         }
     }
 

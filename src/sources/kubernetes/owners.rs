@@ -195,10 +195,7 @@ pub(super) async fn fetch(client: &ApiClient, key: &OwnerKey) -> Result<Option<O
 fn owner(call: &Call, key: &OwnerKey, mut value: Value) -> Result<Option<Owner>, ApiError> {
     strip_nulls(&mut value);
     workload::in_one_notation(key.kind, &mut value);
-    let unreadable = |why: String| ApiError {
-        call: call.to_string(),
-        problem: Problem::Unreadable(why),
-    };
+    let unreadable = |why: String| ApiError::of(call, Problem::Unreadable(why));
     let workload: Workload = serde_path_to_error::deserialize(value).map_err(|error| unreadable(error.to_string()))?;
     let mut owner = workload.into_owner(key.kind);
     let (size, _) = reduce(&mut owner).map_err(unreadable)?;

@@ -70,25 +70,20 @@ impl<K: Ord + Clone> Slots<K> {
 
     /// Waits for a slot for a user. Cancel-safe.
     pub async fn wait(&self, user: &K, class: Class) -> Slot<K> {
-        let taken = {
+        let returned = {
             let mut shares = self.0.lock();
-            match shares.take(user, class) {
-                Ok(class) => Ok(class),
-                Err(_) => {
-                    let (slot, returned) = oneshot::channel();
-                    let user = user.clone();
-                    shares.waiting.push_back(Waiting { user, class, slot });
-                    Err(returned)
-                }
+            if let Ok(class) = shares.take(user, class) {
+                return self.slot(user.clone(), class);
             }
+            let (slot, returned) = oneshot::channel();
+            let user = user.clone();
+            shares.waiting.push_back(Waiting { user, class, slot });
+            returned
         };
-        match taken {
-            Ok(class) => self.slot(user.clone(), class),
+        match returned.await {
+            Ok(slot) => slot,
             // The sender is in these slots.
-            Err(returned) => match returned.await {
-                Ok(slot) => slot,
-                Err(_) => std::future::pending().await,
-            },
+            Err(_) => std::future::pending().await,
         }
     }
 

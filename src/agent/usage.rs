@@ -80,15 +80,14 @@ fn read_pod(node: &Node, live: &LivePod, pod: &mut proto::Pod) -> Result<(), Cgr
 
 fn usage(node: &Node, cgroup: &Cgroup) -> Result<proto::Usage, CgroupError> {
     let (limits, used) = (cgroup.read_all()?, cgroup.usage(&node.hierarchy)?);
-    let cpu = limits.cpu_max().and_then(|max| match max.quota {
+    let bounded = limits.cpu_max().and_then(|max| match max.quota {
         CpuQuota::Max => None,
-        CpuQuota::Micros(quota) => Some(MilliCpu::new(quota.saturating_mul(1000) / max.period_us.max(1))),
+        CpuQuota::Micros(quota) => Some((quota, max.period_us)),
     });
-    let burst = limits.cpu_max().and_then(|max| match max.quota {
-        CpuQuota::Max => None,
-        CpuQuota::Micros(quota) => {
-            u32::try_from((limits.burst()?.burst_us()?).saturating_mul(100).div_ceil(quota.max(1))).ok()
-        }
+    let cpu = bounded.map(|(quota, period_us)| MilliCpu::new(quota.saturating_mul(1000) / period_us.max(1)));
+    let burst = bounded.and_then(|(quota, _)| {
+        let percent = limits.burst()?.burst_us()?.saturating_mul(100).div_ceil(quota.max(1));
+        u32::try_from(percent).ok()
     });
     Ok(proto::Usage {
         burst_percent: burst,

@@ -39,17 +39,12 @@ pub(super) async fn report(
         true => Default::default(),
         false => usage::read_twice(&states, quiet, node.as_ref()).await?,
     };
-    let readings = before
-        .into_iter()
-        .zip(after)
-        .map(|(before, after)| Some([before, after]));
+    let mut readings = before.into_iter().zip(after);
     // The parts of the workloads' rows that the savings do not have.
     let mut news = BTreeMap::<WorkloadKey, proto::WorkloadWorth>::new();
-    let all = read
-        .into_iter()
-        .zip(readings)
-        .chain(others.into_iter().map(|given| (given, None)));
-    for (given, readings) in all {
+    for given in read.into_iter().chain(others) {
+        // The pods that were read come first.
+        let readings = readings.next().map(|(before, after)| [before, after]);
         let remarks = remarks(given, kills, readings.as_ref());
         let throttled = readings.map_or([None; 2], |[_, pod]| throttled(&given.state, &pod));
         if remarks.is_empty() && throttled == [None; 2] {

@@ -333,12 +333,12 @@ impl DesiredState {
         }
     }
 
-    /// Clears the recommendation when its VPA no longer has it.
-    pub(crate) fn end_recommendation(&mut self) {
-        let in_force = self.recommended.take().and_then(|recommended| recommended.in_force());
-        if let (Some(in_force), Some(origin)) = (in_force, &mut self.origin) {
-            *origin = in_force.targets;
-        }
+    /// Clears the recommendation when its VPA no longer has it, and returns the cleared one. A refused override, whose request the
+    /// API server may have carried out, leaves the pod's own amounts: the way back to them begins.
+    pub(crate) fn end_recommendation(&mut self) -> Option<Recommended> {
+        let ended = self.recommended.take()?;
+        self.returning |= !self.has_amounts() && self.origin.is_some();
+        Some(ended)
     }
 
     /// Takes over the amounts `edits` that another client has set in the `spec`, wherever amounts of the pod are kept.

@@ -14,7 +14,7 @@ use crate::plan::hook::Hook;
 use crate::plan::lift_kept;
 use crate::reconcile::desired::{DesiredState, Recommended, TemporaryLimit};
 use crate::reconcile::savings::requests;
-use crate::resize::Resize;
+use crate::resize::{Accepted, Resize};
 
 impl PodState {
     /// Replaces the pod's object, and makes a pass due when the kubelet has answered in it.
@@ -222,15 +222,28 @@ impl PodState {
         }
     }
 
-    /// Ends the recommendation. The pod's own amounts then have the recommendation's, except those that the kubelet has not allocated.
+    /// Ends the recommendation. The amounts in force become the pod's own once the kubelet has allocated all of them. Otherwise the pod's
+    /// own amounts stay those from before the recommendation.
     fn end_recommendation(&mut self) {
-        let had_one = self.desired.recommended.is_some();
-        if let (true, Some(own)) = (had_one && self.desired.returning, &self.desired.origin) {
-            self.resize.returns_to(own);
+        let Some(ended) = self.desired.end_recommendation() else {
+            return;
+        };
+        let Some(origin) = &mut self.desired.origin else {
+            return;
+        };
+        if self.desired.returning {
+            self.resize.returns_to(origin);
         }
-        self.desired.end_recommendation();
-        if let (true, Some(origin), Some(accepted)) = (had_one, &mut self.desired.origin, self.resize.accepted()) {
-            *origin = accepted.without_requests(&self.pod, std::mem::take(origin));
+        let in_force = ended.in_force();
+        let own = in_force.map_or_else(|| origin.clone(), |in_force| in_force.targets);
+        let is_open = |accepted: &&Accepted| !accepted.without_requests(&self.pod, own.clone()).same(&own);
+        match self.resize.accepted().filter(is_open) {
+            None => *origin = own,
+            // The override or the temporary limit came after the request.
+            Some(accepted) if origin.same(&own) => {
+                *origin = accepted.without_requests(&self.pod, accepted.targets.clone());
+            }
+            Some(_) => {}
         }
     }
 

@@ -379,6 +379,11 @@ impl World {
         });
     }
 
+    fn lose_vpa(&mut self) {
+        (self.recommended, self.undecided) = (None, false);
+        self.decide(Reason::NoVpa, self.state.pod.requirements());
+    }
+
     fn request(&mut self, request: OperatorRequest) {
         self.requests += 1;
         self.apply(PodInput::Requested {

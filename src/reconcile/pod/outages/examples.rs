@@ -180,9 +180,7 @@ fn deferred(mut world: World, mib: [u64; 2]) -> World {
 
 /// The VPA goes, and everything has its turn.
 fn goes(world: &mut World) {
-    world.recommended = None;
-    let amounts = world.state.pod.requirements();
-    world.decide(Reason::NoVpa, amounts);
+    world.lose_vpa();
     world.passes(true);
     world.recover();
     world.happen(&Happening::MayLower);
@@ -221,6 +219,48 @@ fn a_vpa_that_goes_leaves_no_temporary_limit() {
         let case = (is_later, is_seen, away);
         assert_eq!([spec, world.kernel[0]], [180; 2], "{case:?}: {:?}", world.state);
     }
+}
+
+/// The API server has carried out an override that the operator was refused. The VPA goes while the agent requests to take it back.
+#[test]
+fn a_vpa_that_goes_leaves_no_refused_override() {
+    let mut world = World::new(false);
+    world.happen(&Happening::Recommends { mib: [90, 64] });
+    world.passes(true);
+    world.hear();
+    world.happen(&Happening::Fails {
+        carries_out: true,
+        silent: false,
+    });
+    world.happen(&Happening::Sets { mib: 200 });
+    world.passes(true);
+    world.happen(&Happening::KubeletSettles);
+    world.happen(&Happening::WatchBrings);
+    assert_eq!(limit(&world.state.pod.requirements()), 200);
+    assert!(world.start_pass(true));
+    world.lose_vpa();
+    world.run();
+    goes(&mut world);
+    let spec = limit(&world.server.requirements());
+    assert_eq!([spec, world.kernel[0]], [180; 2], "{:?}", world.state);
+}
+
+/// The kubelet has not answered the request of a recommendation that came beside an override, and the override is being released.
+#[test]
+fn a_vpa_that_goes_leaves_no_partial_request() {
+    let mut world = World::new(false);
+    world.happen(&Happening::Sets { mib: 200 });
+    world.passes(true);
+    world.hear();
+    world.happen(&Happening::Recommends { mib: [90, 64] });
+    world.passes(true);
+    world.happen(&Happening::Releases);
+    assert!(world.start_pass(true));
+    world.lose_vpa();
+    world.run();
+    goes(&mut world);
+    let own = World::new(false).server.requirements();
+    assert_eq!(world.server.requirements(), own, "{:?}", world.state);
 }
 
 #[test]

@@ -185,7 +185,7 @@ impl Resize {
     }
 
     /// The spec that the API server has, as far as this agent knows.
-    fn spec(&self, pod: &Pod) -> PodAmounts {
+    pub fn spec(&self, pod: &Pod) -> PodAmounts {
         let accepted = self.accepted.as_ref();
         accepted.map_or_else(|| pod.requirements(), |accepted| accepted.spec(pod))
     }

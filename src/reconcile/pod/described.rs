@@ -156,10 +156,25 @@ impl PodState {
     pub(super) fn withdraw(&mut self, now: Now) {
         let is_over = !self.desired.has_amounts() && self.live.is_some() && self.work.running.is_none();
         if is_over && let Some(own) = self.resize.without_requests(&self.pod) {
-            self.desired.origin = Some(own);
-            self.desired.returning = true;
-            self.restart(Cause::Withdrawn, now);
+            self.return_to(own, Cause::Withdrawn, now);
         }
+    }
+
+    fn return_to(&mut self, own: PodAmounts, cause: Cause, now: Now) {
+        self.desired.origin = Some(own);
+        self.desired.returning = true;
+        self.restart(cause, now);
+    }
+
+    /// Whether a pass that follows the recommendation runs, is due or is tried again: until it has ended well, the cgroups may have other
+    /// amounts than the spec.
+    fn is_being_followed(&self) -> bool {
+        if self.live.is_none() || !self.pod.resizes_in_place() {
+            return false;
+        }
+        let running = self.work.running.as_ref();
+        let is_due = self.work.pending.is_some() || self.work.retry_at.is_some();
+        running.is_some_and(|pass| pass.recommended.is_some()) || is_due && self.recommended_in_force().is_some()
     }
 
     /// The pod as the VPA's rules see it: its spec without overrides, temporary limits and kept limits
@@ -187,6 +202,7 @@ impl PodState {
     ) {
         let now = effects.now;
         let known = self.no_room.take();
+        let is_being_followed = self.is_being_followed();
         let before = self.desired.targets(&self.pod);
         let burst = std::mem::replace(&mut self.desired.burst, self.decision.burst);
         if self.desired.burst == Some(CpuBurst::ZERO) {
@@ -217,6 +233,9 @@ impl PodState {
                 self.work.request_pass_after(cause, delay, now.instant);
             }
         }
+        if is_being_followed && !self.desired.has_amounts() {
+            self.end_following(now);
+        }
         for TemporaryLimit { container, to, .. } in overtaken {
             effects.push(Effect::Log(LogLine::LimitRecommended { container, limit: to }));
         }
@@ -244,6 +263,16 @@ impl PodState {
                 *origin = accepted.without_requests(&self.pod, accepted.targets.clone());
             }
             Some(_) => {}
+        }
+    }
+
+    /// Makes a pass due that gives the cgroups what the spec has without requests that the kubelet has not allocated, in place of the pass
+    /// that followed the recommendation.
+    fn end_following(&mut self, now: Now) {
+        self.work.pending = None;
+        match self.resize.without_requests(&self.pod) {
+            Some(own) => self.return_to(own, Cause::Withdrawn, now),
+            None => self.return_to(self.resize.spec(&self.pod), Cause::Sweep, now),
         }
     }
 

@@ -263,6 +263,53 @@ fn a_vpa_that_goes_leaves_no_partial_request() {
     assert_eq!(world.server.requirements(), own, "{:?}", world.state);
 }
 
+/// The kubelet has carried out a request without an answer. The pass then writes what was granted before, and the VPA has gone meanwhile.
+#[test]
+fn a_pass_that_outlasts_its_vpa_is_compared() {
+    for killed in [false, true] {
+        let mut world = World::new(false);
+        world.happen(&Happening::Recommends { mib: [90, 64] });
+        assert!(world.start_pass(true));
+        world.answer(Answer::Fails {
+            carries_out: true,
+            silent: true,
+        });
+        world.happen(&Happening::KubeletSettles);
+        world.happen(&Happening::WatchBrings);
+        world.lose_vpa();
+        if killed {
+            let writes = world.running.as_mut().and_then(|pass| pass.writes.take());
+            world.write(writes.unwrap());
+            world.happen(&Happening::AgentIsKilled);
+        } else {
+            world.end_running(None, None);
+        }
+        assert_eq!(world.kernel[0], AT_FIRST);
+        goes(&mut world);
+        let spec = limit(&world.server.requirements());
+        assert_eq!([spec, world.kernel[0]], [180; 2], "{killed}: {:?}", world.state);
+    }
+}
+
+/// The kernel has what was granted before a request without an answer, which the kubelet has carried out. The pass that is due has not begun.
+#[test]
+fn a_pass_that_is_due_outlasts_its_vpa() {
+    let mut world = World::new(false);
+    world.happen(&Happening::Recommends { mib: [90, 64] });
+    assert!(world.start_pass(true));
+    world.answer(Answer::Fails {
+        carries_out: true,
+        silent: true,
+    });
+    world.happen(&Happening::KubeletSettles);
+    world.end_running(None, None);
+    world.happen(&Happening::WatchBrings);
+    assert_eq!(world.kernel[0], AT_FIRST);
+    goes(&mut world);
+    let spec = limit(&world.server.requirements());
+    assert_eq!([spec, world.kernel[0]], [180; 2], "{:?}", world.state);
+}
+
 #[test]
 fn a_denial_ends_no_limit_that_was_given_later() {
     let mut world = World::new(false);

@@ -157,6 +157,8 @@ struct World {
     /// What the VPA recommends, and whether the agent that follows a killed one has to decide so again.
     recommended: Option<[u64; 2]>,
     undecided: bool,
+    /// Whether the VPA has gone.
+    gone: bool,
 }
 
 fn limit(targets: &PodAmounts) -> u64 {
@@ -213,6 +215,7 @@ impl World {
             growing: false,
             recommended: None,
             undecided: false,
+            gone: false,
         };
         world.locate(None, None);
         world
@@ -380,7 +383,7 @@ impl World {
     }
 
     fn lose_vpa(&mut self) {
-        (self.recommended, self.undecided) = (None, false);
+        (self.recommended, self.undecided, self.gone) = (None, false, true);
         self.decide(Reason::NoVpa, self.state.pod.requirements());
     }
 

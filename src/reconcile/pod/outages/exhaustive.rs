@@ -1,12 +1,13 @@
 //! Every order of what can happen to the resize of a pod, up to a depth: a breadth-first search over the real [`PodState`].
 //!
 //! The acts are those of the API server (accepts, denies, fails with and without an answer, before and after it has carried out a
-//! request), the kubelet (settles, defers, fails), an operator, the VPA, the guard, an outage, time, and a kill of the agent between any two of
-//! them. States with the same future count once: absolute times do not matter, and generations only by their order. From each
-//! state the search then lets the world become quiet, one act after another, and the pod has to come to rest as it should.
+//! request), the kubelet (settles, defers, fails), an operator, the VPA (recommends, goes for good), the guard, an outage, time, and a
+//! kill of the agent between any two of them. States with the same future count once: absolute times do not matter, and generations only by
+//! their order. From each state the search then lets the world become quiet, one act after another, and the pod has to come to rest as it
+//! should.
 //!
-//! Five acts from each of the four [`starts`] lead to 45,000 states, and to 106,000 with those on the way to rest; six lead to 255,000 and 536,000.
-//! `VSCALED_SEARCH_DEPTH=6 cargo test --lib exhaustive` searches deeper.
+//! Five acts from each of the four [`starts`] lead to more than 45,000 states, and six to more than 255,000; with those on the way to rest
+//! there are more than twice as many. `VSCALED_SEARCH_DEPTH=6 cargo test --lib exhaustive` searches deeper.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeSet, HashSet};
@@ -40,6 +41,8 @@ enum Move {
     GoesAway,
     Returns,
     TimePasses,
+    /// The VPA goes, and does not come back.
+    VpaGoes,
     Happens(Happening),
 }
 
@@ -83,7 +86,10 @@ fn acts(world: &World) -> Vec<Move> {
             acts.extend([Move::KubeletDefers, Move::KubeletFails]);
         }
     }
-    for mib in RECOMMENDED {
+    if world.recommended.is_some() {
+        acts.push(Move::VpaGoes);
+    }
+    for mib in RECOMMENDED.into_iter().filter(|_| !world.gone) {
         if world.undecided || world.recommended != Some(mib) {
             acts.push(Happens(Happening::Recommends { mib }));
         }
@@ -165,6 +171,7 @@ impl World {
                 self.now.instant += Duration::from_secs(600);
                 self.apply(PodInput::TimePassed);
             }
+            Move::VpaGoes => self.lose_vpa(),
             Happens(Happening::AgentIsKilled) => self.take_kill(),
             Happens(happening) => {
                 if let Happening::Grows { container, mib } = happening {
@@ -276,15 +283,16 @@ impl World {
         if status != [0, 1].map(|number| Some(spec.containers[number].resources)) || self.kernel != limits {
             return Err(format!("spec {spec:?}, status {status:?}, kernel {:?}", self.kernel));
         }
-        let recommended = self.recommended.map_or([AT_FIRST; 2], |mib| mib.map(|mib| 2 * mib));
-        let app = self
-            .state
-            .desired
-            .overridden
-            .as_ref()
-            .map_or(recommended[0], |_| OPERATOR);
-        if limits != [app, recommended[1]] {
-            return Err(format!("limits of {limits:?} instead of {:?}", [app, recommended[1]]));
+        let is_overridden = self.state.desired.overridden.is_some();
+        let wanted = |[app, side]: [u64; 2]| [if is_overridden { OPERATOR } else { app }, side];
+        let recommends = |mib: [u64; 2]| mib.map(|mib| 2 * mib);
+        let mut wanted_ones = vec![wanted(self.recommended.map_or([AT_FIRST; 2], recommends))];
+        if self.gone {
+            // Each recommendation may have been in force.
+            wanted_ones.extend(RECOMMENDED.map(recommends).map(wanted));
+        }
+        if !wanted_ones.contains(&limits) {
+            return Err(format!("limits of {limits:?} instead of {wanted_ones:?}"));
         }
         Ok(())
     }
@@ -364,7 +372,8 @@ impl World {
         }
         let unanswered = self.unanswered.map(|of| of.map(order));
         key.add(&(self.kernel, self.away, self.denied, self.growing, unanswered));
-        key.add(&(self.recommended, self.undecided, self.promised));
+        let undecided = self.undecided && !self.gone;
+        key.add(&(self.recommended, undecided, self.gone, self.promised));
         key.0.finish()
     }
 }

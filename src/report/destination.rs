@@ -94,12 +94,6 @@ impl SharedWindow {
         self.shares.end_period();
         !take(&mut self.full).is_empty()
     }
-
-    /// Releases all reports.
-    pub(super) fn clear(&mut self) {
-        let all: Vec<u64> = self.held.keys().copied().collect();
-        self.release(&all);
-    }
 }
 
 /// A set of destinations.
@@ -129,7 +123,7 @@ mod tests {
         assert!(!takes_in(&mut window, "shop", 100), "it is in");
         assert!(window.release(&[100]), "there may be room for those left out");
         assert!(!takes_in(&mut window, "refused", 99), "others keep their part");
-        window.clear();
+        window.release(&(0..14).collect::<Vec<u64>>());
         assert!(takes_in(&mut window, "refused", 99));
     }
 

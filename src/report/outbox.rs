@@ -3,7 +3,8 @@
 //! In come records of changes, the reports of [`ReportQueue`]s and [`PodMetadata`]; out go Events, those about kills first. Events for
 //! people have one set of rates. [`events`](super::events) composes and plans them. A message about a change waits in memory and is
 //! counted where it becomes no Event. Reports of kills wait in the log: the outbox acknowledges them once the API server has their
-//! Event. What the API server refuses for now, or does not answer, waits by namespace and kind, and the link's state gives the reason.
+//! Event. Each namespace has one attempt at a time, and all take turns: a webhook that answers slowly keeps no other namespace waiting.
+//! What the API server refuses for now, or does not answer, waits by namespace and kind, and the link's state gives the reason.
 //! Where the API server will never take an Event of a kill on a pod (the pod's namespace is gone, or a quota is used up), the Event
 //! is about the node instead.
 
@@ -18,6 +19,7 @@ use std::time::{Duration, Instant};
 use std::{fmt, fs, io};
 
 use futures::future::{BoxFuture, FutureExt, select_all};
+use futures::stream::{FuturesUnordered, StreamExt as _};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::sync::broadcast::{self, error::RecvError};
@@ -25,7 +27,7 @@ use tokio::sync::broadcast::{self, error::RecvError};
 use self::retries::{FIRST_RETRY, LONGEST_RETRY, Retries};
 use crate::failpoint::failpoint;
 use crate::files::replace_atomically;
-use crate::kubernetes::events::{EventRates, NamedEvent, PodReference, Posted, Subject, post, raise};
+use crate::kubernetes::events::{EventRates, PodReference, Posted, Subject, post, raise};
 use crate::kubernetes::metrics::{EventMetrics, EventOutcome};
 use crate::kubernetes::{ApiClient, ApiError, Problem};
 use crate::model::ChangeRecord;
@@ -42,6 +44,9 @@ use crate::share::places_of_most;
 
 /// So many messages about changes may wait for the API server.
 const QUEUE: usize = 256;
+
+/// So many Events are on their way at once, one of each namespace at most. Resizes need calls, too.
+const AT_ONCE: usize = 4;
 
 /// How long one attempt may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -67,6 +72,28 @@ pub trait PodMetadata: fmt::Debug + Send + Sync {
     fn container_facts(&self, report: &Report) -> ContainerFacts;
 }
 
+/// An Event on its way to the API server.
+#[derive(Debug)]
+struct Outgoing {
+    /// Of whose reports it is; none if it is about changes.
+    destination: Option<Destination>,
+    planned: PlannedEvent,
+    /// [`ReportOutcome::SentAgain`] after a refusal.
+    outcome: ReportOutcome,
+}
+
+impl Outgoing {
+    fn namespace(&self) -> &str {
+        self.planned.event.subject.namespace()
+    }
+}
+
+/// What decides which Event is sent next.
+struct Turns {
+    rates: EventRates,
+    retries: Retries,
+}
+
 /// Sends the Events of a node.
 #[derive(Debug)]
 pub struct Outbox {
@@ -82,18 +109,29 @@ impl Outbox {
     /// Sends Events about changes and about the reports of the queues. Cancelling it is harmless: the next agent sends what is not
     /// acknowledged then, under the same names.
     pub async fn run(mut self, mut records: broadcast::Receiver<Arc<ChangeRecord>>) -> Infallible {
-        let mut rates = EventRates::new(Instant::now());
+        let (rates, retries) = (EventRates::new(Instant::now()), Retries::default());
+        let mut turns = Turns { rates, retries };
+        let (mut attempts, mut new_first) = (FuturesUnordered::new(), false);
         let mut first_view = self.metadata.wait_until_known();
-        let (mut is_known, mut away_until, mut sent_again) = (false, None::<Instant>, false);
+        let (mut is_known, mut away_until) = (false, None::<Instant>);
         let (health, mut pauses) = (self.client.health.clone(), Backoff::new(FIRST_RETRY, LONGEST_RETRY));
         loop {
-            away_until = away_until.filter(|_| health.away().is_some());
+            let is_away = health.away().is_some();
+            away_until = away_until.filter(|until| is_away && *until > Instant::now());
             for kills in self.kills.iter_mut().filter(|_| is_known) {
                 kills.take_in(self.metadata.as_ref()).await;
             }
-            let due = self.kills.iter().filter_map(KillEvents::ready_at);
-            let due = due.chain(self.changes.ready_at(&rates)).min();
-            let due = due.map(|due| away_until.map_or(due, |until| due.max(until)));
+            // In an outage one Event waits for the API server, and not one of each namespace.
+            let most = if is_away { 1 } else { AT_ONCE };
+            while away_until.is_none()
+                && attempts.len() < most
+                && let Some(outgoing) = self.begin(&mut turns, new_first).await
+            {
+                // The answers to Events that are sent again may take long.
+                new_first = outgoing.outcome == ReportOutcome::SentAgain;
+                attempts.push(attempt(self.client.clone(), self.node.clone(), outgoing));
+            }
+            let (has_room, due) = (attempts.len() < most, self.ready_at(&turns).max(away_until));
             let more = self.kills.iter_mut().map(|kills| kills.queue.more().boxed());
             let more = select_all(more.chain([pending().boxed()])).map(drop);
             // Cancel-safe, all of them: none has taken anything yet.
@@ -102,36 +140,84 @@ impl Outbox {
                 record = next_record(&mut records) => self.changes.add(&record, self.metadata.as_ref()),
                 () = &mut first_view, if !is_known => is_known = true,
                 () = more => {}
-                () = until(due) => {
-                    sent_again = self.send_next(&mut rates, sent_again).await;
-                    // In an outage one Event waits for the API server, and not one of each namespace.
+                Some((outgoing, answer)) = attempts.next() => {
+                    self.end(outgoing, answer, &mut turns).await;
                     match health.away() {
-                        Some(_) => away_until = Some(Instant::now() + pauses.next(None)),
+                        Some(_) => away_until = away_until.or_else(|| Some(Instant::now() + pauses.next(None))),
                         None => pauses.reset(),
                     }
                 }
-                () = health.returned(), if away_until.is_some() => {}
+                () = until(due), if has_room => {}
+                () = health.returned(), if is_away => {}
             }
         }
     }
 
-    /// Tries to send one Event. Those about kills go first: the rates may leave room for few. After an Event that was sent again, a
-    /// new one goes first: the answers to those may take long. Returns whether the Event was sent again.
-    async fn send_next(&mut self, rates: &mut EventRates, sent_again: bool) -> bool {
-        let (client, node, metadata) = (&self.client, &self.node, self.metadata.as_ref());
-        let rounds: &[bool] = if sent_again { &[true, false] } else { &[false] };
-        for new_only in rounds {
-            for kills in &mut self.kills {
-                if let Some((outcome, event)) = kills.next(rates, metadata, *new_only).await {
-                    kills.send(client, node, outcome, event, rates).await;
-                    return outcome == ReportOutcome::SentAgain;
-                }
-            }
-            if let Some(again) = self.changes.send_next(client, node, rates, *new_only).await {
-                return again;
+    fn ready_at(&self, turns: &Turns) -> Option<Instant> {
+        let others = [turns.retries.ready_at(&turns.rates), self.changes.ready_at(turns)];
+        let kills = self.kills.iter().map(|kills| kills.plan.ready_at());
+        kills.chain(others).flatten().min()
+    }
+
+    /// The next Event to send, whose namespace has no other attempt until [`Self::end`].
+    async fn begin(&mut self, turns: &mut Turns, new_first: bool) -> Option<Outgoing> {
+        let now = Instant::now();
+        for is_new in [new_first, !new_first] {
+            let next = match is_new {
+                true => self.next_new(turns, now).await,
+                false => turns.retries.take_due(&turns.rates, now),
+            };
+            if let Some(next) = next {
+                turns.rates.begin(next.namespace());
+                return Some(next);
             }
         }
-        false
+        None
+    }
+
+    /// The next new Event. Those about kills go first: the rates may leave room for few.
+    async fn next_new(&mut self, turns: &mut Turns, now: Instant) -> Option<Outgoing> {
+        for kills in &mut self.kills {
+            if let Some(new) = kills.next(&mut turns.rates, self.metadata.as_ref(), now).await
+                && let Some(new) = turns.retries.admit(new, &turns.rates, now)
+            {
+                return Some(new);
+            }
+        }
+        self.changes.next(turns, now)
+    }
+
+    /// Ends the attempt to send an Event. One that is refused for now is sent again.
+    async fn end(&mut self, outgoing: Outgoing, answer: Result<Posted, ApiError>, turns: &mut Turns) {
+        let (now, destination, namespace) = (Instant::now(), outgoing.destination, outgoing.namespace().to_owned());
+        let (event, outcome) = (&outgoing.planned.event.name, outgoing.outcome);
+        tracing::debug!(event, ?outcome, posted = ?answer.as_ref().ok(), "an Event was sent");
+        let mut kills = self.kills.iter_mut();
+        let kills = kills.find(|kills| Some(kills.queue.destination) == destination);
+        if let Some(KillEvents { queue, .. }) = &kills {
+            queue.count(outcome, outgoing.planned.reports.len());
+        }
+        if let Err(error) = &answer
+            && (error.problem.is_retryable() || kills.is_some() && !is_permanent(&error.problem))
+        {
+            let wait = turns.retries.failed(outgoing, error.problem.retry_after(), now);
+            turns.rates.end(&namespace, now + wait, now);
+            return match kills {
+                Some(KillEvents { queue, .. }) => queue.waits("Events about OOM kills", error.to_string(), wait),
+                None => tracing::debug!("an Event waits: {error}"),
+            };
+        }
+        turns.rates.end(&namespace, now, now);
+        turns.retries.ended(&outgoing, now);
+        let Some(kills) = kills else {
+            return self.changes.end(answer);
+        };
+        if !turns.retries.hold(destination, None) {
+            kills.queue.connected();
+        }
+        if let Some(about_node) = kills.end(outgoing, answer).await {
+            turns.retries.push(about_node, now);
+        }
     }
 }
 
@@ -153,7 +239,6 @@ pub struct ChangeEvents {
     limits: EventLimits,
     /// Messages that wait for the API server, oldest first.
     messages: VecDeque<EventMessage>,
-    retries: Retries<NamedEvent>,
     metrics: EventMetrics,
 }
 
@@ -164,7 +249,6 @@ impl ChangeEvents {
             composer: Composer::default(),
             limits: EventLimits::new(Timestamp::now().as_nanosecond()),
             messages: VecDeque::new(),
-            retries: Retries::default(),
             metrics,
         }
     }
@@ -189,74 +273,42 @@ impl ChangeEvents {
         }
     }
 
-    fn ready_at(&self, rates: &EventRates) -> Option<Instant> {
+    fn ready_at(&self, turns: &Turns) -> Option<Instant> {
         let now = Instant::now();
-        let waits = self.messages.iter().map(|message| {
-            let paused = rates.paused_until(message.subject.namespace(), now);
-            paused.unwrap_or(now)
-        });
-        let (waits, due) = (waits.min(), self.limits.next_due(rates, now).map(|wait| now + wait));
-        [self.retries.ready_at(), waits, due].into_iter().flatten().min()
+        let due = self.limits.next_due(&turns.rates, now).map(|wait| now + wait);
+        let namespaces = self.messages.iter().map(|message| message.subject.namespace());
+        let free = namespaces.filter(|namespace| !turns.retries.hold(None, Some(namespace)));
+        let next_at = free.filter_map(|namespace| turns.rates.next_at(namespace));
+        next_at.chain(due).min()
     }
 
-    /// The Event that is due, and whether it is sent again. Messages about a namespace that waits for the API server stay.
-    fn next(&mut self, rates: &mut EventRates, now: Instant, new_only: bool) -> Option<(NamedEvent, bool)> {
-        if !new_only && let Some(event) = self.retries.take_due(now) {
-            return Some((event, true));
-        }
-        let may_go = |message: &EventMessage| rates.paused_until(message.subject.namespace(), now).is_none();
-        let place = self.messages.iter().position(may_go);
+    /// The Event that is due. Of a namespace with one that is sent again, all others stay where their number is bounded.
+    fn next(&mut self, Turns { rates, retries }: &mut Turns, now: Instant) -> Option<Outgoing> {
+        let may_go = |namespace: &str| !retries.hold(None, Some(namespace));
+        let in_turn = rates.in_turn(self.messages.iter().map(|message| message.subject.namespace()), now);
+        let mut places = in_turn.into_iter();
+        let place = places.find(|place| may_go(self.messages[*place].subject.namespace()));
         let message = place.and_then(|place| self.messages.remove(place));
         let new = message.and_then(|message| self.limits.record(message, rates, now));
         // Also after a message, so that a stream of messages does not delay due changes.
-        let new = new.or_else(|| self.limits.due(rates, now))?;
-        let namespace = new.subject.namespace().to_owned();
-        Some((self.retries.hold(&namespace, new)?, false))
+        let new = new.or_else(|| self.limits.due(rates, now, may_go));
+        self.metrics.count(EventOutcome::HeldBack, self.limits.take_held_back());
+        let (event, reports) = (new?, Vec::new());
+        Some(Outgoing {
+            destination: None,
+            planned: PlannedEvent { event, reports },
+            outcome: ReportOutcome::Sent,
+        })
     }
 
-    /// Tries to send one Event; returns whether it was sent again. Drops an Event that the API server refuses.
-    async fn send_next(
-        &mut self,
-        client: &ApiClient,
-        node: &str,
-        rates: &mut EventRates,
-        new_only: bool,
-    ) -> Option<bool> {
-        let next = self.next(rates, Instant::now(), new_only);
-        self.metrics.count(EventOutcome::HeldBack, self.limits.take_held_back());
-        let (mut event, again) = next?;
-        event.last = Timestamp::now();
-        event.first = event.last;
-        let attempt = async {
-            if event.count == 1 || !raise(client, &event).await? {
-                // An existing Event is from an earlier attempt.
-                post(client, node, &event).await?;
-            }
-            Ok::<_, ApiError>(())
+    /// Counts an Event. The API server has it, or will never take it.
+    fn end(&self, answer: Result<Posted, ApiError>) {
+        let Err(error) = answer else {
+            failpoint("event.posted");
+            return self.metrics.count(EventOutcome::Written, 1);
         };
-        let namespace = event.subject.namespace().to_owned();
-        let (attempted, pause) = within(&namespace, rates, attempt).await;
-        let now = Instant::now();
-        let next_at = rates.paused_until(&namespace, now).unwrap_or(now);
-        match attempted {
-            Ok(()) => {
-                failpoint("event.posted");
-                self.retries.ended(&namespace, next_at);
-                self.metrics.count(EventOutcome::Written, 1);
-            }
-            Err(error) if error.problem.is_retryable() => {
-                tracing::debug!("an Event waits: {error}");
-                let asked_for = error.problem.retry_after().max(Some(pause));
-                let until = self.retries.failed(&namespace, event, asked_for, now);
-                rates.pause(&namespace, until, now);
-            }
-            Err(error) => {
-                tracing::warn!("an Event was not written: {error}");
-                self.retries.ended(&namespace, next_at);
-                self.metrics.count(EventOutcome::Lost, 1);
-            }
-        }
-        Some(again)
+        tracing::warn!("an Event was not written: {error}");
+        self.metrics.count(EventOutcome::Lost, 1);
     }
 }
 
@@ -265,9 +317,8 @@ impl ChangeEvents {
 pub struct KillEvents {
     queue: ReportQueue,
     plan: Box<dyn EventPlan>,
-    /// The reports in the plan and in the retries.
+    /// The reports in the plan, in the retries and on their way.
     window: Arc<Mutex<SharedWindow>>,
-    retries: Retries<PlannedEvent>,
 }
 
 impl KillEvents {
@@ -278,7 +329,6 @@ impl KillEvents {
             queue,
             plan,
             window: Arc::new(Mutex::new(window)),
-            retries: Retries::default(),
         }
     }
 
@@ -299,26 +349,10 @@ impl KillEvents {
         self.queue.acknowledge(numbers).await;
     }
 
-    fn ready_at(&self) -> Option<Instant> {
-        [self.retries.ready_at(), self.plan.ready_at()]
-            .into_iter()
-            .flatten()
-            .min()
-    }
-
-    /// The next Event that is due, and whether it is sent again.
-    async fn next(
-        &mut self,
-        rates: &mut EventRates,
-        metadata: &dyn PodMetadata,
-        new_only: bool,
-    ) -> Option<(ReportOutcome, PlannedEvent)> {
-        let now = Instant::now();
-        if !new_only && let Some(event) = self.retries.take_due(now) {
-            return Some((ReportOutcome::SentAgain, event));
-        }
+    /// The next Event that is due.
+    async fn next(&mut self, rates: &mut EventRates, metadata: &dyn PodMetadata, now: Instant) -> Option<Outgoing> {
         let mut withheld = Vec::new();
-        let mut next = self.plan.next_event(now, rates, metadata, &mut withheld);
+        let next = self.plan.next_event(now, rates, metadata, &mut withheld);
         if !withheld.is_empty() {
             self.queue.count(ReportOutcome::Withheld, withheld.len());
             self.acknowledge(withheld).await;
@@ -327,49 +361,23 @@ impl KillEvents {
         if next.is_none() && waiting > 0 {
             tracing::debug!(waiting, "no Event is due: reports wait for their rate");
         }
-        if let Some(PlannedEvent { event, .. }) = &mut next
-            && let Subject::Pod(reference) = &mut event.subject
-        {
+        let mut planned = next?;
+        if let Subject::Pod(reference) = &mut planned.event.subject {
             // The pod as the API server knows it.
             metadata.resolve(reference);
         }
-        let next = next?;
-        let namespace = next.event.subject.namespace().to_owned();
-        let next = self.retries.hold(&namespace, next)?;
-        Some((ReportOutcome::Sent, next))
+        Some(Outgoing {
+            destination: Some(self.queue.destination),
+            planned,
+            outcome: ReportOutcome::Sent,
+        })
     }
 
-    /// Tries to send an Event, and acknowledges its reports once the API server has it or will never take it.
-    async fn send(
-        &mut self,
-        client: &ApiClient,
-        node: &str,
-        outcome: ReportOutcome,
-        mut planned: PlannedEvent,
-        rates: &mut EventRates,
-    ) {
-        let namespace = planned.event.subject.namespace().to_owned();
-        let queue = &mut self.queue;
-        queue.count(outcome, planned.reports.len());
+    /// Acknowledges the reports of an Event that the API server has, or will never take. Returns the Event to send instead.
+    async fn end(&mut self, outgoing: Outgoing, answer: Result<Posted, ApiError>) -> Option<Outgoing> {
+        let (queue, planned) = (&self.queue, &outgoing.planned);
         let event = &planned.event;
-        let (posted, pause) = within(&namespace, rates, post(client, node, event)).await;
-        tracing::debug!(event = event.name, ?outcome, posted = ?posted.as_ref().ok(), "an Event was sent");
-        let now = Instant::now();
-        let next_at = rates.paused_until(&namespace, now).unwrap_or(now);
-        if let Err(error) = &posted
-            && !is_permanent(&error.problem)
-        {
-            let asked_for = error.problem.retry_after().max(Some(pause));
-            let until = self.retries.failed(&namespace, planned, asked_for, now);
-            rates.pause(&namespace, until, now);
-            queue.waits("Events about OOM kills", error.to_string(), until.duration_since(now));
-            return;
-        }
-        self.retries.ended(&namespace, next_at);
-        if self.retries.len() == 0 {
-            queue.connected();
-        }
-        let numbers = match posted {
+        let numbers = match answer {
             Ok(Posted::Created) => planned.numbers(),
             Ok(Posted::Existed { count }) => planned.covered_by(count),
             // An Event on the node would mean nothing to a recommender.
@@ -380,43 +388,41 @@ impl KillEvents {
             }
             Err(error) => {
                 tracing::warn!(event = event.name, "an Event on a pod becomes one on the node: {error}");
-                planned.event = about_node(planned.event);
-                let namespace = planned.event.subject.namespace().to_owned();
-                self.retries.again(&namespace, planned, now);
-                return;
+                return Some(about_node(outgoing));
             }
         };
         keep(self.plan.as_ref()).await;
-        let all = numbers.len() == planned.reports.len();
+        let others = planned.numbers().split_off(numbers.len());
         self.acknowledge(numbers).await;
-        if !all {
-            // An Event of an earlier agent covers some. The plan takes in again everything that is still pending.
-            self.plan.start_over();
-            self.retries = Retries::default();
-            self.window.lock().clear();
+        if !others.is_empty() {
+            // An Event of an earlier agent covers only the first. The plan takes in the others again.
+            self.window.lock().release(&others);
             self.queue.start_over();
         }
+        None
     }
 }
 
-/// Waits [`PATIENCE`] for an attempt, while no other Event goes out. Its name keeps an Event from being written twice. Returns also
-/// how long the namespace has to wait after a slow answer.
-async fn within<T, F>(namespace: &str, rates: &mut EventRates, attempt: F) -> (Result<T, ApiError>, Duration)
-where
-    F: Future<Output = Result<T, ApiError>>,
-{
-    let began = Instant::now();
-    let Ok(answer) = tokio::time::timeout(PATIENCE, attempt).await else {
+/// Waits [`PATIENCE`] for the API server's answer to an Event. The Event's name keeps it from being written twice.
+async fn attempt(client: ApiClient, node: String, mut outgoing: Outgoing) -> (Outgoing, Result<Posted, ApiError>) {
+    let (event, is_change) = (&mut outgoing.planned.event, outgoing.destination.is_none());
+    if is_change {
+        event.last = Timestamp::now();
+        event.first = event.last;
+    }
+    let event = &*event;
+    let attempt = async {
+        if is_change && event.count > 1 && raise(&client, event).await? {
+            return Ok(Posted::Existed { count: event.count });
+        }
+        // An existing Event is from an earlier attempt.
+        post(&client, &node, event).await
+    };
+    let answer = tokio::time::timeout(PATIENCE, attempt).await.unwrap_or_else(|_| {
         let (call, problem) = ("create events".to_owned(), Problem::Timeout(PATIENCE));
-        return (Err(ApiError { call, problem }), Duration::ZERO);
-    };
-    let is_silence = answer.as_ref().is_err_and(|error| error.problem.is_silence());
-    let pause = if is_silence {
-        Duration::ZERO
-    } else {
-        rates.attempted(namespace, began.elapsed(), Instant::now())
-    };
-    (answer, pause)
+        Err(ApiError { call, problem })
+    });
+    (outgoing, answer)
 }
 
 /// Writes down when each container had its last Event.
@@ -434,19 +440,16 @@ async fn keep(plan: &dyn EventPlan) {
 }
 
 /// The same Event, about the node: the API server takes none about the pod.
-fn about_node(event: NamedEvent) -> NamedEvent {
-    let whose = match &event.subject {
-        Subject::Node => String::new(),
-        Subject::Pod(PodReference { pod, container, .. }) => {
-            let container = container.as_ref().map(|name| format!(", container {name}"));
-            format!("Pod {}/{}{}: ", pod.namespace, pod.name, container.unwrap_or_default())
-        }
-    };
-    NamedEvent {
-        subject: Subject::Node,
-        message: format!("{whose}{}", event.message),
-        ..event
+fn about_node(mut outgoing: Outgoing) -> Outgoing {
+    let event = &mut outgoing.planned.event;
+    if let Subject::Pod(PodReference { pod, container, .. }) = &event.subject {
+        let container = container.as_ref().map(|name| format!(", container {name}"));
+        let (container, message) = (container.unwrap_or_default(), &event.message);
+        event.message = format!("Pod {}/{}{container}: {message}", pod.namespace, pod.name);
     }
+    event.subject = Subject::Node;
+    outgoing.outcome = ReportOutcome::SentAgain;
+    outgoing
 }
 
 /// Whether the API server will refuse the Event however often the agent sends it. Operators can mend missing rights and expired
@@ -475,9 +478,6 @@ pub trait EventPlan: fmt::Debug + Send + Sync {
         metadata: &dyn PodMetadata,
         withheld: &mut Vec<u64>,
     ) -> Option<PlannedEvent>;
-
-    /// Forgets the reports that wait. Events that were sent still count against the rates.
-    fn start_over(&mut self);
 
     /// The content of the plan's file after each Event, and its path.
     fn memory(&self) -> Option<(&Path, &[LastEvent])> {

@@ -12,8 +12,8 @@ pub const OF_A_POD: Rate = Rate::new(10, Duration::from_secs(60));
 /// From the node.
 pub const OF_THE_NODE: Rate = Rate::new(50, Duration::from_secs(2));
 
-/// After an attempt that takes longer than this, the namespace waits so many times as long.
-const SLOW: (Duration, u32) = (Duration::from_secs(2), 9);
+/// A namespace whose last attempt is longer ago has its next one like a namespace that had none.
+const REMEMBERED: Duration = Duration::from_secs(60);
 
 /// What an Event is about. A pod's changes do not delay its kills.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -22,14 +22,17 @@ pub enum Topic {
     Kill,
 }
 
-/// The rate of Events about each pod, and the rate of the node, of which each namespace has a fair share.
+/// The rate of Events about each pod, and the rate of the node, of which each namespace has a fair share. Beside that, the attempts of
+/// the namespaces: each has one at a time.
 #[derive(Debug)]
 pub struct EventRates {
     /// By UID; Events about the node have a rate, too.
     pods: KeyedRateLimiter<(String, Topic)>,
     node: FairRateLimiter<String>,
-    /// The namespaces whose Events the API server refuses for now, and until when they wait.
-    paused: BTreeMap<String, Instant>,
+    /// When the namespaces of recent attempts may have the next one; none while one is under way.
+    next_at: BTreeMap<String, Option<Instant>>,
+    /// When all other namespaces may have one.
+    began: Instant,
 }
 
 impl EventRates {
@@ -38,7 +41,8 @@ impl EventRates {
         Self {
             pods: KeyedRateLimiter::new(OF_A_POD),
             node: FairRateLimiter::new(OF_THE_NODE, now),
-            paused: BTreeMap::new(),
+            next_at: BTreeMap::new(),
+            began: now,
         }
     }
 
@@ -54,32 +58,36 @@ impl EventRates {
         is_free && (self.pods.try_use(pod, now) || is_urgent)
     }
 
-    /// A namespace has no more turns until then: the API server has refused one of its Events for now.
-    pub fn pause(&mut self, namespace: &str, until: Instant, now: Instant) {
-        self.paused.retain(|_, until| *until > now);
-        self.paused.insert(namespace.to_owned(), until);
+    /// Begins an attempt of a namespace, which has no other until [`Self::end`].
+    pub fn begin(&mut self, namespace: &str) {
+        self.next_at.insert(namespace.to_owned(), None);
     }
 
-    /// An attempt of a namespace took so long. After a slow one, the namespace has no turns for a time: a webhook that answers
-    /// slowly keeps no other namespace waiting. Returns for how long.
-    pub fn attempted(&mut self, namespace: &str, took: Duration, now: Instant) -> Duration {
-        let (slow, times) = SLOW;
-        if took <= slow {
-            return Duration::ZERO;
-        }
-        let pause = took * times;
-        self.pause(namespace, now + pause, now);
-        pause
+    /// Ends the attempt of a namespace, which may have the next one at that time.
+    pub fn end(&mut self, namespace: &str, next_at: Instant, now: Instant) {
+        let is_recent = |at: Instant| at + REMEMBERED > now;
+        self.next_at.retain(|_, next_at| next_at.is_none_or(is_recent));
+        self.next_at.insert(namespace.to_owned(), Some(next_at));
     }
 
-    /// Until when a namespace has no turns, if it has none for now.
-    pub fn paused_until(&self, namespace: &str, now: Instant) -> Option<Instant> {
-        self.paused.get(namespace).copied().filter(|until| *until > now)
+    /// When a namespace may have its next attempt, if none is under way.
+    pub fn next_at(&self, namespace: &str) -> Option<Instant> {
+        self.next_at.get(namespace).copied().unwrap_or(Some(self.began))
+    }
+
+    /// Those of the namespaces that may have an attempt now, by their places in the list: first the one that may for longest, so that
+    /// all take turns.
+    pub fn in_turn<'a>(&self, namespaces: impl IntoIterator<Item = &'a str>, now: Instant) -> Vec<usize> {
+        let next_at = namespaces.into_iter().map(|namespace| self.next_at(namespace));
+        let places = next_at.enumerate();
+        let mut ready: Vec<_> = places.filter(|(_, at)| at.is_some_and(|at| at <= now)).collect();
+        ready.sort_by_key(|(_, at)| *at);
+        ready.into_iter().map(|(place, _)| place).collect()
     }
 
     /// Uses a turn of the node, if one is left for this namespace.
     pub fn try_use_of_node(&mut self, namespace: &str, now: Instant) -> bool {
-        self.paused_until(namespace, now).is_none() && self.node.try_use(&namespace.to_owned(), now)
+        self.node.try_use(&namespace.to_owned(), now)
     }
 }
 
@@ -88,12 +96,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slow_namespace_keeps_no_other_waiting() {
+    fn namespaces_take_turns_with_one_attempt_each() {
         let (now, second) = (Instant::now(), Duration::from_secs(1));
         let mut rates = EventRates::new(now);
-        rates.attempted("bank", second, now);
-        rates.attempted("shop", second * 3, now);
-        let mut may_go = |namespace: &str, seconds: u32| rates.try_use_of_node(namespace, now + second * seconds);
-        assert!(may_go("bank", 0) && !may_go("shop", 26) && may_go("shop", 27));
+        let in_turn = |rates: &EventRates, seconds: u32| {
+            let namespaces = ["shop", "bank", "shop", "farm"];
+            let places = rates.in_turn(namespaces, now + second * seconds);
+            places.into_iter().map(|place| namespaces[place]).collect::<Vec<_>>()
+        };
+        assert_eq!(in_turn(&rates, 0), ["shop", "bank", "shop", "farm"]);
+        rates.begin("shop");
+        rates.begin("bank");
+        assert_eq!(in_turn(&rates, 1), ["farm"]);
+        rates.end("shop", now + second * 3, now + second * 2);
+        assert_eq!(in_turn(&rates, 2), ["farm"], "the other one is refused for now");
+        rates.end("bank", now + second * 2, now + second * 2);
+        assert_eq!(in_turn(&rates, 3), ["farm", "bank", "shop", "shop"]);
+        rates.begin("farm");
+        rates.end("farm", now + second * 90, now + second * 90);
+        assert_eq!(rates.next_at.len(), 1, "the others had none for a minute");
     }
 }

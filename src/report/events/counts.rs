@@ -85,6 +85,10 @@ impl KnownEvent {
         }
     }
 
+    fn namespace(&self) -> &str {
+        self.message.subject.namespace()
+    }
+
     /// When the Event's count at the API server may be changed, if it is too low.
     fn change_at(&self) -> Option<Instant> {
         let doubled = FIRST_CHANGE.saturating_mul(1_u32.checked_shl(self.changes).unwrap_or(u32::MAX));
@@ -152,13 +156,20 @@ impl EventLimits {
         None
     }
 
-    /// The change of an Event that is due now.
-    pub(in crate::report) fn due(&mut self, rates: &mut EventRates, now: Instant) -> Option<NamedEvent> {
-        let is_due = |known: &&mut KnownEvent| {
-            let namespace = known.message.subject.namespace();
-            known.change_at().is_some_and(|at| at <= now) && rates.try_use_of_node(namespace, now)
-        };
-        let known = self.known.iter_mut().find(is_due)?;
+    /// The change of an Event that is due now, in a namespace that may go.
+    pub(in crate::report) fn due(
+        &mut self,
+        rates: &mut EventRates,
+        now: Instant,
+        may_go: impl Fn(&str) -> bool,
+    ) -> Option<NamedEvent> {
+        let in_turn = rates.in_turn(self.known.iter().map(KnownEvent::namespace), now);
+        let place = in_turn.into_iter().find(|place| {
+            let known = &self.known[*place];
+            let is_due = known.change_at().is_some_and(|at| at <= now) && may_go(known.namespace());
+            is_due && rates.try_use_of_node(known.namespace(), now)
+        })?;
+        let known = &mut self.known[place];
         known.written = known.count;
         known.changes = known.changes.saturating_add(1);
         known.written_at = now;
@@ -168,10 +179,7 @@ impl EventLimits {
     /// The time until a change may be due.
     pub(in crate::report) fn next_due(&self, rates: &EventRates, now: Instant) -> Option<Duration> {
         const NOT_AT_ONCE: Duration = Duration::from_millis(100);
-        let due = |known: &KnownEvent| {
-            let paused = rates.paused_until(known.message.subject.namespace(), now);
-            known.change_at().map(|at| paused.map_or(at, |until| until.max(at)))
-        };
+        let due = |known: &KnownEvent| Some(known.change_at()?.max(rates.next_at(known.namespace())?));
         let first = self.known.iter().filter_map(due).min()?;
         // A due change that is not written exceeds the rate of the node.
         Some(first.saturating_duration_since(now).max(NOT_AT_ONCE))

@@ -79,27 +79,27 @@ impl EventPlan for PodEvents {
         _: &dyn PodMetadata,
         _: &mut Vec<u64>,
     ) -> Option<PlannedEvent> {
-        // Those of a paused namespace keep no other waiting.
-        let may_go = |group: &&Group| rates.paused_until(group.subject.namespace(), now).is_none();
-        let waiting = self.groups.iter().filter(may_go).map(|group| group.reports.len());
-        let is_full = waiting.sum::<usize>() >= self.most;
+        let mut in_turn = rates.in_turn(self.groups.iter().map(|group| group.subject.namespace()), now);
+        let waiting = |place: &usize| self.groups[*place].reports.len();
+        let is_full = in_turn.iter().map(waiting).sum::<usize>() >= self.most;
         if is_full {
-            self.groups.sort_by_key(|group| Reverse(group.reports.len()));
+            in_turn.sort_by_key(|place| Reverse(waiting(place)));
         }
-        let mut groups = self.groups.iter();
-        let place = groups.position(|group| rates.try_use(&group.subject, Topic::Kill, is_full, now));
+        let may_go = |place: &usize| rates.try_use(&self.groups[*place].subject, Topic::Kill, is_full, now);
+        let place = in_turn.into_iter().find(may_go);
         self.try_at = if place.is_some() { now } else { now + TRY_AGAIN };
         Some(self.groups.remove(place?).event())
-    }
-
-    fn start_over(&mut self) {
-        self.groups.clear();
     }
 }
 
 impl Group {
     fn add(&mut self, pending: Pending) {
-        self.reports.push(CoveredReport::from(&pending));
+        let covered = CoveredReport::from(&pending);
+        let place = self.reports.partition_point(|report| report.number < covered.number);
+        if place == 0 {
+            self.id = pending.report.id().into_owned();
+        }
+        self.reports.insert(place, covered);
         let mut sum = self.report.clone().into_aggregate();
         sum.add(pending.report.into_aggregate());
         self.report = Report::Aggregate(Box::new(sum));

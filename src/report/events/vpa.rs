@@ -202,10 +202,6 @@ impl EventPlan for VpaEvents {
         None
     }
 
-    fn start_over(&mut self) {
-        self.waiting.clear();
-    }
-
     fn memory(&self) -> Option<(&Path, &[LastEvent])> {
         Some((&self.memory, &self.told))
     }

@@ -1,140 +1,163 @@
-//! Events that the API server refuses for now, by namespace. Time is an argument.
+//! Events that the API server refuses for now, by namespace and kind. Time is an argument.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
+use super::Outgoing;
+use crate::kubernetes::events::EventRates;
 use crate::pace::Backoff;
+use crate::report::destination::Destination;
+use crate::report::metrics::ReportOutcome;
 
 /// The pauses after Events that the API server refuses for now.
 pub(super) const FIRST_RETRY: Duration = Duration::from_secs(1);
 pub(super) const LONGEST_RETRY: Duration = Duration::from_secs(60);
 
-/// The Events of one kind that the API server refuses for now. Each namespace waits by itself: a webhook or a quota of one keeps no
-/// other waiting.
-#[derive(Debug)]
-pub(super) struct Retries<E>(BTreeMap<String, Retry<E>>);
+/// The Events that the API server refuses for now, and those behind them. Each namespace waits by itself: a webhook or a quota of one
+/// keeps no other waiting.
+#[derive(Debug, Default)]
+pub(super) struct Retries(BTreeMap<(String, Option<Destination>), Retry>);
 
 #[derive(Debug)]
-struct Retry<E> {
+struct Retry {
     at: Instant,
     backoff: Backoff,
     /// Oldest first; empty while the first one is sent again.
-    events: VecDeque<E>,
+    events: VecDeque<Outgoing>,
 }
 
-impl<E> Default for Retries<E> {
-    fn default() -> Self {
-        Self(BTreeMap::new())
-    }
-}
-
-impl<E> Retry<E> {
-    const fn new(at: Instant) -> Self {
-        Self {
+impl Retries {
+    fn entry(&mut self, outgoing: &Outgoing, at: Instant) -> &mut Retry {
+        let key = (outgoing.namespace().to_owned(), outgoing.destination);
+        self.0.entry(key).or_insert_with(|| Retry {
             at,
             backoff: Backoff::new(FIRST_RETRY, LONGEST_RETRY),
             events: VecDeque::new(),
+        })
+    }
+
+    /// An Event that is due again: of those whose namespaces may have an attempt, one that is due longest.
+    pub(super) fn take_due(&mut self, rates: &EventRates, now: Instant) -> Option<Outgoing> {
+        let is_past = |at: Instant| at <= now;
+        let due = self.0.iter_mut().filter(|((namespace, _), retry)| {
+            !retry.events.is_empty() && is_past(retry.at) && rates.next_at(namespace).is_some_and(is_past)
+        });
+        let (_, longest) = due.min_by_key(|(_, retry)| retry.at)?;
+        longest.events.pop_front()
+    }
+
+    /// Returns an Event that may be sent now. Otherwise puts it behind those of its namespace and kind.
+    pub(super) fn admit(&mut self, outgoing: Outgoing, rates: &EventRates, now: Instant) -> Option<Outgoing> {
+        let namespace = outgoing.namespace();
+        let may_go = rates.next_at(namespace).is_some_and(|at| at <= now);
+        if may_go && !self.hold(outgoing.destination, Some(namespace)) {
+            return Some(outgoing);
         }
-    }
-}
-
-impl<E> Retries<E> {
-    /// An Event that is due again, of the namespace that is due longest.
-    pub(super) fn take_due(&mut self, now: Instant) -> Option<E> {
-        let retries = self.0.values_mut().filter(|retry| !retry.events.is_empty());
-        let longest = retries.min_by_key(|retry| retry.at)?;
-        (longest.at <= now).then(|| longest.events.pop_front())?
+        self.push(outgoing, now);
+        None
     }
 
-    /// Puts an Event behind those of its namespace, if that waits.
-    pub(super) fn hold(&mut self, namespace: &str, event: E) -> Option<E> {
-        match self.0.get_mut(namespace) {
-            Some(retry) => {
-                retry.events.push_back(event);
-                None
-            }
-            None => Some(event),
-        }
+    /// Puts an Event behind those of its namespace and kind.
+    pub(super) fn push(&mut self, outgoing: Outgoing, at: Instant) {
+        self.entry(&outgoing, at).events.push_back(outgoing);
     }
 
-    /// Puts an Event that nobody has refused behind those of its namespace.
-    pub(super) fn again(&mut self, namespace: &str, event: E, at: Instant) {
-        let retry = self.0.entry(namespace.to_owned()).or_insert_with(|| Retry::new(at));
-        retry.events.push_back(event);
+    /// Notes that an Event was refused for now. Returns how long its namespace waits.
+    pub(super) fn failed(&mut self, outgoing: Outgoing, asked_for: Option<Duration>, now: Instant) -> Duration {
+        let retry = self.entry(&outgoing, now);
+        retry.events.push_front(Outgoing {
+            outcome: ReportOutcome::SentAgain,
+            ..outgoing
+        });
+        let wait = retry.backoff.next(asked_for);
+        retry.at = now + wait;
+        wait
     }
 
-    /// Notes that an Event was refused for now. Returns when its namespace tries again.
-    pub(super) fn failed(&mut self, namespace: &str, event: E, asked_for: Option<Duration>, now: Instant) -> Instant {
-        let retry = self.0.entry(namespace.to_owned()).or_insert_with(|| Retry::new(now));
-        retry.events.push_front(event);
-        retry.at = now + retry.backoff.next(asked_for);
-        retry.at
-    }
-
-    /// Notes that the API server took an Event of this namespace, or will never take it. The next one is due `at` this time: those of
-    /// namespaces that are due longer go first.
-    pub(super) fn ended(&mut self, namespace: &str, at: Instant) {
-        if let Some(retry) = self.0.get_mut(namespace) {
+    /// Notes that the API server took an Event, or will never take it. The next one of its namespace and kind is due now: those that
+    /// are due longer go first.
+    pub(super) fn ended(&mut self, outgoing: &Outgoing, now: Instant) {
+        let key = (outgoing.namespace().to_owned(), outgoing.destination);
+        if let Some(retry) = self.0.get_mut(&key) {
             retry.backoff.reset();
-            retry.at = at;
+            retry.at = now;
             if retry.events.is_empty() {
-                self.0.remove(namespace);
+                self.0.remove(&key);
             }
         }
     }
 
-    /// The number of Events that wait.
-    pub(super) fn len(&self) -> usize {
-        self.0.values().map(|retry| retry.events.len()).sum()
+    /// Whether an Event of this kind, and of this namespace if there is one, waits or is sent again.
+    pub(super) fn hold(&self, destination: Option<Destination>, namespace: Option<&str>) -> bool {
+        let mut held = self.0.keys();
+        held.any(|(name, kind)| *kind == destination && namespace.is_none_or(|namespace| namespace == name))
     }
 
     /// When the next one is due.
-    pub(super) fn ready_at(&self) -> Option<Instant> {
-        let waiting = self.0.values().filter(|retry| !retry.events.is_empty());
-        waiting.map(|retry| retry.at).min()
+    pub(super) fn ready_at(&self, rates: &EventRates) -> Option<Instant> {
+        let waiting = self.0.iter().filter(|(_, retry)| !retry.events.is_empty());
+        let due = |((namespace, _), retry): (&(String, _), &Retry)| Some(retry.at.max(rates.next_at(namespace)?));
+        waiting.filter_map(due).min()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::outbox::tests::outgoing;
 
     #[test]
     fn a_refused_namespace_keeps_no_other_waiting() {
-        let (start, mut retries) = (Instant::now(), Retries::default());
-        assert_eq!(retries.hold("shop", 1), Some(1));
-        let again = retries.failed("shop", 1, None, start);
+        let start = Instant::now();
+        let (mut retries, mut rates) = (Retries::default(), EventRates::new(start));
+        let admit = |retries: &mut Retries, rates: &EventRates, namespace: &str, number: u64| {
+            let admitted = retries.admit(outgoing(namespace, number), rates, start);
+            admitted.map(|admitted| admitted.planned.event.count)
+        };
+        assert_eq!(admit(&mut retries, &rates, "shop", 1), Some(1));
+        rates.begin("shop");
+        let again = start + retries.failed(outgoing("shop", 1), None, start);
+        rates.end("shop", again, start);
         assert!(again > start);
-        assert_eq!(retries.hold("shop", 2), None, "behind the first");
-        assert_eq!(retries.hold("bank", 3), Some(3));
-        assert_eq!((retries.take_due(start), retries.len()), (None, 2));
-        assert_eq!(retries.ready_at(), Some(again));
+        assert_eq!(admit(&mut retries, &rates, "shop", 2), None, "behind the first");
+        assert_eq!(admit(&mut retries, &rates, "bank", 3), Some(3));
+        assert!(retries.take_due(&rates, start).is_none());
+        assert_eq!(retries.ready_at(&rates), Some(again));
 
-        assert_eq!(retries.take_due(again), Some(1));
-        let later = retries.failed("shop", 1, Some(Duration::from_secs(9)), again);
+        let first = retries.take_due(&rates, again).unwrap();
+        assert!(first.planned.event.count == 1 && first.outcome == ReportOutcome::SentAgain);
+        rates.begin("shop");
+        assert_eq!(retries.ready_at(&rates), None, "one attempt at a time");
+        let later = again + retries.failed(first, Some(Duration::from_secs(9)), again);
+        rates.end("shop", later, again);
         assert!(later > again + Duration::from_secs(9));
-        assert_eq!(retries.take_due(later), Some(1));
-        retries.ended("shop", later);
-        assert_eq!(retries.take_due(later), Some(2), "in order");
-        retries.ended("shop", later);
-        assert_eq!(retries.hold("shop", 4), Some(4));
+        let first = retries.take_due(&rates, later).unwrap();
+        retries.ended(&first, later);
+        let second = retries.take_due(&rates, later).unwrap();
+        assert!(
+            second.planned.event.count == 2 && second.outcome == ReportOutcome::Sent,
+            "in order"
+        );
+        retries.ended(&second, later);
+        assert!(!retries.hold(None, None));
     }
 
     #[test]
     fn namespaces_take_turns() {
         let (start, mut retries) = (Instant::now(), Retries::default());
+        let rates = EventRates::new(start);
         for number in 0..3 {
-            retries.again("bank", ("bank", number), start);
-            retries.again("shop", ("shop", number), start + FIRST_RETRY);
+            retries.push(outgoing("bank", number), start);
+            retries.push(outgoing("shop", number), start + FIRST_RETRY);
         }
         let now = start + FIRST_RETRY * 2;
         let mut taken = Vec::new();
-        while let Some((namespace, number)) = retries.take_due(now) {
-            taken.push((namespace, number));
+        while let Some(next) = retries.take_due(&rates, now) {
+            taken.push((next.namespace().to_owned(), next.planned.event.count));
             let at = now - FIRST_RETRY / (1 + u32::try_from(taken.len()).unwrap());
-            retries.ended(namespace, at);
+            retries.ended(&next, at);
         }
-        let turns = (0..3).flat_map(|number| ["bank", "shop"].map(|namespace| (namespace, number)));
+        let turns = (0..3).flat_map(|number| ["bank", "shop"].map(|namespace| (namespace.to_owned(), number)));
         assert_eq!(taken, turns.collect::<Vec<_>>());
     }
 }

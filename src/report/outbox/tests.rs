@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use axum::Router;
 use axum::http::{StatusCode, Uri};
 use jiff::SignedDuration;
+use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
+use tokio::sync::{Barrier, Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::kubernetes::events::Severity;
+use crate::kubernetes::events::{NamedEvent, Severity};
 use crate::model::objects::PodId;
 use crate::report::Reporter;
 use crate::report::events::{PodEvents, VpaEvents};
@@ -17,14 +19,20 @@ use crate::report::log::{Bounds, KillLog};
 use crate::report::metrics::ReportMetrics;
 use crate::report::testing::{NoPods, kill_of};
 
-#[tokio::test]
-async fn a_namespace_leaves_others_room_in_the_window() {
-    let directory = tempfile::tempdir().unwrap();
-    let (log, _) = KillLog::open(directory.path(), Bounds::default(), Destination::PodEvents.into());
+/// Events about the kills of a log in this directory.
+fn kill_events(directory: &Path) -> (Reporter, KillEvents) {
+    let (log, _) = KillLog::open(directory, Bounds::default(), Destination::PodEvents.into());
     let metrics = ReportMetrics::register(&mut Registry::default(), log.totals());
     let reporter = Reporter::start(log, &metrics, &CancellationToken::new());
     let plan = Box::new(PodEvents::new(usize::MAX, Instant::now()));
-    let mut kills = KillEvents::new(reporter.queue(Destination::PodEvents), plan);
+    let kills = KillEvents::new(reporter.queue(Destination::PodEvents), plan);
+    (reporter, kills)
+}
+
+#[tokio::test]
+async fn a_namespace_leaves_others_room_in_the_window() {
+    let directory = tempfile::tempdir().unwrap();
+    let (reporter, mut kills) = kill_events(directory.path());
     let mut flood: Vec<Report> = (1..=600).map(|number| kill_of("web", number).into()).collect();
     let mut other = kill_of("db", 601);
     other.facts.pod.as_mut().unwrap().namespace = "bank".to_owned();
@@ -35,6 +43,27 @@ async fn a_namespace_leaves_others_room_in_the_window() {
     kills.acknowledge((1..=448).collect()).await;
     kills.take_in(&NoPods).await;
     assert_eq!(kills.plan.waiting(), 601, "what was left out has room now");
+}
+
+#[tokio::test]
+async fn only_reports_an_earlier_event_lacks_come_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let (reporter, mut kills) = kill_events(directory.path());
+    let mut reports: Vec<Report> = (1..=3).map(|number| kill_of("web", number).into()).collect();
+    reports.push(kill_of("db", 4).into());
+    reporter.commit(reports, None).await;
+    kills.take_in(&NoPods).await;
+    let now = Instant::now();
+    let mut rates = EventRates::new(now);
+    let web = kills.next(&mut rates, &NoPods, now).await.unwrap();
+    let db = kills.next(&mut rates, &NoPods, now).await.unwrap();
+    assert_eq!((web.planned.numbers(), db.planned.numbers()), (vec![1, 2, 3], vec![4]));
+    let instead = kills.end(web, Ok(Posted::Existed { count: 2 })).await;
+    assert!(instead.is_none());
+    kills.take_in(&NoPods).await;
+    let again = kills.next(&mut rates, &NoPods, now).await.unwrap();
+    assert_eq!(again.planned.numbers(), [3]);
+    assert_eq!(kills.plan.waiting(), 0, "the other Event is under way");
 }
 
 #[tokio::test]
@@ -76,6 +105,59 @@ fn message(namespace: &str, pod: usize) -> EventMessage {
     }
 }
 
+/// An Event about a change of a pod of this namespace.
+pub(super) fn outgoing(namespace: &str, count: u64) -> Outgoing {
+    let of = message(namespace, 0);
+    let event = NamedEvent {
+        name: "web".to_owned(),
+        subject: of.subject,
+        severity: of.severity,
+        reason: of.reason,
+        message: of.message,
+        first: Timestamp::UNIX_EPOCH,
+        last: Timestamp::UNIX_EPOCH,
+        count,
+        annotations: Vec::new(),
+    };
+    let (destination, reports, outcome) = (None, Vec::new(), ReportOutcome::Sent);
+    Outgoing {
+        destination,
+        planned: PlannedEvent { event, reports },
+        outcome,
+    }
+}
+
+/// An outbox with one message of each of these namespaces.
+fn outbox(router: &Router, namespaces: &[&str]) -> Outbox {
+    let mut changes = ChangeEvents::new(EventMetrics::register(&mut Registry::default()));
+    for (pod, namespace) in namespaces.iter().enumerate() {
+        changes.keep(message(namespace, pod));
+    }
+    Outbox {
+        client: ApiClient::to(router),
+        node: "node-1".to_owned(),
+        metadata: Arc::new(NoPods),
+        changes,
+        kills: Vec::new(),
+    }
+}
+
+fn turns() -> Turns {
+    let (rates, retries) = (EventRates::new(Instant::now()), Retries::default());
+    Turns { rates, retries }
+}
+
+/// The namespace of the next Event, whose attempt is under way then.
+async fn begun(outbox: &mut Outbox, turns: &mut Turns) -> Option<String> {
+    let next = outbox.begin(turns, false).await;
+    next.map(|next| next.namespace().to_owned())
+}
+
+/// The namespace in the path of a call.
+fn namespace_in(uri: &Uri) -> String {
+    uri.path().split('/').nth(4).unwrap().to_owned()
+}
+
 #[tokio::test]
 async fn one_event_waits_in_an_outage() {
     let calls = Arc::<AtomicUsize>::default();
@@ -84,15 +166,8 @@ async fn one_event_waits_in_an_outage() {
         counted.fetch_add(1, Ordering::Relaxed);
         StatusCode::SERVICE_UNAVAILABLE
     });
-    let mut changes = ChangeEvents::new(EventMetrics::register(&mut Registry::default()));
-    (0..9).for_each(|namespace| changes.keep(message(&namespace.to_string(), 0)));
-    let outbox = Outbox {
-        client: ApiClient::to(&router),
-        node: "node-1".to_owned(),
-        metadata: Arc::new(NoPods),
-        changes,
-        kills: Vec::new(),
-    };
+    let outbox = outbox(&router, &["a", "b", "c", "d", "e", "f"]);
+    outbox.client.health.observe::<()>(&Err(Problem::Timeout(PATIENCE)));
     let (_records, taken) = broadcast::channel(1);
     assert!(tokio::time::timeout(FIRST_RETRY / 4, outbox.run(taken)).await.is_err());
     assert_eq!(calls.load(Ordering::Relaxed), 1, "and not one of each namespace");
@@ -100,77 +175,127 @@ async fn one_event_waits_in_an_outage() {
 
 #[tokio::test]
 async fn new_events_take_turns_with_those_that_are_sent_again() {
-    let namespaces = Arc::<Mutex<Vec<String>>>::default();
-    let asked = Arc::clone(&namespaces);
-    let router = Router::new().fallback(async move |uri: Uri| {
-        asked.lock().extend(uri.path().split('/').nth(4).map(str::to_owned));
-        (StatusCode::CREATED, "{}")
-    });
-    let mut changes = ChangeEvents::new(EventMetrics::register(&mut Registry::default()));
-    let now = Instant::now();
-    let mut rates = EventRates::new(now);
-    changes.keep(message("shop", 0));
-    let (refused, _) = changes.next(&mut rates, now, false).unwrap();
-    changes.retries.again("shop", refused.clone(), now);
-    changes.retries.again("shop", refused, now);
-    changes.keep(message("shop", 1));
-    assert!(changes.next(&mut rates, now, true).is_none(), "behind the first");
-    assert_eq!(changes.retries.len(), 3);
-    changes.keep(message("bank", 0));
-    let mut outbox = Outbox {
-        client: ApiClient::to(&router),
-        node: "node-1".to_owned(),
-        metadata: Arc::new(NoPods),
-        changes,
-        kills: Vec::new(),
-    };
-    let mut sent_again = false;
-    for expected in [true, false, true, true] {
-        sent_again = outbox.send_next(&mut rates, sent_again).await;
-        assert_eq!(sent_again, expected);
+    let (mut outbox, mut turns) = (outbox(&Router::new(), &["shop", "bank"]), turns());
+    let (now, outcome) = (Instant::now(), ReportOutcome::SentAgain);
+    for count in 1..=2 {
+        let refused = outgoing("shop", count);
+        turns.retries.push(Outgoing { outcome, ..refused }, now);
     }
-    assert_eq!(*namespaces.lock(), ["shop", "bank", "shop", "shop"]);
+    let (mut new_first, mut sent) = (false, Vec::new());
+    while let Some(next) = outbox.begin(&mut turns, new_first).await {
+        new_first = next.outcome == ReportOutcome::SentAgain;
+        sent.push((next.namespace().to_owned(), new_first));
+        outbox.end(next, Ok(Posted::Created), &mut turns).await;
+    }
+    let sent: Vec<_> = sent
+        .iter()
+        .map(|(namespace, again)| (namespace.as_str(), *again))
+        .collect();
+    assert_eq!(sent, [("shop", true), ("bank", false), ("shop", true), ("shop", false)]);
 }
 
 #[tokio::test]
-async fn a_slow_refusal_pauses_like_a_slow_answer() {
-    let router = Router::new().fallback(async move |_: Uri| {
-        tokio::time::sleep(Duration::from_millis(2100)).await;
-        StatusCode::INTERNAL_SERVER_ERROR
+async fn a_slow_namespace_delays_no_other() {
+    // The API server answers about the slow one once it has been asked about all Events of the other.
+    let (calls, others) = (AtomicUsize::new(0), Notify::new());
+    let (answers, mut answered) = mpsc::channel(9);
+    let shared = Arc::new((calls, others, answers));
+    let router = Router::new().fallback(async move |uri: Uri| {
+        let (calls, others, answers) = &*shared;
+        let number = calls.fetch_add(1, Ordering::Relaxed) + 1;
+        if namespace_in(&uri) == "slow" {
+            others.notified().await;
+            answers.send(number).await.unwrap();
+        } else if number == 4 {
+            others.notify_one();
+        }
+        (StatusCode::CREATED, "{}")
     });
-    let mut changes = ChangeEvents::new(EventMetrics::register(&mut Registry::default()));
-    let mut rates = EventRates::new(Instant::now());
-    changes.keep(message("shop", 0));
-    let client = ApiClient::to(&router);
-    let again = changes.send_next(&client, "node-1", &mut rates, false).await;
-    assert_eq!(again, Some(false));
-    let waits = changes.retries.ready_at().unwrap().duration_since(Instant::now());
-    assert!(waits > Duration::from_secs(18), "{waits:?}");
+    let outbox = outbox(&router, &["slow", "slow", "bank", "bank", "bank"]);
+    let (_records, taken) = broadcast::channel(1);
+    tokio::select! {
+        never = outbox.run(taken) => match never {},
+        number = answered.recv() => assert!(number.unwrap() < 4, "the slow one was given up"),
+    }
 }
 
-#[test]
-fn what_waits_in_a_pause_goes_out_after_it() {
-    let mut changes = ChangeEvents::new(EventMetrics::register(&mut Registry::default()));
-    let now = Instant::now();
-    let mut rates = EventRates::new(now);
-    for pod in 0..QUEUE {
-        changes.keep(message("shop", pod));
+#[tokio::test]
+async fn slow_namespaces_have_all_attempts() {
+    let (calls, barrier) = (Arc::<AtomicUsize>::default(), Arc::new(Barrier::new(AT_ONCE)));
+    let (counted, done) = (Arc::clone(&calls), Arc::new(Notify::new()));
+    let all = Arc::clone(&done);
+    let router = Router::new().fallback(async move |_: Uri| {
+        // Nothing is answered before all attempts are under way.
+        let is_last = counted.fetch_add(1, Ordering::Relaxed) + 1 == 2 * AT_ONCE;
+        barrier.wait().await;
+        if is_last {
+            all.notify_one();
+        }
+        (StatusCode::CREATED, "{}")
+    });
+    let outbox = outbox(&router, &["a", "b", "c", "d", "e", "f", "g", "h"]);
+    let (_records, taken) = broadcast::channel(1);
+    tokio::select! {
+        never = outbox.run(taken) => match never {},
+        () = tokio::time::sleep(PATIENCE) => panic!("{calls:?} attempts at once"),
+        () = done.notified() => {}
     }
-    changes.keep(message("bank", 0));
+    assert_eq!(calls.load(Ordering::Relaxed), 2 * AT_ONCE);
+}
+
+#[tokio::test]
+async fn a_namespace_has_one_attempt_at_a_time() {
+    let (mut outbox, mut turns) = (outbox(&Router::new(), &["slow", "slow", "slow", "bank"]), turns());
+    let slow = outbox.begin(&mut turns, false).await.unwrap();
+    assert_eq!(slow.namespace(), "slow");
+    assert_eq!(begun(&mut outbox, &mut turns).await.as_deref(), Some("bank"));
+    assert_eq!(begun(&mut outbox, &mut turns).await, None);
+    assert_eq!(outbox.changes.messages.len(), 2);
+    outbox.end(slow, Ok(Posted::Created), &mut turns).await;
+    outbox.changes.keep(message("shop", 9));
+    let third = begun(&mut outbox, &mut turns).await;
+    assert_eq!(third.as_deref(), Some("shop"), "it waits longer than the slow one");
+    assert_eq!(
+        begun(&mut outbox, &mut turns).await.as_deref(),
+        Some("slow"),
+        "without a pause"
+    );
+}
+
+#[tokio::test]
+async fn a_flood_of_a_refused_namespace_stays_bounded() {
+    let mut registry = Registry::default();
+    let (mut outbox, mut turns) = (outbox(&Router::new(), &[]), turns());
+    outbox.changes = ChangeEvents::new(EventMetrics::register(&mut registry));
+    for pod in 0..QUEUE {
+        outbox.changes.keep(message("shop", pod));
+    }
+    let first = outbox.begin(&mut turns, false).await.unwrap();
+    let (call, problem) = ("create events".to_owned(), Problem::Timeout(PATIENCE));
+    outbox.end(first, Err(ApiError { call, problem }), &mut turns).await;
+    outbox.changes.keep(message("shop", QUEUE));
+    outbox.changes.keep(message("bank", 0));
     let of = |changes: &ChangeEvents, namespace: &str| {
         let messages = changes.messages.iter();
         messages
             .filter(|message| message.subject.namespace() == namespace)
             .count()
     };
-    assert_eq!([of(&changes, "shop"), of(&changes, "bank")], [QUEUE - 1, 1]);
+    assert_eq!(
+        [of(&outbox.changes, "shop"), of(&outbox.changes, "bank")],
+        [QUEUE - 1, 1]
+    );
+    let mut text = String::new();
+    encode(&mut text, &registry).unwrap();
+    assert!(text.contains("outcome=\"lost\"} 1\n"), "{text}");
 
-    let until = now + Duration::from_secs(40);
-    rates.pause("shop", until, now);
-    let (bank, _) = changes.next(&mut rates, now, false).unwrap();
-    assert_eq!(bank.subject.namespace(), "bank");
-    assert!(changes.next(&mut rates, now, false).is_none());
-    assert_eq!(changes.ready_at(&rates), Some(until));
-    assert_eq!(of(&changes, "shop"), QUEUE - 1, "nothing is lost");
-    assert!(changes.next(&mut rates, until, false).is_some());
+    let later = Instant::now() + LONGEST_RETRY;
+    let bank = outbox.changes.next(&mut turns, later).unwrap();
+    assert_eq!(bank.namespace(), "bank");
+    assert!(outbox.changes.next(&mut turns, later).is_none(), "behind the first");
+    assert_eq!(of(&outbox.changes, "shop"), QUEUE - 1, "nothing else is lost");
+    let again = turns.retries.take_due(&turns.rates, later).unwrap();
+    assert!(turns.retries.take_due(&turns.rates, later).is_none());
+    turns.retries.ended(&again, later);
+    assert!(outbox.changes.next(&mut turns, later).is_some());
 }

@@ -78,9 +78,9 @@ impl Composer {
             return self.temporary_limit(record, cause, &limit);
         }
         let (severity, reason) = kind(&record.outcome, cause.as_ref())?;
-        let details = match amounts.flatten() {
-            Some(amounts) => texts(&amounts).chain(files(record)).collect(),
-            None => details(record),
+        let details: Vec<_> = match amounts {
+            Some(amounts) => texts(&amounts.unwrap_or_default()).chain(files(record)).collect(),
+            None => record.outcome.reason().map(str::to_owned).into_iter().collect(),
         };
         let texts = cause.iter().map(ToString::to_string).chain([details.join(", ")]);
         let texts: Vec<_> = texts.filter(|text| !text.is_empty()).collect();
@@ -243,14 +243,6 @@ fn limits(step: &StepRecord, resource: Resource) -> Option<(String, String)> {
         _ => None,
     };
     shown(from).zip(shown(to))
-}
-
-/// The reason of an outcome that does not hold, or else every changed file.
-fn details(record: &ChangeRecord) -> Vec<String> {
-    if record.outcome.holds() {
-        return files(record).collect();
-    }
-    record.outcome.reason().map(str::to_owned).into_iter().collect()
 }
 
 /// Every amount that changes, before and after.

@@ -24,17 +24,11 @@ use super::content::Report;
 use super::destination::Destination;
 use super::log::{KillLog, LogStatus, Pending};
 use super::metrics::{LinkOutcome, ReportMetrics, ReportOutcome};
-use crate::pace::Backoff;
 
 /// The shortest time between two waits for the disk.
 const SYNC_EVERY: Duration = Duration::from_millis(500);
 /// The time between two attempts to write to a disk that refuses.
 const RETRY_EVERY: Duration = Duration::from_secs(5);
-
-/// The usual wait after the first failure of a delivery, about.
-const FIRST_WAIT: Duration = Duration::from_secs(1);
-/// The longest retry wait, before `Retry-After`.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// The running tasks of reporting: store kills, and publish the state of each destination. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -71,7 +65,6 @@ impl Reporter {
         let queue = ReportQueue {
             destination,
             log: self.log.clone(),
-            backoff: Backoff::new(FIRST_WAIT, LONGEST_WAIT),
             highest: 0,
             after: 0,
             known: None,
@@ -170,8 +163,6 @@ pub enum Link {
 pub struct ReportQueue {
     pub(super) destination: Destination,
     log: SharedLog,
-    /// The pauses between attempts. An acknowledgement starts them over.
-    pub(super) backoff: Backoff,
     /// The highest number that was sent since the agent started.
     highest: u64,
     /// The number of the last report that [`Self::next`] returned.
@@ -223,7 +214,6 @@ impl ReportQueue {
 
     /// The destination has received the reports with these numbers.
     pub async fn acknowledge(&mut self, numbers: Vec<u64>) {
-        self.backoff.reset();
         let destination = self.destination;
         let to = destination.as_str();
         tracing::debug!(?numbers, to, "reports need nothing more from their receiver");
@@ -260,13 +250,6 @@ impl ReportQueue {
             let before = status.links.insert(self.destination, link);
             before.as_ref() != status.links.get(&self.destination)
         })
-    }
-
-    /// Records that the destination cannot be reached. Returns how long to wait, longer each time.
-    pub fn failed(&mut self, reports: &str, error: String) -> Duration {
-        let pause = self.backoff.next(None);
-        self.waits(reports, error, pause);
-        pause
     }
 
     /// Records that reports cannot be delivered for so long.

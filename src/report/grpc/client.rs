@@ -64,14 +64,17 @@ impl GrpcDelivery {
 
     /// Delivers everything in the queue, in order, and retries failures.
     pub async fn run(self, mut queue: ReportQueue) -> Infallible {
-        queue.backoff = Backoff::new(FIRST_WAIT, self.options.longest_wait);
+        let mut pauses = Backoff::new(FIRST_WAIT, self.options.longest_wait);
         loop {
-            let Err(error) = self.once(&mut queue).await;
-            tokio::time::sleep(queue.failed("OOM reports", format!("{error:#}"))).await;
+            let Err(error) = self.once(&mut queue, &mut pauses).await;
+            let pause = pauses.next(None);
+            queue.waits("OOM reports", format!("{error:#}"), pause);
+            tokio::time::sleep(pause).await;
         }
     }
 
-    async fn once(&self, queue: &mut ReportQueue) -> Result<Infallible> {
+    /// Delivers on one connection. An acknowledgement starts the pauses over.
+    async fn once(&self, queue: &mut ReportQueue, pauses: &mut Backoff) -> Result<Infallible> {
         let endpoint = self.options.endpoint.to_string();
         // The timeout of connecting does not cover TLS with a peer that sends nothing.
         let channel = match timeout(CONNECT, self.connect()).await {
@@ -81,7 +84,7 @@ impl GrpcDelivery {
         tracing::info!(endpoint, "connected to the receiver of OOM reports");
         queue.connected();
         queue.start_over();
-        let session = Session {
+        let mut session = Session {
             queue,
             endpoint,
             patience: self.options.patience,
@@ -89,7 +92,11 @@ impl GrpcDelivery {
             acknowledged: 0,
             strange: 0,
         };
-        session.run(channel, self.hello.clone()).await
+        let end = session.run(channel, self.hello.clone()).await;
+        if session.acknowledged > 0 {
+            pauses.reset();
+        }
+        end
     }
 
     async fn connect(&self) -> Result<Channel> {

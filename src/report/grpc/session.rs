@@ -41,7 +41,7 @@ impl Session<'_> {
     /// Delivers until the stream ends.
     ///
     /// Errors: always: why the stream ended.
-    pub(super) async fn run(mut self, channel: Channel, hello: Hello) -> Result<Infallible> {
+    pub(super) async fn run(&mut self, channel: Channel, hello: Hello) -> Result<Infallible> {
         // A whole window and the hello: sending never waits.
         let (out, outgoing) = mpsc::channel(Destination::Grpc.window() + 1);
         let mut client = ReportReceiverClient::new(channel).max_decoding_message_size(LONGEST_ACK);

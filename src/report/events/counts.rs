@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
-use crate::kubernetes::events::{EventRates, NamedEvent, PodReference, Severity, Subject, Topic, name};
+use super::stem;
+use crate::kubernetes::events::{EventRates, NamedEvent, Severity, Subject, Topic, name};
 
 #[cfg(test)]
 mod tests;
@@ -68,12 +69,8 @@ impl KnownEvent {
     /// The Event, without the time at which it is sent.
     fn event(&self) -> NamedEvent {
         let message = self.message.clone();
-        let pod = match &message.subject {
-            Subject::Pod(PodReference { pod, .. }) => &*pod.name,
-            Subject::Node => "node",
-        };
         NamedEvent {
-            name: name(pod, &format!("{:x}", self.ticket)),
+            name: name(stem(&message.subject), &format!("{:x}", self.ticket)),
             subject: message.subject,
             severity: message.severity,
             reason: message.reason,

@@ -78,6 +78,14 @@ impl From<&Pending> for CoveredReport {
     }
 }
 
+/// The beginning of the names of Events about this object.
+fn stem(subject: &Subject) -> &str {
+    match subject {
+        Subject::Pod(reference) => &reference.pod.name,
+        Subject::Node => "node",
+    }
+}
+
 /// The name of an Event whose first report has this id.
 fn name_of(stem: &str, id: &str) -> String {
     name(stem, &format!("{:x}", IdHash::of(id)))

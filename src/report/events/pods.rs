@@ -3,8 +3,8 @@
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
-use super::{CoveredReport, PlannedEvent, name_of, subject, text};
-use crate::kubernetes::events::{EventRates, NamedEvent, PodReference, Severity, Subject, Topic};
+use super::{CoveredReport, PlannedEvent, name_of, stem, subject, text};
+use crate::kubernetes::events::{EventRates, NamedEvent, Severity, Subject, Topic};
 use crate::oom::Level;
 use crate::report::content::Report;
 use crate::report::log::Pending;
@@ -106,13 +106,9 @@ impl Group {
     }
 
     fn event(self) -> PlannedEvent {
-        let stem = match &self.subject {
-            Subject::Pod(PodReference { pod, .. }) => pod.name.as_str(),
-            Subject::Node => "node",
-        };
         PlannedEvent {
             event: NamedEvent {
-                name: name_of(stem, &self.id),
+                name: name_of(stem(&self.subject), &self.id),
                 severity: Severity::Warning,
                 reason: "OOMKilled",
                 message: text::message(&self.report),

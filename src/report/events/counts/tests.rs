@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 use proptest::prelude::*;
 
 use super::*;
+use crate::kubernetes::events::PodReference;
 use crate::model::objects::PodId;
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -21,10 +21,9 @@ use crate::cgroup::CgroupError;
 use crate::failpoint::failpoint;
 use crate::model::objects::{Pod, PodUid};
 use crate::model::{
-    Bytes, Cause, ChangeRecord, MemoryLimit, NodeTraits, Outcome, PodAmounts, PodTree, PodValues, Setting, Settings,
-    Step, Target, Withheld,
+    Bytes, Cause, ChangeRecord, MemoryLimit, Outcome, PodAmounts, PodValues, Setting, Settings, Step, Target, Withheld,
 };
-use crate::plan::Plan;
+use crate::plan::{Plan, PlanError};
 use crate::resize::{Act, Answer, Grant, Patch};
 use crate::slots::Class;
 
@@ -382,7 +381,7 @@ impl Pass {
             let (foreign, held_before) = (&mut self.done.foreign, self.aim.held_before);
             self.done.flipped = foreign.find_flips(&tree, &mut self.wanted, held_before, &grown);
         }
-        self.plan = plan_files(tree, &self.wanted, &self.node.traits)?;
+        self.plan = Plan::of_files(&tree, &self.wanted.tree, &self.node.traits)?;
         self.checks = ShrinkChecks::of(&self.plan, handles, &self.job.seen)?;
         stages.plan = start.elapsed();
         Ok(())
@@ -418,7 +417,7 @@ impl Pass {
                 tree.get(target).and_then(Settings::memory_limit) == Some(MemoryLimit::Bytes(to.get()))
             };
             lowered = self.before_lowering(handles, holds)?;
-            self.plan = plan_files(tree, &self.wanted, &self.node.traits)?;
+            self.plan = Plan::of_files(&tree, &self.wanted.tree, &self.node.traits)?;
         }
         lowered.extend(self.before_lowering(handles, |_, _| true)?);
         let touched = self.touched(&lowered);
@@ -588,13 +587,9 @@ impl From<CgroupError> for Outcome {
     }
 }
 
-/// The steps from the values that a pod's files hold to the wanted ones.
-///
-/// Errors: no valid order of steps exists, so the pass ends.
-pub(super) fn plan_files(held: PodTree, wanted: &PodValues, traits: &NodeTraits) -> Result<Plan, Outcome> {
-    let held = PodValues {
-        tree: held,
-        ..PodValues::default()
-    };
-    Plan::between(&held, wanted, traits).map_err(|error| Outcome::Refused(error.to_string()))
+/// The end of a pass for which no valid order of steps exists.
+impl From<PlanError> for Outcome {
+    fn from(error: PlanError) -> Self {
+        Self::Refused(error.to_string())
+    }
 }

@@ -9,15 +9,15 @@ use futures::future::join_all;
 
 use super::handles::PodHandles;
 use super::node::{Node, RuntimeLink};
-use super::pass::{Pass, opened, plan_files};
+use super::pass::{Pass, opened};
 use super::shrink::{Freezer, Marker};
 use crate::cgroup::{Cgroup, CgroupDir, CgroupError, Dir};
 use crate::failpoint::failpoint;
 use crate::model::{
-    CgroupVersion, Change, ControlFile, CpuShares, CriResources, LivePod, Outcome, PodTree, PodValues, Setting, Step,
-    StepRecord, Target, WeightFormula,
+    CgroupVersion, Change, ControlFile, CpuShares, CriResources, LivePod, Outcome, PodTree, Setting, Step, StepRecord,
+    Target, WeightFormula,
 };
-use crate::plan::Plan;
+use crate::plan::{Plan, spec_step};
 use crate::runtime::{ContainerRuntime, RuntimeError, weight};
 
 /// The runtime's stored specs of the pod's containers, as far as the runtime answers and shows them.
@@ -210,7 +210,7 @@ fn give_up(node: &Node, error: &RuntimeError, update: bool) -> Outcome {
 
 /// The steps for the stored specs that differ from the wanted ones.
 async fn spec_steps(runtime: &dyn ContainerRuntime, pass: &Pass) -> Result<Vec<Step>, RuntimeError> {
-    let mut specs = BTreeMap::new();
+    let mut steps = Vec::new();
     let live = pass.job.targets.bound.live();
     for (name, answer) in fetch_containers(runtime, live, pass.wanted.specs.keys()).await {
         let target = Target::Container(name.clone());
@@ -229,21 +229,11 @@ async fn spec_steps(runtime: &dyn ContainerRuntime, pass: &Pass) -> Result<Vec<S
         // A runtime that does not show its stored specs gets all fields once for each change.
         let written = |step: &StepRecord| step.target == target && step.change.writes_cgroups();
         let touched = || pass.done.record.steps.iter().any(written);
-        if let Some(stored) = stored.or_else(|| touched().then(CriResources::default)) {
-            specs.insert(name.clone(), stored);
-        }
+        let stored = stored.or_else(|| touched().then(CriResources::default));
+        let specs = stored.zip(pass.wanted.specs.get(name));
+        steps.extend(specs.and_then(|(stored, wanted)| spec_step(name, &stored, wanted, pass.node.traits.page)));
     }
-    let of_specs = |specs| PodValues {
-        specs,
-        ..PodValues::default()
-    };
-    // Planning fails only for quotas of files, and this plan has no files.
-    let plan = Plan::between(
-        &of_specs(specs),
-        &of_specs(pass.wanted.specs.clone()),
-        &pass.node.traits,
-    );
-    Ok(plan.map(|plan| plan.steps).unwrap_or_default())
+    Ok(steps)
 }
 
 /// The open cgroup of a target.
@@ -295,7 +285,7 @@ fn verify(pass: &mut Pass) -> Result<(), Outcome> {
     })?;
     pass.done.formula = detected_formula(pass, &tree);
     let incomplete = |reason| Err(Outcome::Incomplete(reason));
-    match plan_files(tree, &pass.wanted, &pass.node.traits) {
+    match Plan::of_files(&tree, &pass.wanted.tree, &pass.node.traits) {
         Ok(plan) if plan.steps.is_empty() => Ok(()),
         // The runtime decides the formula of weights; the next pass uses the formula that the weights show.
         Ok(_) if pass.done.formula.is_some() => Ok(()),
@@ -304,7 +294,7 @@ fn verify(pass: &mut Pass) -> Result<(), Outcome> {
             let differ = differ.join(", ");
             incomplete(format!("after the runtime's update, {differ} differ; planning again"))
         }
-        Err(outcome) => incomplete(outcome.reason().unwrap_or_default().to_owned()),
+        Err(error) => incomplete(error.to_string()),
     }
 }
 

@@ -13,15 +13,14 @@ use std::time::{Duration, Instant};
 use super::execute::Executor;
 use super::handles::PodHandles;
 use super::node::Node;
-use super::pass::plan_files;
 use crate::cgroup::{Cgroup, CgroupError};
 use crate::failpoint::failpoint;
 use crate::model::objects::{Pod, PodId};
 use crate::model::{
     Bytes, Cause, CgroupVersion, ChangeRecord, Driver, LivePod, MemoryLimit, NamedRequirements, NodeTraits, Outcome,
-    PodAmounts, PodTree, PodValues, Setting, Settings, StepRecord, Target,
+    PodAmounts, PodTree, Setting, Settings, StepRecord, Target,
 };
-use crate::plan::hierarchy;
+use crate::plan::{Plan, hierarchy};
 
 /// The result of a growth.
 #[derive(Debug)]
@@ -146,7 +145,7 @@ impl Grown {
         to: Bytes,
     ) -> Result<(), Outcome> {
         let held = handles.read()?;
-        let mut wanted = PodValues::default();
+        let mut wanted = PodTree::default();
         let own = match growing {
             Some((_, container)) => held.containers.get(container),
             None => Some(&held.pod),
@@ -156,17 +155,17 @@ impl Grown {
             let limit = |to| limit(node.traits.version, to);
             let mut of_pod = Some(to);
             if let Some((growable, container)) = growing {
-                wanted.tree.containers.insert(container.to_owned(), limit(to));
+                wanted.containers.insert(container.to_owned(), limit(to));
                 of_pod = growable.pod_limit(node, &held, container, to);
             }
             let higher = of_pod.filter(|to| held.pod.memory_bytes().is_some_and(|from| from < *to));
-            wanted.tree.pod = higher.map(limit).unwrap_or_default();
+            wanted.pod = higher.map(limit).unwrap_or_default();
         }
         let traits = NodeTraits {
             driver: Driver::Cgroupfs,
             ..node.traits
         };
-        let plan = plan_files(held, &wanted, &traits)?;
+        let plan = Plan::of_files(&held, &wanted, &traits)?;
         let mut executor = Executor::new(node, handles);
         let mut ended = executor.run(&plan);
         if let Err(outcome @ Outcome::RolledBack(_)) = &mut ended

@@ -27,7 +27,7 @@ mod tests;
 pub use burst::bursts;
 pub use hierarchy::{Allowance, Hierarchy, hierarchy, in_force, pod_requests};
 pub use paths::{container_cgroup_name, pod_cgroup_path};
-pub use planner::{Plan, PlanError, systemd_keeps};
+pub use planner::{Plan, PlanError, spec_step, systemd_keeps};
 pub use pod_level::LowPodLevel;
 pub use quota::QuotaAccount;
 pub use room::{Capacity, NoRoom, NodeRequests, OtherPods, Room, larger, sum};

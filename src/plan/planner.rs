@@ -41,23 +41,27 @@ impl Plan {
     ///
     /// Errors: [`PlanError`] if the v1 kernel would refuse the desired values.
     pub fn between(observed: &PodValues, desired: &PodValues, traits: &NodeTraits) -> Result<Self, PlanError> {
-        let tree = desired.tree.in_pages(traits.page);
+        let mut plan = Self::of_files(&observed.tree, &desired.tree, traits)?;
+        let specs = desired.specs.iter();
+        let updates =
+            specs.filter_map(|(name, wanted)| spec_step(name, observed.specs.get(name)?, wanted, traits.page));
+        plan.steps.extend(updates);
+        Ok(plan)
+    }
+
+    /// The steps of [`Self::between`] for the files alone.
+    ///
+    /// Errors: as there.
+    pub fn of_files(observed: &PodTree, desired: &PodTree, traits: &NodeTraits) -> Result<Self, PlanError> {
+        let desired = desired.in_pages(traits.page);
         if traits.version == CgroupVersion::V1 {
-            check_quotas(&observed.tree, &tree)?;
+            check_quotas(observed, &desired)?;
         }
-        let writes = ordered_writes(&observed.tree, &tree, traits.page);
-        let mut steps = match traits.driver {
+        let writes = ordered_writes(observed, &desired, traits.page);
+        let steps = match traits.driver {
             Driver::Cgroupfs => writes.into_iter().map(file_step).collect(),
-            Driver::Systemd => through_systemd(writes, observed.tree.pod.clone()),
+            Driver::Systemd => through_systemd(writes, observed.pod.clone()),
         };
-        for (name, wanted) in &desired.specs {
-            let stored = observed.specs.get(name);
-            let change = stored.and_then(|stored| spec_change(stored, wanted, traits.page));
-            steps.extend(change.map(|change| Step {
-                target: Target::Container(name.clone()),
-                change,
-            }));
-        }
         Ok(Self { steps })
     }
 }
@@ -158,8 +162,9 @@ pub fn systemd_keeps(told: &Settings) -> Settings {
         .collect()
 }
 
-/// The fields whose stored values differ in meaning from the wanted ones. Quota and period change together.
-fn spec_change(stored: &CriResources, wanted: &CriResources, page: PageSize) -> Option<Change> {
+/// The update of a container's stored spec: the fields whose values differ in meaning from the wanted ones. Quota and period change
+/// together.
+pub fn spec_step(container: &str, stored: &CriResources, wanted: &CriResources, page: PageSize) -> Option<Step> {
     let (mut from, mut to) = (*stored, *wanted);
     let [(old_shares, old_cpu, old_memory), (shares, cpu, memory)] = [stored, wanted].map(|spec| meaning(spec, page));
     for spec in [&mut from, &mut to] {
@@ -173,7 +178,10 @@ fn spec_change(stored: &CriResources, wanted: &CriResources, page: PageSize) -> 
             spec.memory_limit_in_bytes = None;
         }
     }
-    (to != CriResources::default()).then_some(Change::Spec { from, to })
+    (to != CriResources::default()).then(|| Step {
+        target: Target::Container(container.to_owned()),
+        change: Change::Spec { from, to },
+    })
 }
 
 /// The kernel's values for a stored spec.

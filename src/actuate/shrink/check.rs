@@ -11,8 +11,7 @@ use crate::cgroup::CgroupError;
 use crate::model::{Bytes, MemoryLimit, PodTree, Target};
 use crate::plan::Plan;
 use crate::plan::shrink::{
-    Before, CheckStep, MemoryReading, NotShrinkable, RECLAIM_STEP, Reclaim, ShrinkCheck, UsageHistory, WatchReading,
-    rate,
+    Before, CheckStep, MemoryReading, RECLAIM_STEP, Reclaim, ShrinkCheck, UsageHistory, WatchReading, rate,
 };
 
 /// The shortest time over which refaults are counted for a rate.
@@ -44,8 +43,8 @@ pub(in crate::actuate) enum Next {
     Ready,
     /// Call again at this time or later.
     Wait(Instant),
-    /// The limit of this cgroup cannot be lowered.
-    Refused(Target, NotShrinkable),
+    /// The limit of this cgroup cannot be lowered, for this reason.
+    Refused(Target, String),
 }
 
 impl ShrinkChecks {

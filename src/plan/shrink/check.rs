@@ -6,7 +6,6 @@
 //!
 //! A [`MemoryReading`] holds a cgroup's memory at one moment: what is in use, and how much of that the kernel could reclaim.
 
-use std::fmt;
 use std::time::{Duration, Instant};
 
 use crate::model::{Bytes, MemoryReading, Reclaim};
@@ -30,40 +29,8 @@ pub enum CheckStep {
     Reclaim(Bytes),
     /// The limit can be written now.
     Ready,
-    /// The limit cannot be lowered. There is nothing to undo.
-    Refused(NotShrinkable),
-}
-
-/// Why a limit cannot be lowered now, with the numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NotShrinkable {
-    pub usage: Bytes,
-    /// The part of the usage that the kernel cannot reclaim.
-    pub held: Bytes,
-    /// The lowest limit that would be accepted now.
-    pub floor: Bytes,
-    pub wanted: Bytes,
-    pub why: ShrinkObstacle,
-}
-
-/// What prevents a lower limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ShrinkObstacle {
-    /// The memory that is held now, plus a spare.
-    Held,
-    /// The most that the container was seen to hold, plus a spare. It once used more than the wanted limit.
-    Seen {
-        /// The most that it was seen to hold.
-        most: Bytes,
-        /// The most that was ever in use.
-        peak: Bytes,
-        /// How long the container was observed.
-        over: Duration,
-    },
-    /// The kernel found nothing more to reclaim.
-    Stubborn,
-    /// This kernel offers no way to request a reclaim.
-    CannotAsk,
+    /// The limit cannot be lowered now: the reason with the numbers, a sentence. There is nothing to undo.
+    Refused(String),
 }
 
 /// The most memory that a cgroup was seen to hold since it has fitted under the wanted limit, and since when it has.
@@ -128,19 +95,14 @@ impl ShrinkCheck {
         let began = *self.began.get_or_insert(now);
         let held = reading.held();
         self.history.note(now, held, self.wanted);
-        let wanted = self.wanted;
-        let refuse = |floor, why| {
-            CheckStep::Refused(NotShrinkable {
-                usage: reading.usage,
-                held,
-                floor,
-                wanted,
-                why,
-            })
-        };
         let least = with_spare(held, SMALL_SPARE);
         if least > self.wanted {
-            return refuse(least, ShrinkObstacle::Held);
+            let why = format!(
+                "more than the wanted limit of {} bytes has room for: {} of them cannot be reclaimed",
+                self.wanted.get(),
+                held.get()
+            );
+            return refuse(reading.usage, least, &why);
         }
         // On v1 the peak may be that of the moment at which a limit was last hit. The container never used more either way.
         let peak = reading.peak.unwrap_or(Bytes::MAX);
@@ -149,26 +111,40 @@ impl ShrinkCheck {
             let over = self.history.span(now);
             let floor = with_spare(most, spare(over)).min(with_spare(peak, SMALL_SPARE));
             if floor > self.wanted {
-                return refuse(floor, ShrinkObstacle::Seen { most, peak, over });
+                let why = format!(
+                    "and at one time {} were; up to {} bytes that cannot be reclaimed were seen in the last {} s, which is too close \
+                     to the wanted limit of {} bytes for so short a time",
+                    peak.get(),
+                    most.get(),
+                    over.as_secs().max(1),
+                    self.wanted.get(),
+                );
+                return refuse(reading.usage, floor, &why);
             }
             if now.saturating_duration_since(began) < OBSERVE {
                 return CheckStep::LookAt(now + LOOK);
             }
         }
-        let too_much = reading.usage.saturating_sub(self.roof());
-        match self.reclaim {
-            Reclaim::ByTheWrite => return CheckStep::Ready,
-            Reclaim::OnRequest | Reclaim::Never if too_much.is_zero() => return CheckStep::Ready,
-            Reclaim::Never => {
-                return refuse(reading.usage.saturating_add(slack(wanted)), ShrinkObstacle::CannotAsk);
-            }
-            Reclaim::OnRequest => {}
+        self.make_room(reading.usage)
+    }
+
+    /// Reclaims what is in use above the wanted limit, or refuses the limit.
+    fn make_room(&mut self, usage: Bytes) -> CheckStep {
+        let too_much = usage.saturating_sub(self.roof());
+        if self.reclaim == Reclaim::ByTheWrite || too_much.is_zero() {
+            return CheckStep::Ready;
         }
-        if self.is_fruitless(reading.usage) {
-            return refuse(reading.usage.saturating_add(slack(wanted)), ShrinkObstacle::Stubborn);
-        }
-        self.asked_at = Some(reading.usage);
-        CheckStep::Reclaim(too_much.min(RECLAIM_STEP))
+        let why = if self.reclaim == Reclaim::Never {
+            ", and this kernel cannot be asked to reclaim (memory.reclaim, from Linux 5.19)"
+        } else if self.is_fruitless(usage) {
+            " has room for, and the kernel found nothing more to reclaim"
+        } else {
+            self.asked_at = Some(usage);
+            return CheckStep::Reclaim(too_much.min(RECLAIM_STEP));
+        };
+        let floor = usage.saturating_add(slack(self.wanted));
+        let why = format!("more than the wanted limit of {} bytes{why}", self.wanted.get());
+        refuse(usage, floor, &why)
     }
 
     /// The most that may be in use when the limit is written.
@@ -186,6 +162,15 @@ impl ShrinkCheck {
         }
         self.fruitless >= FRUITLESS
     }
+}
+
+/// Refuses a limit while so much is in use. From `floor` on a limit would be accepted now.
+fn refuse(usage: Bytes, floor: Bytes, why: &str) -> CheckStep {
+    let [usage, floor] = [usage, floor].map(Bytes::get);
+    CheckStep::Refused(format!(
+        "not shrinkable now: {usage} bytes are in use, {why}; {floor} bytes would be accepted now: choose a higher limit, or wait \
+         until less is in use"
+    ))
 }
 
 /// Whether a limit could come down to `wanted` at once, given this reading.
@@ -214,34 +199,4 @@ const fn spare(over: Duration) -> u64 {
 /// An amount, plus one part in `share` of it, at least half a mebibyte.
 fn with_spare(amount: Bytes, share: u64) -> Bytes {
     amount.saturating_add(Bytes::new((amount.get() / share).max(512 << 10)))
-}
-
-impl fmt::Display for NotShrinkable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [usage, held, floor, wanted] = [self.usage, self.held, self.floor, self.wanted].map(Bytes::get);
-        let what = match &self.why {
-            ShrinkObstacle::Held => {
-                format!("more than the wanted limit of {wanted} bytes has room for: {held} of them cannot be reclaimed")
-            }
-            ShrinkObstacle::Seen { most, peak, over } => format!(
-                "and at one time {} were; up to {} bytes that cannot be reclaimed were seen in the last {} s, which is too close \
-                 to the wanted limit of {wanted} bytes for so short a time",
-                peak.get(),
-                most.get(),
-                over.as_secs().max(1),
-            ),
-            ShrinkObstacle::Stubborn => format!(
-                "more than the wanted limit of {wanted} bytes has room for, and the kernel found nothing more to reclaim"
-            ),
-            ShrinkObstacle::CannotAsk => format!(
-                "more than the wanted limit of {wanted} bytes, and this kernel cannot be asked to reclaim (memory.reclaim, from \
-                 Linux 5.19)"
-            ),
-        };
-        write!(
-            f,
-            "not shrinkable now: {usage} bytes are in use, {what}; {floor} bytes would be accepted now: choose a higher limit, \
-             or wait until less is in use"
-        )
-    }
 }

@@ -104,25 +104,21 @@ pub async fn preview(node: Arc<Node>, mut job: Job) -> Result<Vec<StepRecord>, S
     let specs = runtime_stage::stored_specs(&node, job.targets.bound.live()).await;
     let planned = tokio::task::spawn_blocking(move || {
         let live = job.targets.bound.live();
-        let opened = PodHandles::open_and_read(&node.hierarchy, live);
-        let (handles, tree) = opened.map_err(|error| error.to_string())?;
+        let (handles, tree) = PodHandles::open_and_read(&node.hierarchy, live)?;
         node.least_limits.lift(&live.id.uid, &mut job.targets.amounts);
         let wanted = job.targets.values(&tree, &node.traits);
-        let plan =
-            Plan::between(&PodValues { tree, specs }, &wanted, &node.traits).map_err(|error| error.to_string())?;
-        let checked = Executor::new(&node, &handles).check_all(&plan);
-        checked.map_err(|outcome| outcome.reason().unwrap_or_default().to_owned())?;
-        // A pass would refuse to lower this limit at once.
-        let checks = ShrinkChecks::of(&plan, &handles, &job.seen);
-        match checks.and_then(|mut checks| checks.advance(&handles, false)) {
-            Ok(Next::Ready | Next::Wait(_)) => {}
-            Ok(Next::Refused(target, why)) => return Err(format!("{target}: {why}")),
-            Err(error) => return Err(error.to_string()),
+        let plan = Plan::between(&PodValues { tree, specs }, &wanted, &node.traits)?;
+        Executor::new(&node, &handles).check_all(&plan)?;
+        let mut checks = ShrinkChecks::of(&plan, &handles, &job.seen)?;
+        if let Next::Refused(target, why) = checks.advance(&handles, false)? {
+            // A pass would refuse to lower this limit at once.
+            return Err(Outcome::Refused(format!("{target}: {why}")));
         }
         let steps = changes.iter().chain(&plan.steps);
         Ok(steps.map(StepRecord::planned).collect())
     });
-    planned.await.map_err(|panic| format!("internal error: {panic}"))?
+    let planned = planned.await.map_err(|panic| format!("internal error: {panic}"))?;
+    planned.map_err(|outcome| outcome.reason().unwrap_or_default().to_owned())
 }
 
 impl JobDone {

@@ -102,7 +102,7 @@ pub async fn preview(node: Arc<Node>, mut job: Job) -> Result<Vec<StepRecord>, S
         Act::Direct | Act::End { .. } | Act::Write(_) => Vec::new(),
     };
     let specs = runtime_stage::stored_specs(&node, job.targets.bound.live()).await;
-    let planned = tokio::task::spawn_blocking(move || {
+    let planned = tokio::task::spawn_blocking(move || -> Result<Vec<StepRecord>, Outcome> {
         let live = job.targets.bound.live();
         let (handles, tree) = PodHandles::open_and_read(&node.hierarchy, live)?;
         node.least_limits.lift(&live.id.uid, &mut job.targets.amounts);

@@ -130,13 +130,11 @@ impl<'a> Executor<'a> {
                 self.written.push(step);
                 continue;
             };
-            let reason = error.to_string();
-            if error.is_gone() {
-                return Err(Outcome::Interrupted(reason));
+            if !error.is_gone() {
+                self.not_shrinkable = error.is_not_shrinkable();
+                self.written.extend(parts(&step, &error));
             }
-            self.not_shrinkable = error.is_not_shrinkable();
-            self.written.extend(parts(&step, &error));
-            return Err(Outcome::RolledBack(reason));
+            return Err(error.ends(Outcome::RolledBack));
         }
         Ok(())
     }
@@ -153,12 +151,7 @@ impl<'a> Executor<'a> {
         };
         plan.steps.iter().try_for_each(check).map_err(|error: StepError| {
             self.not_shrinkable = error.is_not_shrinkable();
-            let reason = error.to_string();
-            if error.is_gone() {
-                Outcome::Interrupted(reason)
-            } else {
-                Outcome::Refused(reason)
-            }
+            error.ends(Outcome::Refused)
         })
     }
 

@@ -16,7 +16,7 @@ use super::job::{Job, JobDone};
 use super::least_limits::OfPod;
 use super::node::Node;
 use super::runtime_stage;
-use super::shrink::{Lowering, Next, ShrinkChecks, ShrinkReport, reclaim_below_limits};
+use super::shrink::{Lowering, Next, ShrinkChecks, ShrinkReport, StepError, reclaim_below_limits};
 use crate::cgroup::CgroupError;
 use crate::failpoint::failpoint;
 use crate::model::objects::{Pod, PodUid};
@@ -578,12 +578,7 @@ pub(super) fn opened(done: &JobDone) -> Result<&PodHandles, Outcome> {
 /// The end of a pass over a pod whose files cannot be read.
 impl From<CgroupError> for Outcome {
     fn from(error: CgroupError) -> Self {
-        let reason = error.to_string();
-        if error.is_gone() {
-            Self::Interrupted(reason)
-        } else {
-            Self::Refused(reason)
-        }
+        StepError::from(error).ends(Self::Refused)
     }
 }
 

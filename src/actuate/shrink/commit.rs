@@ -14,7 +14,7 @@ use super::freezer::{FREEZE_BOUND, Freezer};
 use crate::cgroup::systemd::SystemdError;
 use crate::cgroup::{Cgroup, CgroupError, Reason};
 use crate::failpoint::failpoint;
-use crate::model::{Bytes, CgroupVersion, MemoryLimit, Setting, Target};
+use crate::model::{Bytes, CgroupVersion, MemoryLimit, Outcome, Setting, Target};
 use crate::plan::shrink::{RECLAIM_STEP, Reclaim, slack};
 
 /// How often a pass tries to lower one limit.
@@ -44,6 +44,16 @@ impl StepError {
             Self::Cgroup(error) => error.is_gone(),
             Self::NoCgroup(_) => true,
             Self::NotShrinkable(_) | Self::Systemd(_) => false,
+        }
+    }
+
+    /// How a pass ends with this error: it has `failed`, unless a cgroup has ended.
+    pub(in crate::actuate) fn ends(&self, failed: fn(String) -> Outcome) -> Outcome {
+        let reason = self.to_string();
+        if self.is_gone() {
+            Outcome::Interrupted(reason)
+        } else {
+            failed(reason)
         }
     }
 

@@ -86,12 +86,7 @@ pub(super) async fn sync(pass: &mut Pass) -> Result<(), Outcome> {
         let late = updated.as_ref().err().filter(|error| error.is_late());
         node.concurrency.update_ended(&namespace, late.map(ToString::to_string));
         if let Err(error) = updated {
-            return Err(if error.is_not_found() || error.is_retryable() {
-                give_up(&node, &error, true)
-            } else {
-                let reason = error.to_string();
-                Outcome::RolledBack(reason)
-            });
+            return Err(give_up(&node, &error, true));
         }
     }
     verify(pass)
@@ -202,6 +197,9 @@ fn give_up(node: &Node, error: &RuntimeError, update: bool) -> Outcome {
         return Outcome::Interrupted("a container ended meanwhile".to_owned());
     }
     let reason = error.to_string();
+    if update && !error.is_retryable() {
+        return Outcome::RolledBack(reason);
+    }
     if !update || error.is_unreachable() {
         node.concurrency.runtime_is_away(reason.clone());
     }

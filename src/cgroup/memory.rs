@@ -103,14 +103,6 @@ impl CgroupDir {
         self.bytes(usage_file(limit_file(self.version())))
     }
 
-    /// The most bytes that were ever in use; `None` where the kernel does not keep it (v2 before 5.19).
-    pub fn memory_peak(&self) -> Result<Option<Bytes>, CgroupError> {
-        if_present(self.bytes(match self.version() {
-            CgroupVersion::V1 => "memory.max_usage_in_bytes",
-            CgroupVersion::V2 => "memory.peak",
-        }))
-    }
-
     /// Refuses a lower memory limit that the kernel could not make room for now by reclaiming. A pass checks its whole plan
     /// with this before the first step.
     ///
@@ -130,8 +122,11 @@ impl CgroupDir {
     pub fn memory_reading(&self) -> Result<MemoryReading, CgroupError> {
         // In this order: memory that is charged between the two reads counts as held, not as evictable.
         let stat = self.dir(Resource::Memory).text("memory.stat")?.unwrap_or_default();
-        let usage = self.memory_usage()?;
-        let (version, peak) = (self.version(), self.memory_peak()?);
+        let (version, usage) = (self.version(), self.memory_usage()?);
+        let peak = if_present(self.bytes(match version {
+            CgroupVersion::V1 => "memory.max_usage_in_bytes",
+            CgroupVersion::V2 => "memory.peak",
+        }))?;
         Ok(MemoryReading::new(version, page_size(), usage, peak, &stat))
     }
 

@@ -140,32 +140,20 @@ fn broken(item: &LimitRangeItem, has: &Requirements) -> Option<(Resource, String
         let [request, limit] = has.of(resource);
         let (request, limit) = (request.or(limit), limit.filter(|limit| *limit > 0));
         let amounts = [("request", request), ("limit", limit)];
-        let min = item.min.get(resource).and_then(|min| {
-            let mut low = amounts.iter().filter_map(|(name, amount)| Some((name, (*amount)?)));
-            match low.find(|(_, amount)| *amount < min) {
-                Some((name, amount)) => Some(format!(
-                    "{name} {} is below the minimum {}",
-                    quantity(amount),
-                    quantity(min)
-                )),
-                None => request
-                    .is_none()
-                    .then(|| format!("has no request, as the minimum {} needs", quantity(min))),
+        // A bound also needs an amount of its own kind.
+        let bound = |bound: Option<u64>, is_beyond: fn(&u64, &u64) -> bool, side: &str, rule: &str, needs: usize| {
+            let bound = bound?;
+            let mut set = amounts.iter().filter_map(|(name, amount)| Some((name, (*amount)?)));
+            let beyond = set.find(|(_, amount)| is_beyond(amount, &bound));
+            let (bound, (needed, own)) = (quantity(bound), amounts[needs]);
+            match beyond {
+                Some((name, amount)) => Some(format!("{name} {} is {side} the {rule} {bound}", quantity(amount))),
+                None if own.is_none() => Some(format!("has no {needed}, as the {rule} {bound} needs")),
+                None => None,
             }
-        });
-        let max = item.max.get(resource).and_then(|max| {
-            let mut high = amounts.iter().filter_map(|(name, amount)| Some((name, (*amount)?)));
-            match high.find(|(_, amount)| *amount > max) {
-                Some((name, amount)) => Some(format!(
-                    "{name} {} is above the maximum {}",
-                    quantity(amount),
-                    quantity(max)
-                )),
-                None => limit
-                    .is_none()
-                    .then(|| format!("has no limit, as the maximum {} needs", quantity(max))),
-            }
-        });
+        };
+        let min = bound(item.min.get(resource), u64::lt, "below", "minimum", 0);
+        let max = bound(item.max.get(resource), u64::gt, "above", "maximum", 1);
         let ratio = item
             .max_ratio
             .get(resource)

@@ -78,26 +78,17 @@ impl Refusals {
         let mut limits = pod
             .all_containers()
             .filter_map(|container| container.resources.limits.cpu);
-        let NodePolicies {
-            static_cpu,
-            static_memory,
-            ..
-        } = self.policies;
-        let (is_static, has_own, assigned) = match resource {
-            Resource::Cpu => (
-                static_cpu,
-                limits.any(whole),
-                "the kubelet's static cpu manager has assigned it to the pod",
-            ),
-            Resource::Memory => (
-                static_memory,
-                true,
-                "the kubelet's static memory manager has assigned it to the pod",
-            ),
+        let [static_cpu, static_memory] = [self.policies.static_cpu, self.policies.static_memory];
+        let is_static = match resource {
+            Resource::Cpu if static_cpu && limits.any(whole) => {
+                return Some("the kubelet's static cpu manager has assigned it to the pod");
+            }
+            Resource::Memory if static_memory => {
+                return Some("the kubelet's static memory manager has assigned it to the pod");
+            }
+            Resource::Cpu => static_cpu,
+            Resource::Memory => false,
         };
-        if is_static && has_own {
-            return Some(assigned);
-        }
         let refuses = match self.kubelet {
             old if old < KubeletVersion::RESIZES_BY_DEFAULT => false,
             KubeletVersion::RESIZES_BY_DEFAULT => static_cpu || static_memory,
@@ -168,20 +159,13 @@ impl Refusals {
             (static_memory, "memory of Guaranteed pods (static memory policy)"),
             (limited_swap, "memory of containers that may swap (LimitedSwap)"),
         ];
-        let known = known
-            .into_iter()
-            .filter(|(holds, _)| *holds)
-            .map(|(_, text)| text.to_owned());
-        let told = self.answers.iter().map(
-            |Refusal {
-                 namespace,
-                 class,
-                 resource,
-                 words,
-                 ..
-             }| { format!("{resource} of {class} pods in namespace {namespace} ({words})") },
-        );
-        known.chain(told).collect()
+        let known = known.into_iter().filter(|(holds, _)| *holds);
+        let known = known.map(|(_, text)| text.to_owned());
+        let sentence = |answer: &Refusal| {
+            let (resource, class, namespace) = (answer.resource, answer.class, &answer.namespace);
+            format!("{resource} of {class} pods in namespace {namespace} ({})", answer.words)
+        };
+        known.chain(self.answers.iter().map(sentence)).collect()
     }
 }
 

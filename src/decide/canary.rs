@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Note;
 use super::case::Case;
+use super::trigger::relative_difference;
 use crate::model::objects::annotation::{CANARY, CANARY_BAKE};
 use crate::model::objects::{Pod, VerticalPodAutoscaler};
 use crate::model::{CpuBurst, PodAmounts, Reason, Resource, percent};
@@ -161,11 +162,6 @@ fn differ(before: &PodAmounts, after: &PodAmounts, threshold: f64) -> bool {
         let requests = all.iter().map(|(_, has)| has.requests.amount(resource));
         requests.map(u128::from).sum()
     };
-    let relative = Resource::ALL.into_iter().map(|resource| {
-        let (before, after) = (sum(before, resource), sum(after, resource));
-        #[expect(clippy::cast_precision_loss, reason = "upstream compares such ratios in f64")]
-        let relative = before.abs_diff(after) as f64 / before.max(1) as f64;
-        relative
-    });
-    relative.sum::<f64>() >= threshold
+    let differences = Resource::ALL.map(|resource| relative_difference(sum(before, resource), sum(after, resource)));
+    differences.into_iter().sum::<f64>() >= threshold
 }

@@ -150,10 +150,14 @@ impl Drift {
             let unit = if resource == Resource::Memory { 1000 } else { 1 };
             let (requests, targets) = ((requests * unit).max(1), targets * unit);
             drift.any |= requests != targets;
-            #[expect(clippy::cast_precision_loss, reason = "upstream compares the same ratio in f64")]
-            let relative = requests.abs_diff(targets) as f64 / requests as f64;
-            drift.relative += relative;
+            drift.relative += relative_difference(requests, targets);
         }
         drift
     }
+}
+
+/// The difference of two sums, relative to the first.
+#[expect(clippy::cast_precision_loss, reason = "upstream compares the same ratio in f64")]
+pub(super) fn relative_difference(before: u128, after: u128) -> f64 {
+    before.abs_diff(after) as f64 / before.max(1) as f64
 }

@@ -12,6 +12,8 @@
 //! An [`EffectivePod`] holds a pod's resources as the API server stored them: with its defaults, with the decided
 //! amounts, and summed up like the kubelet does. It contains no cgroups.
 
+use std::collections::BTreeMap;
+
 use crate::model::objects::{Container, ContainerStatus, Pod};
 use crate::model::{
     Bytes, CgroupVersion, CpuMax, CpuQuota, CpuShares, CriResources, DEFAULT_CFS_PERIOD_US, Driver, KubeletVersion,
@@ -79,24 +81,17 @@ pub fn in_force(pod: &Pod) -> PodAmounts {
 }
 
 fn pod_allowance(pod: &EffectivePod<'_>) -> Allowance {
-    let declared = |resource| match pod.qos {
-        QosClass::Guaranteed => true,
-        QosClass::Burstable => pod.declares(resource),
-        QosClass::BestEffort => false,
-    };
     let shares = match pod.qos {
-        QosClass::Guaranteed | QosClass::Burstable => pod.requests().cpu.unwrap_or_default(),
-        QosClass::BestEffort => MilliCpu::ZERO,
+        QosClass::Guaranteed | QosClass::Burstable => pod.requests().cpu,
+        QosClass::BestEffort => None,
     };
-    let ResourceList { cpu, memory } = pod.limits();
-    Allowance {
-        shares: CpuShares::from(shares),
-        kubelets_shares: false,
-        cpu_limit: cpu.filter(|_| declared(Resource::Cpu)),
-        exact_quota: false,
-        memory_limit: memory.filter(|_| declared(Resource::Memory)),
-        period_us: Some(DEFAULT_CFS_PERIOD_US),
-    }
+    let all = pod.limits();
+    let declared = ResourceList::from_fn(|resource| match pod.qos {
+        QosClass::Guaranteed => all.get(resource),
+        QosClass::Burstable => all.get(resource).filter(|_| pod.declares(resource)),
+        QosClass::BestEffort => None,
+    });
+    Allowance::new(shares, declared)
 }
 
 fn container_allowance(container: &EffectiveContainer<'_>, pod: &EffectivePod<'_>, traits: &NodeTraits) -> Allowance {
@@ -105,14 +100,9 @@ fn container_allowance(container: &EffectiveContainer<'_>, pod: &EffectivePod<'_
     let limits = own.limits.nonzero().or(pod.pod_level.limits);
     let counts = |cpu: &MilliCpu| !cpu.is_zero() || traits.kubelet >= KubeletVersion::ZERO_REQUEST_IS_LEAST;
     let shares = own.requests.cpu.filter(counts).or(limits.cpu);
-    let limits = limits.nonzero();
     Allowance {
-        shares: CpuShares::from(shares.unwrap_or_default()),
         kubelets_shares: pod.resizes_pod_level && own.requests.or(own.limits).cpu.is_none(),
-        cpu_limit: limits.cpu,
-        exact_quota: false,
-        memory_limit: limits.memory,
-        period_us: Some(DEFAULT_CFS_PERIOD_US),
+        ..Allowance::new(shares, limits.nonzero())
     }
 }
 
@@ -212,6 +202,18 @@ impl Hierarchy {
 }
 
 impl Allowance {
+    /// The shares for this much cpu, and these declared limits, as a kubelet enforces them.
+    fn new(shares: Option<MilliCpu>, limits: ResourceList) -> Self {
+        Self {
+            shares: CpuShares::from(shares.unwrap_or_default()),
+            kubelets_shares: false,
+            cpu_limit: limits.cpu,
+            exact_quota: false,
+            memory_limit: limits.memory,
+            period_us: Some(DEFAULT_CFS_PERIOD_US),
+        }
+    }
+
     /// The values of the cgroup's files. With `undeclared`, undeclared limits are unbounded, else they are left out.
     fn settings(&self, formula: WeightFormula, traits: &NodeTraits, undeclared: bool) -> Settings {
         let (cpu, memory) = self.limits(undeclared);
@@ -424,15 +426,10 @@ pub(super) fn pod_amounts(pod: &Pod, targets: &PodAmounts, kubelet: KubeletVersi
 
 /// The memory requests of the pod and of its running containers once its containers have the requirements in `targets`, in
 /// bytes; defaults included, and the pod's overhead.
-pub(super) fn memory_requests(
-    pod: &Pod,
-    targets: &PodAmounts,
-    kubelet: KubeletVersion,
-) -> impl Iterator<Item = (Target, Bytes)> {
+pub(super) fn memory_requests(pod: &Pod, targets: &PodAmounts, kubelet: KubeletVersion) -> BTreeMap<Target, Bytes> {
     let effective = EffectivePod::new(pod, targets, kubelet);
     let of_container =
         |one: &EffectiveContainer<'_>| Some((Target::Container(one.name.to_owned()), one.resources.requests.memory?));
     let of_pod = effective.requests().memory.map(|request| (Target::Pod, request));
-    let containers: Vec<_> = effective.running().filter_map(of_container).collect();
-    containers.into_iter().chain(of_pod)
+    effective.running().filter_map(of_container).chain(of_pod).collect()
 }

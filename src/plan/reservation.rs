@@ -6,8 +6,6 @@
 //! A file that holds the request of its cgroup follows it, whichever of the two it is. A file that holds zero or any other
 //! value is another program's and stays.
 
-use std::collections::BTreeMap;
-
 use crate::model::objects::Pod;
 use crate::model::{Bytes, MemoryLimit, NodeTraits, PodAmounts, PodTree, Setting, Settings, Target};
 
@@ -20,8 +18,7 @@ pub(super) fn reservations(
     wanted: &PodAmounts,
     traits: &NodeTraits,
 ) -> Vec<(Target, Setting)> {
-    let requests =
-        |amounts: &PodAmounts| -> BTreeMap<Target, Bytes> { memory_requests(pod, amounts, traits.kubelet).collect() };
+    let requests = |amounts: &PodAmounts| memory_requests(pod, amounts, traits.kubelet);
     let in_pages = |request: Bytes| MemoryLimit::of_bytes(request.get()).in_pages(traits.page);
     // Until a resize is done, the files hold the requests before it or after it.
     let known = [requests(&in_force(pod)), requests(PodAmounts::NONE)];

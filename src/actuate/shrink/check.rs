@@ -4,18 +4,13 @@
 //! so that other pods get their turn in between. It changes no limit.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::actuate::handles::PodHandles;
 use crate::cgroup::CgroupError;
 use crate::model::{Bytes, MemoryLimit, PodTree, Target};
 use crate::plan::Plan;
-use crate::plan::shrink::{
-    Before, CheckStep, MemoryReading, RECLAIM_STEP, Reclaim, ShrinkCheck, UsageHistory, WatchReading, rate,
-};
-
-/// The shortest time over which refaults are counted for a rate.
-const RATE_OVER: Duration = Duration::from_millis(500);
+use crate::plan::shrink::{Before, CheckStep, RECLAIM_STEP, Reclaim, ShrinkCheck, UsageHistory, WatchReading};
 
 /// The part of a memory limit that the agent keeps free for a kubelet that compares the memory in use before it writes: more
 /// than the containers cache until then.
@@ -33,8 +28,6 @@ struct LimitCheck {
     target: Target,
     policy: ShrinkCheck,
     ready: bool,
-    /// The first and the latest reading.
-    readings: Option<[(Instant, MemoryReading); 2]>,
 }
 
 #[derive(Debug)]
@@ -61,7 +54,6 @@ impl ShrinkChecks {
                 target: step.target.clone(),
                 policy: ShrinkCheck::new(to, reclaim, seen),
                 ready: false,
-                readings: None,
             });
         }
         Ok(Self(checks))
@@ -81,7 +73,6 @@ impl ShrinkChecks {
             };
             let reading = cgroup.outer().memory_reading()?;
             let now = Instant::now();
-            check.readings.get_or_insert([(now, reading); 2])[1] = (now, reading);
             let again = match check.policy.next(&reading, now) {
                 CheckStep::Ready => {
                     check.ready = true;
@@ -117,22 +108,8 @@ impl ShrinkChecks {
         Before {
             last,
             most: peak.or(seen).unwrap_or(held).max(held),
-            refaults: check.map_or(Bytes::ZERO, LimitCheck::refaults),
+            refaults: check.map_or(Bytes::ZERO, |check| check.policy.refaults()),
         }
-    }
-}
-
-impl LimitCheck {
-    /// The rate of refaults between the first and the latest reading, in bytes per second.
-    fn refaults(&self) -> Bytes {
-        let Some([(began, first), (ended, latest)]) = self.readings else {
-            return Bytes::ZERO;
-        };
-        let over = ended.saturating_duration_since(began);
-        if over < RATE_OVER {
-            return Bytes::ZERO;
-        }
-        rate(first.refaults, latest.refaults, over)
     }
 }
 

@@ -8,10 +8,13 @@
 
 use std::time::{Duration, Instant};
 
+use super::watch::rate;
 use crate::model::{Bytes, MemoryReading, Reclaim};
 
 /// The most that one step reclaims: some tens of milliseconds of work for the kernel.
 pub const RECLAIM_STEP: Bytes = Bytes::new(32 << 20);
+/// The shortest time over which refaults are counted for a rate.
+const RATE_OVER: Duration = Duration::from_millis(500);
 /// How long the check observes a container that once used more than the wanted limit.
 const OBSERVE: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(10);
@@ -66,7 +69,8 @@ pub struct ShrinkCheck {
     wanted: Bytes,
     reclaim: Reclaim,
     history: UsageHistory,
-    began: Option<Instant>,
+    /// The first and the latest reading of this try.
+    readings: Option<[(Instant, MemoryReading); 2]>,
     /// The memory in use when the agent last made the kernel reclaim.
     asked_at: Option<Bytes>,
     fruitless: u32,
@@ -79,7 +83,7 @@ impl ShrinkCheck {
             wanted,
             reclaim,
             history,
-            began: None,
+            readings: None,
             asked_at: None,
             fruitless: 0,
         }
@@ -90,9 +94,20 @@ impl ShrinkCheck {
         self.history
     }
 
+    /// The rate of refaults between the first and the latest reading, in bytes per second.
+    pub fn refaults(&self) -> Bytes {
+        let rate_of = |[(began, first), (ended, latest)]: [(Instant, MemoryReading); 2]| {
+            let over = ended.saturating_duration_since(began);
+            (over >= RATE_OVER).then(|| rate(first.refaults, latest.refaults, over))
+        };
+        self.readings.and_then(rate_of).unwrap_or(Bytes::ZERO)
+    }
+
     /// The next step, given the newest reading.
     pub fn next(&mut self, reading: &MemoryReading, now: Instant) -> CheckStep {
-        let began = *self.began.get_or_insert(now);
+        let [(began, _), latest] = self.readings.get_or_insert([(now, *reading); 2]);
+        *latest = (now, *reading);
+        let began = *began;
         let held = reading.held();
         self.history.note(now, held, self.wanted);
         let least = with_spare(held, SMALL_SPARE);

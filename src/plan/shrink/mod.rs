@@ -19,5 +19,4 @@ mod tests;
 pub use crate::model::{MemoryReading, Reclaim, WatchReading};
 pub use check::*;
 pub use failed_shrinks::*;
-pub(crate) use watch::rate;
 pub use watch::*;

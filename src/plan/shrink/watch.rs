@@ -177,7 +177,7 @@ fn time_to_fill(before: Bytes, held: Bytes, over: Duration, limit: Bytes) -> Opt
 }
 
 /// Bytes read again in each second, between two counts.
-pub(crate) fn rate(earlier: Bytes, later: Bytes, over: Duration) -> Bytes {
+pub(super) fn rate(earlier: Bytes, later: Bytes, over: Duration) -> Bytes {
     let bytes = u128::from(later.saturating_sub(earlier).get());
     let per_second = bytes * 1_000_000 / over.as_micros().max(1);
     Bytes::new(u64::try_from(per_second).unwrap_or(u64::MAX))

@@ -21,11 +21,10 @@ fn parts(step: &Step, failed: &StepError) -> Vec<Step> {
     if !matches!(step.change, Change::Unit { .. }) && !is_mismatch {
         return Vec::new();
     }
-    let part = |(from, to)| Step {
-        target: step.target.clone(),
-        change: Change::File { from, to },
-    };
-    step.change.files().into_iter().map(part).collect()
+    let files = step.change.files().into_iter();
+    files
+        .map(|(from, to)| Step::of_file(step.target.clone(), from, to))
+        .collect()
 }
 
 /// Whether a file has a property of its own. One property holds both of v1's files of a quota.
@@ -43,10 +42,6 @@ const fn has_property(file: ControlFile) -> bool {
 /// A step without its lower `memory.high`, if more memory is in use: the kernel would slow the container down, and a high value does
 /// no harm. Beside it what is left out, and why.
 fn without_slow_down(step: &Step, used: impl FnOnce() -> Option<Bytes>) -> (Option<Step>, Option<(Step, String)>) {
-    let part = |change| Step {
-        target: step.target.clone(),
-        change,
-    };
     let lower = |(from, to): (Setting, Setting)| match (from, to) {
         (Setting::MemoryHigh(old), Setting::MemoryHigh(new)) if new < old => Some((from, to, new)),
         _ => None,
@@ -59,7 +54,7 @@ fn without_slow_down(step: &Step, used: impl FnOnce() -> Option<Bytes>) -> (Opti
         .and_then(|(from, to, new)| {
             let used = used()?.get();
             let why = format!("left as it is: {used} bytes are in use, and would be held up");
-            (MemoryLimit::Bytes(used) > new).then(|| (part(Change::File { from, to }), why))
+            (MemoryLimit::Bytes(used) > new).then(|| (Step::of_file(step.target.clone(), from, to), why))
         });
     if left.is_none() {
         return (Some(step.clone()), None);
@@ -68,7 +63,10 @@ fn without_slow_down(step: &Step, used: impl FnOnce() -> Option<Bytes>) -> (Opti
         Change::Unit { from, to } => {
             let is_other = |setting: &Setting| setting.file() != ControlFile::MemoryHigh;
             let [from, to] = [from, to].map(|settings| settings.iter().filter(is_other).collect::<Settings>());
-            (!to.is_empty()).then(|| part(Change::Unit { from, to }))
+            (!to.is_empty()).then(|| Step {
+                target: step.target.clone(),
+                change: Change::Unit { from, to },
+            })
         }
         Change::File { .. } | Change::Spec { .. } | Change::Resize { .. } => None,
     };

@@ -58,6 +58,14 @@ pub struct Step {
     pub change: Change,
 }
 
+impl Step {
+    /// The write of one file.
+    pub fn of_file(target: Target, from: Setting, to: Setting) -> Self {
+        let change = Change::File { from, to };
+        Self { target, change }
+    }
+}
+
 impl Change {
     /// Every cgroup file that this changes, with its present and its new value, in the order of the writes. v1's quota and period
     /// are written in the order in which the intermediate ratio is not below both ends: the pod's ratio would be below its

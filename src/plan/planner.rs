@@ -81,10 +81,7 @@ fn check_quotas(observed: &PodTree, desired: &PodTree) -> Result<(), PlanError> 
 }
 
 fn file_step(Write { target, from, to }: Write) -> Step {
-    Step {
-        target,
-        change: Change::File { from, to },
-    }
+    Step::of_file(target, from, to)
 }
 
 /// Combines consecutive writes to the pod's files into one change of its unit, and adds writes of the files in which systemd's
@@ -141,11 +138,7 @@ fn flush(steps: &mut Vec<Step>, run: &mut Settings, pod: &mut Settings) {
     for setting in to.iter() {
         pod.insert(setting);
         if let Some(rounded) = kept.get(setting.file()).filter(|rounded| *rounded != setting) {
-            steps.push(file_step(Write {
-                target: Target::Pod,
-                from: rounded,
-                to: setting,
-            }));
+            steps.push(Step::of_file(Target::Pod, rounded, setting));
         }
     }
 }

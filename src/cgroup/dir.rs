@@ -3,11 +3,11 @@
 use nix::fcntl::OFlag;
 
 use super::file::{Dir, Inode, if_present};
-use super::{CgroupError, Hierarchy, Reason};
+use super::{CgroupError, Hierarchy};
 use crate::model::{CgroupPath, CgroupVersion, ControlFile, Resource, Setting, Settings};
 
 /// One cgroup: a directory in v2, two (cpu and memory) in v1. After the cgroup is removed, every call fails with
-/// [`Reason::Vanished`] or [`Reason::Recreated`], even if the path exists again.
+/// [`Vanished`](super::Reason::Vanished) or [`Recreated`](super::Reason::Recreated), even if the path exists again.
 ///
 /// Holds one descriptor in v2 and two in v1. The kernel can remove a cgroup that is held open.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub struct Identity([Inode; 2]);
 impl CgroupDir {
     /// Opens the cgroup that is at a path now.
     ///
-    /// Errors: [`Reason::Vanished`] when there is none, in any of the hierarchies.
+    /// Errors: [`Vanished`](super::Reason::Vanished) when there is none, in any of the hierarchies.
     pub fn open(hierarchy: &Hierarchy, path: &CgroupPath) -> Result<Self, CgroupError> {
         let open = |controller| Dir::open(path.under(hierarchy.mount(controller)));
         Ok(Self {
@@ -66,7 +66,7 @@ impl CgroupDir {
 
     /// Checks that the path still leads here, in v1 to both directories.
     ///
-    /// Errors: [`Reason::Vanished`], [`Reason::Recreated`], or the kernel does not show a directory.
+    /// Errors: the cgroup was removed or made again, or the kernel does not show a directory.
     pub fn check(&self) -> Result<(), CgroupError> {
         self.dir(Resource::Cpu).check()?;
         self.memory.check()
@@ -78,12 +78,11 @@ impl CgroupDir {
         &self.memory
     }
 
-    /// Reads one file; `None` when the cgroup does not have it (the root; `memsw` without swap accounting).
+    /// Reads one file; `None` when the cgroup does not have it (the root; `memsw` without swap accounting; the other version's).
     ///
-    /// Errors: [`CgroupError`]; [`Reason::WrongVersion`] for a file of the other version.
+    /// Errors: [`CgroupError`].
     pub fn read(&self, file: ControlFile) -> Result<Option<Setting>, CgroupError> {
-        let dir = self.dir_of(file)?;
-        let open = dir.open_file(file.name(), OFlag::O_RDONLY);
+        let open = self.dir(file.resource()).open_file(file.name(), OFlag::O_RDONLY);
         if_present(open.and_then(|open| open.setting(file)))
     }
 
@@ -100,21 +99,11 @@ impl CgroupDir {
         Ok(settings)
     }
 
+    /// The directory of a controller.
     pub(super) fn dir(&self, controller: Resource) -> &Dir {
         match (controller, &self.cpu) {
             (Resource::Cpu, Some(cpu)) => cpu,
             (Resource::Cpu, None) | (Resource::Memory, _) => &self.memory,
         }
-    }
-
-    /// The directory of a file.
-    ///
-    /// Errors: [`Reason::WrongVersion`] for a file of the other version.
-    pub(super) fn dir_of(&self, file: ControlFile) -> Result<&Dir, CgroupError> {
-        let dir = self.dir(file.resource());
-        if self.files().contains(&file) {
-            return Ok(dir);
-        }
-        Err(dir.error(file.name(), Reason::WrongVersion(self.version())))
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use nix::errno::Errno;
 
-use crate::model::{CgroupVersion, ControlFile, Setting};
+use crate::model::{ControlFile, Setting};
 
 /// The kernel or the agent refused to read or write a cgroup or one of its files.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -26,9 +26,6 @@ pub enum Reason {
     /// The cgroup has no such file.
     #[error("the cgroup has no such file: it is the root, or its parent does not enable the controller for it")]
     Absent,
-    /// The file is one of the other cgroup version.
-    #[error("cgroup {0} has no such file")]
-    WrongVersion(CgroupVersion),
     /// The agent refuses the write: the limit is below the memory in use. v1's kernel would refuse it, v2's would kill.
     #[error(
         "not shrinkable now: {usage} bytes are in use, more than the wanted limit of {wanted} bytes; the limit was left \

@@ -109,7 +109,7 @@ impl CgroupDir {
     /// Errors: [`Reason::BelowUsage`], or a file cannot be read.
     pub fn check_usage(&self, current: Setting, wanted: Setting) -> Result<(), CgroupError> {
         let reading = || self.memory_reading().map(Some);
-        refuse_below(self.dir_of(wanted.file())?, current, wanted, reading)
+        refuse_below(self.dir(wanted.file().resource()), current, wanted, reading)
     }
 
     fn bytes(&self, name: &'static str) -> Result<Bytes, CgroupError> {

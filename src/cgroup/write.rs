@@ -20,7 +20,7 @@ impl CgroupDir {
     /// where another process wrote it.
     pub fn write(&self, wanted: Setting) -> Result<Setting, CgroupError> {
         let kept = wanted.in_pages(page_size());
-        let dir = self.dir_of(wanted.file())?;
+        let dir = self.dir(wanted.file().resource());
         let open = dir.open_file(wanted.file().name(), OFlag::O_RDWR | flags(wanted.file()))?;
         let from = open.setting(wanted.file())?;
         match self.version() {

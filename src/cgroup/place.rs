@@ -46,26 +46,12 @@ impl Place {
     /// another pod by the names of cgroups that it makes inside its own.
     pub fn parse_below(kubepods: &CgroupPath, path: &CgroupPath) -> Option<Self> {
         path.below(kubepods)?;
-        let root = kubepods.segments().count();
         let segments: Vec<&str> = path.segments().collect();
-        let pod = segments.iter().skip(root).position(|segment| pod_of(segment).is_some());
-        Self::of_segments(&segments, pod.map(|at| at + root))
-    }
-
-    /// The class of the pods directly below this level.
-    const fn class_of_pods(&self) -> Option<QosClass> {
-        match self {
-            Self::Kubepods => Some(QosClass::Guaranteed),
-            Self::Qos(class) => Some(*class),
-            Self::Pod(_) | Self::Container { .. } | Self::Other(_) => None,
-        }
-    }
-
-    fn of_segments(segments: &[&str], pod_at: Option<usize>) -> Option<Self> {
-        let Some(at) = pod_at else {
-            return level_above_pods(segments);
+        let root = kubepods.segments().count();
+        let first = (root..segments.len()).find_map(|at| Some((at, pod_of(segments[at])?)));
+        let Some((at, (uid, class_in_name, joined_container))) = first else {
+            return level_above_pods(&segments);
         };
-        let (uid, class_in_name, joined_container) = pod_of(segments[at])?;
         let pod = PodPlace {
             uid,
             qos: class_in_name.or_else(|| parent_of_pods(segments[at.checked_sub(1)?])?.class_of_pods()),
@@ -77,6 +63,15 @@ impl Place {
             Some(id) => Self::Container { pod, id },
             None => Self::Other(pod),
         })
+    }
+
+    /// The class of the pods directly below this level.
+    const fn class_of_pods(&self) -> Option<QosClass> {
+        match self {
+            Self::Kubepods => Some(QosClass::Guaranteed),
+            Self::Qos(class) => Some(*class),
+            Self::Pod(_) | Self::Container { .. } | Self::Other(_) => None,
+        }
     }
 }
 

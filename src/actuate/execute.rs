@@ -73,11 +73,9 @@ fn without_slow_down(step: &Step, used: impl FnOnce() -> Option<Bytes>) -> (Opti
     (rest, left)
 }
 
-/// Writes one pod's files and unit properties.
-#[derive(Debug)]
-pub(super) struct Executor<'a> {
-    node: &'a Node,
-    handles: &'a PodHandles,
+/// What an executor has done.
+#[derive(Debug, Default)]
+pub(super) struct Executed {
     /// How long each freeze of a cgroup lasted.
     pub(super) freezes: Vec<Duration>,
     /// The steps that were carried out, in order, with those that undo others.
@@ -86,6 +84,14 @@ pub(super) struct Executor<'a> {
     pub(super) written: Vec<Step>,
     /// A memory limit could not be lowered: too much memory is in use.
     pub(super) not_shrinkable: bool,
+}
+
+/// Writes one pod's files and unit properties.
+#[derive(Debug)]
+pub(super) struct Executor<'a> {
+    node: &'a Node,
+    handles: &'a PodHandles,
+    pub(super) done: Executed,
     /// Whether written values also become properties of the containers' scopes. Nothing else sets those after a drift, and
     /// systemd would write its own value again.
     pub(super) aligns_scopes: bool,
@@ -96,17 +102,14 @@ impl<'a> Executor<'a> {
         Self {
             node,
             handles,
-            freezes: Vec::new(),
-            records: Vec::new(),
-            written: Vec::new(),
-            not_shrinkable: false,
+            done: Executed::default(),
             aligns_scopes: false,
         }
     }
 
     /// Carries out the file and unit steps of a plan, and skips steps for the runtime.
     ///
-    /// Errors: how the pass ends. Where a step fails, the caller undoes the [written](Self::written) steps, unless a cgroup has
+    /// Errors: how the pass ends. Where a step fails, the caller undoes the [written](Executed::written) steps, unless a cgroup has
     /// ended: then the written steps are in order, and the next pass plans the rest anew.
     pub(super) fn run(&mut self, plan: &Plan) -> Result<(), Outcome> {
         self.check_all(plan)?;
@@ -116,21 +119,21 @@ impl<'a> Executor<'a> {
             let (step, left) = without_slow_down(step, used);
             if let Some((left, why)) = left {
                 let record = StepRecord::carried_out(&left, start.elapsed(), &Err::<(), _>(why));
-                self.records.push(record);
+                self.done.records.push(record);
             }
             let Some(step) = step else { continue };
             tracing::debug!(%step, "a step begins");
             let result = self.carry_out(&step);
-            self.records
-                .push(StepRecord::carried_out(&step, start.elapsed(), &result));
+            let record = StepRecord::carried_out(&step, start.elapsed(), &result);
+            self.done.records.push(record);
             let Err(error) = result else {
                 failpoint("step.written");
-                self.written.push(step);
+                self.done.written.push(step);
                 continue;
             };
             if !error.is_gone() {
-                self.not_shrinkable = error.is_not_shrinkable();
-                self.written.extend(parts(&step, &error));
+                self.done.not_shrinkable = error.is_not_shrinkable();
+                self.done.written.extend(parts(&step, &error));
             }
             return Err(error.ends(Outcome::RolledBack));
         }
@@ -148,7 +151,7 @@ impl<'a> Executor<'a> {
             Ok(())
         };
         plan.steps.iter().try_for_each(check).map_err(|error: StepError| {
-            self.not_shrinkable = error.is_not_shrinkable();
+            self.done.not_shrinkable = error.is_not_shrinkable();
             error.ends(Outcome::Refused)
         })
     }
@@ -157,7 +160,7 @@ impl<'a> Executor<'a> {
     ///
     /// Errors: why a step cannot be undone; the steps before it stay as well.
     pub(super) fn undo(&mut self) -> Result<(), String> {
-        while let Some(step) = self.written.pop() {
+        while let Some(step) = self.done.written.pop() {
             let Step { target, change } = step;
             let change = match change {
                 Change::File { from, to } => Change::File { from: to, to: from },
@@ -168,7 +171,7 @@ impl<'a> Executor<'a> {
             let start = Instant::now();
             failpoint("step.undone");
             let result = self.carry_out(&reversed);
-            self.records.push(StepRecord {
+            self.done.records.push(StepRecord {
                 rollback: true,
                 ..StepRecord::carried_out(&reversed, start.elapsed(), &result)
             });
@@ -197,7 +200,7 @@ impl<'a> Executor<'a> {
         for (from, to) in step.change.files() {
             let lowers = to.memory().is_some_and(|to| Some(to) < from.memory());
             if lowers {
-                lower(cgroup, to, &self.node.freezer, &mut self.freezes)?;
+                lower(cgroup, to, &self.node.freezer, &mut self.done.freezes)?;
             } else {
                 cgroup.write(to)?;
             }

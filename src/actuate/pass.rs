@@ -429,13 +429,7 @@ impl Pass {
         executor.aligns_scopes = self.job.aligns_scopes && !self.kubelet_resizes;
         let ended = executor.run(&self.plan);
         let (took, verified) = (start.elapsed(), self.job.asked.elapsed());
-        let Executor {
-            freezes,
-            records,
-            written,
-            not_shrinkable: refused,
-            ..
-        } = executor;
+        let executed = executor.done;
         if self.reclaims
             && let Err(error) = reclaim_below_limits(&self.wanted.tree, handles)
         {
@@ -444,13 +438,13 @@ impl Pass {
         self.done.shrink = ShrinkReport {
             lowered,
             touched,
-            refused,
-            freezes,
+            refused: executed.not_shrinkable,
+            freezes: executed.freezes,
             ..ShrinkReport::default()
         };
         self.done.bursts = bursts;
-        self.done.record.steps.extend(records);
-        self.written = written;
+        self.done.record.steps.extend(executed.records);
+        self.written = executed.written;
         self.done.record.stages.verified = verified;
         if !self.plan.steps.is_empty() {
             self.done.record.stages.write = took;
@@ -519,12 +513,13 @@ impl Pass {
     fn undo_steps(&mut self) {
         let Some(handles) = &self.done.handles else { return };
         let mut executor = Executor::new(&self.node, handles);
-        executor.written = std::mem::take(&mut self.written);
+        executor.done.written = std::mem::take(&mut self.written);
         if let Err(failed) = executor.undo() {
             self.done.record.outcome.not_undone(&failed);
         }
-        self.done.record.steps.extend(executor.records);
-        self.done.shrink.freezes.extend(executor.freezes);
+        let executed = executor.done;
+        self.done.record.steps.extend(executed.records);
+        self.done.shrink.freezes.extend(executed.freezes);
     }
 
     /// Undoes what has to be undone, and completes the result. Closes the cgroups where one of them is gone.

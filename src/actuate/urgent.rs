@@ -173,7 +173,7 @@ impl Grown {
         {
             outcome.not_undone(&failed);
         }
-        self.steps = executor.records;
+        self.steps = executor.done.records;
         failpoint("growth.written");
         ended
     }

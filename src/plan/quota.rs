@@ -12,7 +12,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::hierarchy::pod_amounts;
-use super::room::each;
 use crate::model::objects::{Pod, PodKey, QuotaAmounts, QuotaStatus, ResizePhase, ResourceQuota, Shared};
 use crate::model::{KubeletVersion, PodAmounts, Requirements, Resource, ResourceList, Withheld};
 
@@ -215,9 +214,8 @@ fn counted(pod: &Pod, targets: &PodAmounts, kubelet: KubeletVersion) -> Requirem
     let mut all = pod.requirements();
     for (of, resources) in all.iter_mut() {
         let amounts = counting.iter().filter_map(|amounts| amounts.get(of));
-        *resources = amounts.fold(Requirements::default(), |most, one| Requirements {
-            requests: most.requests.combine(one.requests, u64::max),
-            limits: most.limits.combine(one.limits, u64::max),
+        *resources = amounts.fold(Requirements::default(), |most, one| {
+            Requirements::choose([&most, one], |both| both.into_iter().flatten().max())
         });
     }
     pod_amounts(pod, &all, kubelet)
@@ -230,10 +228,7 @@ fn hard(quota: &ResourceQuota, is_patched: bool) -> Requirements {
     if is_patched {
         return counted;
     }
-    Requirements {
-        requests: spec.requests.combine(counted.requests, u64::min),
-        limits: spec.limits.combine(counted.limits, u64::min),
-    }
+    Requirements::choose([&spec, &counted], |both| both.into_iter().flatten().min())
 }
 
 /// A container without an amount that each container must have once a quota names it (`Constraints`, kubernetes
@@ -249,19 +244,17 @@ fn without<'a>(pod: &'a Pod, wanted: &PodAmounts, of: AmountsOf, resource: Resou
     found.map(|container| container.name.as_str())
 }
 
+/// Combines the amounts of both. Unset is zero.
 fn combine(one: &Requirements, other: &Requirements, with: fn(u64, u64) -> u64) -> Requirements {
-    Requirements {
-        requests: each(one.requests, other.requests, with),
-        limits: each(one.limits, other.limits, with),
-    }
+    Requirements::choose([one, other], |both| {
+        let [one, other] = both.map(Option::unwrap_or_default);
+        Some(with(one, other))
+    })
 }
 
 /// Whether an amount of the first is larger.
 fn exceeds(one: &Requirements, other: &Requirements) -> bool {
-    let more = combine(one, other, u64::saturating_sub);
-    [more.requests, more.limits]
-        .iter()
-        .any(|list| !list.nonzero().is_empty())
+    combine(one, other, u64::saturating_sub).amounts() != [0; 4]
 }
 
 #[cfg(test)]

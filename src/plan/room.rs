@@ -174,7 +174,7 @@ pub fn larger(one: ResourceList, other: ResourceList) -> ResourceList {
     each(one, other, u64::max)
 }
 
-pub(super) fn each(one: ResourceList, other: ResourceList, with: fn(u64, u64) -> u64) -> ResourceList {
+fn each(one: ResourceList, other: ResourceList, with: fn(u64, u64) -> u64) -> ResourceList {
     ResourceList::from_fn(|resource| Some(with(one.amount(resource), other.amount(resource))))
 }
 

@@ -280,14 +280,13 @@ pub fn decide(pods: &[impl Borrow<Pod>], index: &Index<'_>, now: Timestamp, opti
 }
 
 /// Decides about one pod with the objects of its namespace.
-pub fn decide_pod<'a>(
+pub fn decide_pod(
     pod: &Pod,
     index: &Index<'_>,
     now: Timestamp,
     options: &Options,
-    known: impl Into<EarlierDecisions<'a>>,
+    known: EarlierDecisions<'_>,
 ) -> PodDecision {
-    let known = known.into();
     let mut decision = PodDecision::new(pod, Reason::NoVpa);
     let findings = pod.running_containers().flat_map(findings);
     decision.notes.extend(findings.map(Note::out_of_reach));

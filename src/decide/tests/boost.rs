@@ -366,7 +366,7 @@ fn the_record_says_a_boost_ended() {
         &index(&view),
         now(),
         &Options::default(),
-        Some(&ended.amounts),
+        Some(&ended.amounts).into(),
     );
     assert_eq!((later.action(), cpu(&later, "app")), (Action::None, "200m/600m".into()));
     let mut raised = view.clone();
@@ -382,7 +382,7 @@ fn the_record_says_a_boost_ended() {
         &index(&raised),
         now(),
         &Options::default(),
-        Some(&ended.amounts),
+        Some(&ended.amounts).into(),
     );
     assert_eq!(
         near.reason,
@@ -396,7 +396,7 @@ fn the_record_says_a_boost_ended() {
         &index(&unready),
         now(),
         &Options::default(),
-        Some(&ended.amounts),
+        Some(&ended.amounts).into(),
     );
     assert_eq!(
         (unready.action(), cpu(&unready, "app")),

@@ -28,7 +28,7 @@ fn amount_of(policy: Option<&ContainerPolicy>, bound: impl Fn(&ContainerPolicy) 
 /// The decision after `applied` was carried out, any time later.
 fn later(view: &NodeView, applied: Option<&PodAmounts>, hours: i64) -> PodDecision {
     let then = now() + SignedDuration::from_hours(hours);
-    decide_pod(&view.pods[0], &index(view), then, &Options::default(), applied)
+    decide_pod(&view.pods[0], &index(view), then, &Options::default(), applied.into())
 }
 
 proptest! {

@@ -5,7 +5,13 @@ use crate::decide::decide_pod;
 use crate::model::{Action, MilliCpu, Reason};
 
 fn decide_with(view: &NodeView, applied: &PodAmounts) -> PodDecision {
-    decide_pod(&view.pods[0], &index(view), now(), &Options::default(), Some(applied))
+    decide_pod(
+        &view.pods[0],
+        &index(view),
+        now(),
+        &Options::default(),
+        Some(applied).into(),
+    )
 }
 
 fn record(request: u64, limit: u64) -> PodAmounts {

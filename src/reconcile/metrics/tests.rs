@@ -198,7 +198,8 @@ fn settings_that_no_resize_reaches_are_counted_by_rule() {
     let view = crate::sources::parse_manifests("test", manifests).unwrap().view;
     let index = crate::decide::Index::new(&[], &[], &[], &[]);
     let now = Timestamp::UNIX_EPOCH;
-    let decision = crate::decide::decide_pod(&view.pods[0], &index, now, &crate::decide::Options::default(), None);
+    let known = crate::decide::EarlierDecisions::default();
+    let decision = crate::decide::decide_pod(&view.pods[0], &index, now, &crate::decide::Options::default(), known);
     let state = PodState::new(Arc::clone(&view.pods[0]), decision);
     let mut registry = registry();
     Metrics::register(&mut registry).show(std::iter::once(&state), now);

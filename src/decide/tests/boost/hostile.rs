@@ -72,7 +72,8 @@ fn an_annotated_ratio_widens_no_limit() {
     let mut applied = view.pods[0].requirements();
     applied.containers[0].resources.requests.cpu = Some(MilliCpu::new(50));
     applied.containers[0].resources.limits.cpu = Some(MilliCpu::new(150));
-    let later = decide_pod(&view.pods[0], &index(&view), now(), &Options::default(), Some(&applied));
+    let known = Some(&applied).into();
+    let later = decide_pod(&view.pods[0], &index(&view), now(), &Options::default(), known);
     assert_eq!(cpu(&later, "app"), "100m/300m");
 }
 

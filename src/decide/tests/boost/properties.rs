@@ -35,7 +35,13 @@ fn starting() -> impl Strategy<Value = NodeView> {
 }
 
 fn at(view: &NodeView, time: Timestamp) -> PodDecision {
-    decide_pod(&view.pods[0], &index(view), time, &Options::default(), None)
+    decide_pod(
+        &view.pods[0],
+        &index(view),
+        time,
+        &Options::default(),
+        EarlierDecisions::default(),
+    )
 }
 
 fn is_boosted(view: &NodeView, container: &str) -> bool {

@@ -8,7 +8,7 @@ use super::candidate::{Candidate, amounts, differ};
 use super::case::Case;
 use super::index::Limits;
 use super::note::Note;
-use crate::model::objects::{LimitRangeItem, Pod};
+use crate::model::objects::{Container, LimitRangeItem, Pod};
 use crate::model::{PageSize, PodAmounts, QosClass, Reason, Requirements, Resource};
 
 impl Case<'_> {
@@ -59,46 +59,37 @@ struct Breach {
 
 /// The first rule of a LimitRange that these amounts break, a new breach before an old one.
 fn breach_of(pod: &Pod, candidates: &[Candidate<'_>], outcome: &PodAmounts, limits: &Limits<'_>) -> Option<Breach> {
-    if limits.items.is_empty() {
-        return None;
-    }
-    let find = |name: &str| candidates.iter().find(|one| one.spec.name == name);
     let standing = amounts(candidates, |one| one.standing);
     let breaches = limits.items.iter().flat_map(|(range, item)| {
-        let breach = |of: &str, before: &Requirements, after: &Requirements, by_policy: &dyn Fn(Resource) -> bool| {
-            let (resource, what) = broken(item, after)?;
-            let running = candidates.len() as u64;
-            let others = limits
-                .items
-                .iter()
-                .filter(|(_, other)| contradict(item, other, resource, running));
+        let parts: Vec<_> = match item.kind.as_str() {
+            "Pod" => vec![None],
+            _ => pod.all_containers().map(Some).collect(),
+        };
+        let breach = |part: Option<&Container>| {
+            let [before, after] = [&standing, outcome].map(|amounts| match part {
+                Some(container) => *amounts.container(&container.name).unwrap_or(&container.resources),
+                None => sums(pod, amounts),
+            });
+            let (resource, what) = broken(item, &after)?;
+            let others = limits.items.iter();
+            let others = others.filter(|(_, other)| contradict(item, other, resource, candidates.len() as u64));
             let contradicted: String = others
                 .map(|(other, _)| format!("; LimitRange {other} contradicts it"))
                 .collect();
+            let mut changed = candidates
+                .iter()
+                .filter(|one| part.is_none_or(|part| part.name == one.spec.name));
+            let by_policy = changed.any(|one| one.is_pinned(resource));
+            let of = part.map_or("the pod".to_owned(), |part| format!("container {}", part.name));
             Some(Breach {
                 why: format!(
                     "{of}: {resource} {what} of LimitRange {range} for a {}{contradicted}",
                     item.kind
                 ),
-                is_new: !contradicted.is_empty() || broken(item, before).is_none() && !by_policy(resource),
+                is_new: !contradicted.is_empty() || broken(item, &before).is_none() && !by_policy,
             })
         };
-        let of_pod = (item.kind == "Pod").then(|| {
-            let [before, after] = [&standing, outcome].map(|amounts| sums(pod, amounts));
-            breach("the pod", &before, &after, &|resource| {
-                candidates.iter().any(|one| one.is_pinned(resource))
-            })
-        });
-        let of_container = |name: &str, spec: &Requirements| {
-            let candidate = find(name);
-            let before = candidate.map_or(*spec, |one| one.standing);
-            let after = outcome.container(name).unwrap_or(spec);
-            let pinned = |resource| candidate.is_some_and(|one| one.is_pinned(resource));
-            breach(&format!("container {name}"), &before, after, &pinned)
-        };
-        let containers = pod.all_containers().filter(|_| item.kind == "Container");
-        let of_containers = containers.filter_map(|one| of_container(&one.name, &one.resources));
-        of_pod.flatten().into_iter().chain(of_containers).collect::<Vec<_>>()
+        parts.into_iter().filter_map(breach).collect::<Vec<_>>()
     });
     breaches.min_by_key(|breach| !breach.is_new)
 }

@@ -60,7 +60,7 @@ impl Plan {
         let writes = ordered_writes(observed, &desired, traits.page);
         let steps = match traits.driver {
             Driver::Cgroupfs => writes.into_iter().map(file_step).collect(),
-            Driver::Systemd => through_systemd(writes, observed.pod.clone()),
+            Driver::Systemd => through_systemd(&writes, observed.pod.clone()),
         };
         Ok(Self { steps })
     }
@@ -84,25 +84,22 @@ fn file_step(Write { target, from, to }: Write) -> Step {
     Step::of_file(target, from, to)
 }
 
-/// Combines consecutive writes to the pod's files into one change of its unit, and adds writes of the files in which systemd's
-/// rounding leaves another value. `pod` is what the pod's files hold before.
+/// Combines consecutive writes to the pod's files into one change of its unit. `pod` is what the pod's files hold before.
 ///
 /// Containers' scopes belong to the runtime, which sets their properties when its stored spec is updated.
-fn through_systemd(writes: Vec<Write>, mut pod: Settings) -> Vec<Step> {
+fn through_systemd(writes: &[Write], mut pod: Settings) -> Vec<Step> {
+    let in_unit = |write: &Write| write.target == Target::Pod && is_unit_property(write.to.file());
     let mut steps = Vec::with_capacity(writes.len());
-    let mut run = Settings::default();
-    for write in writes {
-        if write.target == Target::Pod && is_unit_property(write.to.file()) {
-            run.insert(write.to);
+    for run in writes.chunk_by(|one, next| in_unit(one) && in_unit(next)) {
+        if run.iter().all(in_unit) {
+            steps.extend(unit_steps(run.iter().map(|write| write.to).collect(), &pod));
         } else {
-            flush(&mut steps, &mut run, &mut pod);
-            if write.target == Target::Pod {
-                pod.insert(write.to);
-            }
-            steps.push(file_step(write));
+            steps.extend(run.iter().cloned().map(file_step));
+        }
+        for write in run.iter().filter(|write| write.target == Target::Pod) {
+            pod.insert(write.to);
         }
     }
-    flush(&mut steps, &mut run, &mut pod);
     steps
 }
 
@@ -114,12 +111,8 @@ fn is_unit_property(file: ControlFile) -> bool {
     )
 }
 
-/// Turns the collected values into steps, and notes in `pod` what the pod's files hold after them.
-fn flush(steps: &mut Vec<Step>, run: &mut Settings, pod: &mut Settings) {
-    if run.is_empty() {
-        return;
-    }
-    let mut to = std::mem::take(run);
+/// The change of the pod's unit to these values, and writes of the files in which systemd's rounding leaves another value.
+fn unit_steps(mut to: Settings, pod: &Settings) -> impl Iterator<Item = Step> {
     // One property holds both of v1's files, so the agent sets both together.
     for (file, partner) in [
         (ControlFile::CfsQuota, ControlFile::CfsPeriod),
@@ -131,16 +124,16 @@ fn flush(steps: &mut Vec<Step>, run: &mut Settings, pod: &mut Settings) {
     }
     let from = to.iter().filter_map(|setting| pod.get(setting.file())).collect();
     let kept = systemd_keeps(&to);
-    steps.push(Step {
+    let exact = |setting: Setting| {
+        let rounded = kept.get(setting.file()).filter(|rounded| *rounded != setting)?;
+        Some(Step::of_file(Target::Pod, rounded, setting))
+    };
+    let exact: Vec<_> = to.iter().filter_map(exact).collect();
+    let unit = Step {
         target: Target::Pod,
-        change: Change::Unit { from, to: to.clone() },
-    });
-    for setting in to.iter() {
-        pod.insert(setting);
-        if let Some(rounded) = kept.get(setting.file()).filter(|rounded| *rounded != setting) {
-            steps.push(Step::of_file(Target::Pod, rounded, setting));
-        }
-    }
+        change: Change::Unit { from, to },
+    };
+    std::iter::once(unit).chain(exact)
 }
 
 /// The values that systemd writes to the files for these properties: it keeps quotas in whole percents.

@@ -62,11 +62,9 @@ pub(super) fn ordered_writes(observed: &PodTree, desired: &PodTree, page: PageSi
             .position(|write| fits(&mut state, write, &guarded))
             .unwrap_or(0);
         let write = pending.remove(next);
+        let wanted = desired.get(&write.target).and_then(Settings::burst);
         let writes = match state.get(&write.target) {
-            Some(held) => {
-                let wanted = desired.get(&write.target).and_then(Settings::burst);
-                with_follower(write, held, wanted, page)
-            }
+            Some(held) => with_follower(write, held, wanted, page),
             None => vec![write],
         };
         for write in &writes {

@@ -115,6 +115,22 @@ fn longer_observation_needs_less_spare() {
 }
 
 #[test]
+fn refaults_count_over_half_a_second_or_more() {
+    let clock = Clock::new();
+    let mut check = check(64, Reclaim::OnRequest);
+    assert_eq!(check.refaults(), Bytes::ZERO);
+    for (seconds, refaults, rate) in [(0.0, 10, 0), (0.4, 90, 0), (2.0, 30, 10)] {
+        let refaults = mib(refaults);
+        let reading = MemoryReading {
+            refaults,
+            ..reading(40, 0, 100)
+        };
+        check.next(&reading, clock.after(seconds));
+        assert_eq!(check.refaults(), mib(rate), "after {seconds} s");
+    }
+}
+
+#[test]
 fn what_does_not_fit_ends_what_was_known() {
     let clock = Clock::new();
     let mut seen = UsageHistory::default();

@@ -110,9 +110,9 @@ pub async fn preview(node: Arc<Node>, mut job: Job) -> Result<Vec<StepRecord>, S
         let plan = Plan::between(&PodValues { tree, specs }, &wanted, &node.traits)?;
         Executor::new(&node, &handles).check_all(&plan)?;
         let mut checks = ShrinkChecks::of(&plan, &handles, &job.seen)?;
-        if let Next::Refused(target, why) = checks.advance(&handles, false)? {
+        if let Next::Refused(why) = checks.advance(&handles, false)? {
             // A pass would refuse to lower this limit at once.
-            return Err(Outcome::Refused(format!("{target}: {why}")));
+            return Err(Outcome::Refused(why));
         }
         let steps = changes.iter().chain(&plan.steps);
         Ok(steps.map(StepRecord::planned).collect())

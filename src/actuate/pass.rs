@@ -398,9 +398,9 @@ impl Pass {
         match next {
             Next::Ready => Ok(None),
             Next::Wait(until) => Ok(Some(until)),
-            Next::Refused(target, why) => {
+            Next::Refused(why) => {
                 self.done.shrink.refused = true;
-                Err(Outcome::Refused(format!("{target}: {why}")))
+                Err(Outcome::Refused(why))
             }
         }
     }

@@ -36,8 +36,8 @@ pub(in crate::actuate) enum Next {
     Ready,
     /// Call again at this time or later.
     Wait(Instant),
-    /// The limit of this cgroup cannot be lowered, for this reason.
-    Refused(Target, String),
+    /// A limit cannot be lowered: its cgroup and the reason, a sentence.
+    Refused(String),
 }
 
 impl ShrinkChecks {
@@ -85,7 +85,7 @@ impl ShrinkChecks {
                     }
                     now
                 }
-                CheckStep::Refused(why) => return Ok(Next::Refused(check.target.clone(), why)),
+                CheckStep::Refused(why) => return Ok(Next::Refused(format!("{}: {why}", check.target))),
             };
             next = Some(next.map_or(again, |next| next.min(again)));
         }

@@ -15,11 +15,8 @@ impl PodHandles {
         let mut handles = Vec::with_capacity(1 + live.containers.len());
         handles.push((Target::Pod, Cgroup::open(hierarchy, &live.path)?));
         for (name, container) in &live.containers {
-            match Cgroup::open(hierarchy, &container.path) {
-                Ok(cgroup) => handles.push((Target::Container(name.clone()), cgroup)),
-                Err(error) if error.is_gone() => {}
-                Err(error) => return Err(error),
-            }
+            let cgroup = CgroupError::unless_gone(Cgroup::open(hierarchy, &container.path))?;
+            handles.extend(cgroup.map(|cgroup| (Target::Container(name.clone()), cgroup)));
         }
         Ok(Self(handles))
     }
@@ -45,11 +42,13 @@ impl PodHandles {
     pub fn read(&self) -> Result<PodTree, CgroupError> {
         let mut tree = PodTree::default();
         for (target, cgroup) in self.iter() {
-            match (target, cgroup.read_all()) {
-                (Target::Pod, settings) => tree.pod = settings?,
-                (Target::Container(name), Ok(settings)) => drop(tree.containers.insert(name.clone(), settings)),
-                (Target::Container(_), Err(error)) if error.is_gone() => {}
-                (Target::Container(_), Err(error)) => return Err(error),
+            match target {
+                Target::Pod => tree.pod = cgroup.read_all()?,
+                Target::Container(name) => {
+                    if let Some(settings) = CgroupError::unless_gone(cgroup.read_all())? {
+                        tree.containers.insert(name.clone(), settings);
+                    }
+                }
             }
         }
         Ok(tree)

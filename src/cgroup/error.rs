@@ -84,6 +84,16 @@ impl CgroupError {
     pub const fn is_gone(&self) -> bool {
         matches!(self.reason, Reason::Vanished | Reason::Recreated)
     }
+
+    /// `None` if the cgroup no longer exists.
+    ///
+    /// Errors: every other error of the result.
+    pub fn unless_gone<T>(result: Result<T, Self>) -> Result<Option<T>, Self> {
+        match result {
+            Err(error) if error.is_gone() => Ok(None),
+            other => other.map(Some),
+        }
+    }
 }
 
 /// What the kernel allows in a file (kernel/sched/core.c `tg_set_cfs_bandwidth`, mm/memcontrol.c).

@@ -27,12 +27,8 @@ impl Cgroup {
         let scope = scope_around(path);
         let outer = CgroupDir::open(hierarchy, scope.as_ref().unwrap_or(path))?;
         let inner = match outer.path().child(INNER) {
-            Ok(inner) if is_scope(outer.path()) => match CgroupDir::open(hierarchy, &inner) {
-                Ok(inner) => Some(inner),
-                // Runtimes other than crun have none.
-                Err(error) if error.is_gone() => None,
-                Err(error) => return Err(error),
-            },
+            // Runtimes other than crun have none.
+            Ok(inner) if is_scope(outer.path()) => CgroupError::unless_gone(CgroupDir::open(hierarchy, &inner))?,
             Ok(_) | Err(_) => None,
         };
         Ok(Self { outer, inner })

@@ -281,10 +281,8 @@ impl Marker {
 impl Content {
     /// Thaws the cgroup or puts its limits back; returns the cgroup if it was frozen. Leaves a later cgroup of that path alone.
     fn restore(self) -> Result<Option<PathBuf>, CgroupError> {
-        match self.restore_open() {
-            Err(error) if !error.is_gone() => Err(error),
-            restored => Ok((restored == Ok(true)).then_some(self.cgroup)),
-        }
+        let was_frozen = CgroupError::unless_gone(self.restore_open())?;
+        Ok(was_frozen.unwrap_or_default().then_some(self.cgroup))
     }
 
     fn restore_open(&self) -> Result<bool, CgroupError> {

@@ -86,9 +86,8 @@ fn read_once(mut pod: Box<WatchedPod>) -> WatchTurn {
         let Some(cgroup) = pod.handles.get(&target) else {
             continue;
         };
-        let reading = match cgroup.outer().watch_reading() {
-            Err(error) if error.is_gone() => continue,
-            reading => reading?,
+        let Some(reading) = CgroupError::unless_gone(cgroup.outer().watch_reading())? else {
+            continue;
         };
         match watch.next(&reading, Instant::now()) {
             WatchStep::LookAt(at) => next = Some(next.map_or(at, |next| next.min(at))),

@@ -87,7 +87,7 @@ async fn a_runtime_that_stopped_is_unavailable_until_it_is_back() {
     containerd.stop();
     let lost = async {
         loop {
-            if let Some(RuntimeEvent::Lost { why }) = events.next().await {
+            if let RuntimeEvent::Lost { why } = events.next().await {
                 return why;
             }
         }

@@ -185,7 +185,7 @@ impl Joiner {
             self.rises.push(rise);
             return Vec::new();
         }
-        self.kills_without_record(&rise)
+        self.kills_without_record(&rise, Duration::MAX)
     }
 
     /// The log cannot be read any more. Returns everything that waits, and from now on rises at once.
@@ -247,10 +247,10 @@ impl Joiner {
             }
         }
         kills.extend(self.place_late(late, progress));
-        for rise in expire(&mut self.unmatched, progress, &self.logged) {
-            kills.extend(self.kills_without_record(&rise));
-        }
         let read = if self.has_log { progress.log } else { progress.counters };
+        for rise in expire(&mut self.unmatched, progress, &self.logged) {
+            kills.extend(self.kills_without_record(&rise, read));
+        }
         if progress != Progress::END {
             // The agent would have read their records by now.
             let may_be_read = |rise: &CounterDelta, delay| rise.by.saturating_add(delay) >= read;
@@ -299,14 +299,16 @@ impl Joiner {
         kills
     }
 
-    /// The kills of a rise without records.
-    fn kills_without_record(&mut self, rise: &CounterDelta) -> Vec<OomKill> {
+    /// The kills of a rise without records; the log is read up to `read`.
+    fn kills_without_record(&mut self, rise: &CounterDelta, read: Duration) -> Vec<OomKill> {
         let total = rise.kills.get();
         let kills = total.saturating_sub(rise.again);
         self.duplicates.extend((kills..total).map(|_| rise.cgroup.clone()));
-        // The kernel logs a kill before it counts the next one, so no earlier kill of this cgroup is still to be logged.
-        self.reported_by_counter
-            .retain(|earlier| earlier.cgroup != rise.cgroup || earlier.by.saturating_add(LATEST) >= rise.by);
+        // The kernel logs a kill before it counts the next one, so no earlier kill of this cgroup is still to be logged. In a log
+        // that is not read so far, its record may still come.
+        self.reported_by_counter.retain(|earlier| {
+            earlier.cgroup != rise.cgroup || earlier.by.saturating_add(LATEST) >= rise.by || read < rise.by
+        });
         self.reported_by_counter.push(rise.clone());
         (0..kills)
             .map(|_| OomKill {

@@ -382,6 +382,28 @@ fn only_the_latest_kill_of_a_container_is_awaited() {
     assert_eq!(joiner.reported_by_counter, []);
 }
 
+/// In a flood, the agent reads the log much later than the counters.
+#[test]
+fn a_log_read_late_tells_no_kill_again() {
+    let mut joiner = Joiner::new(true);
+    for by in [1000, 8000] {
+        let behind = Progress {
+            log: ms(0),
+            counters: ms(by + 6000),
+        };
+        assert_eq!(joiner.counted(rise(ms(by - 1000), ms(by), &container(1), once())), []);
+        assert_eq!(
+            found(&joiner.decide_up_to(behind)),
+            [(Some(&container(1)), Confidence::CounterAlone, None)]
+        );
+    }
+    for (pid, at) in [(7, 900), (8, 7900)] {
+        assert_eq!(joiner.logged(place(at), named(pid, 1), None), None);
+    }
+    assert_eq!(joiner.decide_up_to(all_known(15_000)), []);
+    assert!(!joiner.is_waiting());
+}
+
 #[test]
 fn late_undecided_kills_are_awaited() {
     let mut joiner = Joiner::new(true);

@@ -68,8 +68,8 @@ impl Worker {
                 self.grow(node, watched, &PendingGrowth { need, seen, for_pod });
             }
         }
-        if let Some(peak) = watched.end_quiet_time(now, self.settings.quiet) {
-            self.report(watched, GuardEvent::Quiet { peak });
+        if let Some([peak, needed]) = watched.end_quiet_time(now, self.settings.quiet) {
+            self.report(watched, GuardEvent::Quiet { peak, needed });
         }
     }
 
@@ -84,7 +84,7 @@ impl Worker {
         let containers = before.iter_mut().rev();
         let mut containers: Vec<_> = containers.take_while(|one| Arc::ptr_eq(&one.pod, &pod)).collect();
         for container in &mut containers {
-            container.note_room_of_pod(room);
+            container.note_room_of_pod(reading.limit, room);
         }
         if let Verdict::Grow(need) = verdict {
             level.due = self.grow_in_pod(node, containers, need);

@@ -58,6 +58,16 @@ impl Reading {
     pub fn used(&self) -> u64 {
         self.usage.saturating_sub(self.reclaimable.unwrap_or(0))
     }
+
+    /// How much of a container's temporary limit for its pod counts as used and as needed, where the pod has so much room below its
+    /// own limit. With no more than what is needed, the pod has at least twice the room at which the guard acts.
+    pub const fn used_by_pod(limit: u64, limit_of_pod: u64, room: u64) -> [u64; 2] {
+        let spare = limit_of_pod / (CLOSE / 2);
+        [
+            limit.saturating_sub(room),
+            limit.saturating_sub(room.saturating_sub(spare)),
+        ]
+    }
 }
 
 /// How fast the guard is on this node, and how the kernel wakes it.

@@ -71,6 +71,8 @@ pub(super) struct TemporaryMemory {
     pub(super) for_pod: bool,
     /// The most memory in use since the quiet time began.
     peak: u64,
+    /// The most of the limit that the pod needed since then.
+    needed: u64,
     /// When to report that the quiet time is over.
     ends_at: Option<Duration>,
 }
@@ -145,7 +147,7 @@ impl Watched {
     }
 
     fn restart_quiet_time(&mut self, now: Duration, quiet: Duration) {
-        self.lent.peak = 0;
+        (self.lent.peak, self.lent.needed) = (0, 0);
         self.lent.ends_at = Some(now + quiet);
     }
 
@@ -248,8 +250,7 @@ impl Watched {
         before.is_some() && self.refused_charges().is_ok_and(|count| count == before)
     }
 
-    /// Whether use has not fallen since the latest reading: what the container gives back, such as a deleted file, it may take again
-    /// below its limit.
+    /// Whether use has not fallen since the latest reading: what the container gives back it may take again below its limit.
     fn keeps_usage(&self, before: u64) -> bool {
         let usage = self.cgroup.outer().memory_usage();
         usage.is_ok_and(|usage| usage.get().saturating_add(self.latest.slack) >= before)
@@ -306,11 +307,11 @@ impl Watched {
         self.restart_quiet_time(now, quiet);
     }
 
-    /// Notes the room that the pod has below its limit. All of a temporary limit for the pod but that room counts as used, so that the
-    /// limit stays while the pod needs it.
-    pub(super) fn note_room_of_pod(&mut self, room: u64) {
+    /// Notes the room that the pod has below its limit: a temporary limit for the pod stays while the pod needs it.
+    pub(super) fn note_room_of_pod(&mut self, limit_of_pod: u64, room: u64) {
         if let Some(limit) = self.lent.limit.filter(|_| self.lent.for_pod) {
-            self.lent.peak = self.lent.peak.max(limit.get().saturating_sub(room));
+            let [used, needed] = Reading::used_by_pod(limit.get(), limit_of_pod, room);
+            (self.lent.peak, self.lent.needed) = (self.lent.peak.max(used), self.lent.needed.max(needed));
         }
     }
 
@@ -330,12 +331,12 @@ impl Watched {
             .fold(self.due, Duration::min)
     }
 
-    /// The most memory in use in the quiet time, if that is over. The next quiet time begins.
-    pub(super) fn end_quiet_time(&mut self, now: Duration, quiet: Duration) -> Option<Bytes> {
+    /// The most memory in use in the quiet time, and the part of the limit that was needed, if that is over. The next quiet time begins.
+    pub(super) fn end_quiet_time(&mut self, now: Duration, quiet: Duration) -> Option<[Bytes; 2]> {
         self.lent.ends_at.filter(|at| *at <= now)?;
-        let peak = Bytes::new(self.lent.peak);
+        let (peak, needed) = (self.lent.peak, self.lent.needed);
         self.restart_quiet_time(now, quiet);
-        Some(peak)
+        Some([peak, needed.max(peak)].map(Bytes::new))
     }
 
     /// The alarms to order for a container at rest, and their limit.
@@ -568,11 +569,11 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (mut watched, seconds) = (watched(root.path()), Duration::from_secs);
         watched.lend(Bytes::new(160), seconds(1), seconds(60));
-        for (for_pod, peak, now) in [(false, 0, 61), (true, 120, 121)] {
+        for (for_pod, expected, now) in [(false, [0, 0], 61), (true, [120, 140], 121)] {
             watched.lent.for_pod = for_pod;
-            watched.note_room_of_pod(40);
+            watched.note_room_of_pod(320, 40);
             let used = watched.end_quiet_time(seconds(now), seconds(60));
-            assert_eq!(used, Some(Bytes::new(peak)));
+            assert_eq!(used, Some(expected.map(Bytes::new)));
         }
     }
 

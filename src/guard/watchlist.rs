@@ -153,6 +153,8 @@ pub enum GuardEvent {
     Quiet {
         /// The most memory that was in use meanwhile, without page cache.
         peak: Bytes,
+        /// The part of the limit that is needed: the peak, or more where the pod would soon be about to reach its limit again.
+        needed: Bytes,
     },
 }
 

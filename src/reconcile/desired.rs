@@ -214,7 +214,8 @@ impl TemporaryLimit {
         self.renewed.checked_add(quiet).unwrap_or(Timestamp::MAX)
     }
 
-    /// The limit after a quiet time, if it comes down; `base` is the limit without this one, `peak` the highest use in that time.
+    /// The limit after a quiet time, if it comes down; `base` is the limit without this one, `peak` the most of it
+    /// that was needed in that time.
     pub(crate) fn after_quiet(&self, base: u64, peak: u64) -> Option<u64> {
         let enough = peak.saturating_add(peak / (FREE_PART - 1)).saturating_add(1);
         let frees = enough <= base || enough.saturating_add(self.to / LOWERED_PART) <= self.to;

@@ -70,6 +70,18 @@ fn a_container_grows_by_what_its_pod_needs() {
 }
 
 #[test]
+fn a_small_container_keeps_what_a_large_pod_needs() {
+    // A container of 32 MiB got 256 MiB for a pod of 1 GiB, which has since given back a little.
+    let (limit, limit_of_pod) = (288, 1280);
+    for (room, expected) in [(40, [248, 288]), (80, [208, 288]), (260, [28, 108]), (360, [0, 8])] {
+        let [used, needed] = Reading::used_by_pod(limit, limit_of_pod, room);
+        assert_eq!([used, needed], expected);
+        let without_the_rest = room - (limit - needed);
+        assert!(room < 80 || without_the_rest >= 80, "{room}");
+    }
+}
+
+#[test]
 fn what_can_be_taken_back_is_no_reason() {
     let mut track = Track::default();
     for (at, usage) in [(0, 100), (20, 110), (40, 120), (60, 127)] {

@@ -44,12 +44,12 @@ impl PodState {
             GuardEvent::Pressure { limit, lent } => {
                 self.request_evidence(&container, (limit.get(), lent.get()), effects);
             }
-            GuardEvent::Quiet { peak } if self.hooks.is_leaving_evidence(&container) => {
+            GuardEvent::Quiet { peak, .. } if self.hooks.is_leaving_evidence(&container) => {
                 effects.push(Effect::Log(LogLine::EvidenceLeft(peak)));
             }
-            GuardEvent::Quiet { peak } => {
+            GuardEvent::Quiet { peak, needed } => {
                 self.note_usage(&container, peak, effects);
-                self.end_quiet_memory(&container, peak, now);
+                self.end_quiet_memory(&container, needed, now);
             }
             // An operator has set the limit meanwhile.
             GuardEvent::Throttled { .. } if self.desired.is_overridden(&container, Resource::Cpu) => {}
@@ -103,7 +103,7 @@ impl PodState {
     }
 
     /// Ends, lowers or keeps a temporary memory limit after a quiet time.
-    fn end_quiet_memory(&mut self, name: &str, peak: Bytes, now: Now) {
+    fn end_quiet_memory(&mut self, name: &str, needed: Bytes, now: Now) {
         let base = self
             .desired
             .without_temporary(&self.pod)
@@ -112,7 +112,7 @@ impl PodState {
         let Some(limit) = self.desired.temporary_limit(name, Resource::Memory) else {
             return;
         };
-        if let Some(to) = limit.after_quiet(base, peak.get()) {
+        if let Some(to) = limit.after_quiet(base, needed.get()) {
             // Whole mebibytes, like every temporary limit: the kernel holds them exactly, and people can read them.
             let to = (to > base).then(|| to.next_multiple_of(1 << 20).min(limit.to));
             self.lower_temporary(name, Resource::Memory, to, now);

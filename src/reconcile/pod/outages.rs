@@ -479,7 +479,8 @@ impl World {
                 );
             }
             Happening::IsQuiet { container } => {
-                self.report(*container, GuardEvent::Quiet { peak: Bytes::new(MIB) });
+                let (peak, needed) = (Bytes::new(MIB), Bytes::new(MIB));
+                self.report(*container, GuardEvent::Quiet { peak, needed });
             }
             Happening::MayLower if self.state.desired.is_empty() => {}
             Happening::MayLower => self.apply(PodInput::TurnGiven),

@@ -229,6 +229,7 @@ impl World {
             }
             Happening::Quiet { mib } if runs => self.report(GuardEvent::Quiet {
                 peak: Bytes::new(mib * MIB),
+                needed: Bytes::new(mib * MIB),
             }),
             Happening::Throttled(true) if runs => self.report(GuardEvent::Throttled {
                 from: MilliCpu::new(200),

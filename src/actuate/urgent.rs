@@ -103,6 +103,29 @@ impl Growable {
         let left = limit.saturating_sub(by_others);
         Ok(Some(PodBound { limit, left }))
     }
+
+    /// By how much a container's limit must grow before its pod's limit does: an init container may need more than all others
+    /// together. `None` where the pod's limit would not grow up to `ceiling` either.
+    ///
+    /// Errors: [`CgroupError`] of the first file that cannot be read.
+    pub fn growth_below_pod(
+        &self,
+        node: &Node,
+        handles: &PodHandles,
+        container: &str,
+        ceiling: Bytes,
+    ) -> Result<Option<Bytes>, CgroupError> {
+        let tree = handles.read()?;
+        let own = tree.containers.get(container).and_then(Settings::memory_bytes);
+        let highest = self.pod_limit(node, &tree, container, ceiling);
+        let (Some(own), Some(of_pod), Some(highest)) = (own, tree.pod.memory_bytes(), highest) else {
+            return Ok(None);
+        };
+        // Down from the ceiling, both limits fall alike.
+        let of_both = highest.saturating_sub(of_pod);
+        let growth = ceiling.saturating_sub(own).saturating_sub(of_both);
+        Ok((!of_both.is_zero()).then_some(growth))
+    }
 }
 
 /// Grows a container's memory limit, and its pod's where that follows it. Leaves limits that are higher, or absent, alone.

@@ -215,7 +215,16 @@ impl Worker {
             }
             bound => {
                 let ceiling = bound.map_or(ceiling, |bound| bound.left);
-                self.budgets.grant(now, &of, need, ceiling, memory)
+                let mut need = *need;
+                if *for_pod {
+                    let before = pod.growable.growth_below_pod(node, handles, &of.container, ceiling)?;
+                    let Some(before) = before else {
+                        let why = format!("its pod's limit stands up to a limit of {ceiling}");
+                        return Err(Refusal::new(RefusalKind::Pod, why));
+                    };
+                    need = need.after(before);
+                }
+                self.budgets.grant(now, &of, &need, ceiling, memory)
             }
         }
     }

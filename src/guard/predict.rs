@@ -122,6 +122,18 @@ impl Need {
             ..self
         })
     }
+
+    /// The need where the limit must first grow by this much, which serves nothing by itself and is never used.
+    #[must_use]
+    pub fn after(self, growth: Bytes) -> Self {
+        let [used, wanted, least] = [self.used, self.wanted, self.least].map(|amount| amount.saturating_add(growth));
+        Self {
+            used,
+            wanted,
+            least,
+            ..self
+        }
+    }
 }
 
 /// The readings of one container or pod.

@@ -122,6 +122,20 @@ fn what_others_requested_is_theirs() {
     assert_eq!(refused.why, left);
 }
 
+/// An init container with 400 MiB determines the pod's limit, and the other containers have 256 together.
+#[test]
+fn a_growth_that_raises_no_pod_is_not_granted() {
+    let ask = |pod| {
+        let budget = Budget { pod: mib(pod), ..AMPLE };
+        let need = need(118, 135, 228).after(mib(144));
+        let mut budgets = Budgets::new(budget, PageSize::KIB_4);
+        budgets.grant_above(NOW, &claimant("web"), mib(128), &need, mib(4096), node(10_000, 0))
+    };
+    assert_eq!(ask(1024), Ok(mib(372)));
+    assert_eq!(ask(160), Ok(mib(288)));
+    assert_eq!(ask(100).unwrap_err().kind, RefusalKind::PodBudget);
+}
+
 #[test]
 fn a_budget_ends_runaway_growth() {
     let budget = Budget { pod: mib(100), ..AMPLE };

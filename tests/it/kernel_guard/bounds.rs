@@ -142,6 +142,35 @@ async fn a_large_pod_limit_is_not_raised() {
     scene.was_never_lowered().await;
 }
 
+/// Beside 300 MiB of the sandbox. The pod's limit would grow only with a container that is 144 MiB larger.
+#[tokio::test]
+async fn a_pod_out_of_reach_costs_no_growth() {
+    let (mut scene, _) = Scene::of_two(|manifest| {
+        let init = "{name: init, resources: {requests: {cpu: 10m, memory: 400Mi}, limits: {cpu: 20m, memory: 400Mi}}}";
+        manifest.replace(
+            "spec:\n  containers:",
+            &format!("spec:\n  initContainers: [{init}]\n  containers:"),
+        )
+    });
+    scene.lift_pod(400);
+    scene.agent.set("--guard-pod-budget", "100Mi");
+    let sandbox = scene.node.cgroups().make_child(&scene.pod.cgroup, &"f".repeat(64));
+    let allocation = Allocation { rate: 200, until: 300 };
+    let mut beside = Allocator::start(scene.node.cgroups(), &sandbox, allocation);
+    assert!(matches!(beside.wait(), End::Satisfied(_)));
+    scene.agent.start().await;
+    scene.guards("web").await;
+    let end = scene.takes(20, 92).wait();
+    assert!(matches!(end, End::Satisfied(_)), "{end:?}");
+    let refused = async || {
+        let changes = scene.by_the_guard().await;
+        changes.into_iter().find(|change| change.outcome == "Refused")
+    };
+    let refused = scene.agent.until("the refusal", refused).await;
+    assert!(refused.reason.contains("guardPodBudget"), "{}", refused.reason);
+    assert_eq!((scene.limit(), scene.pod_limit()), (128, 400));
+}
+
 #[tokio::test]
 async fn a_runaway_ends_at_its_pods_budget() {
     let mut scene = Scene::new("4Gi");

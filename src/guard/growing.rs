@@ -92,25 +92,28 @@ impl Worker {
     }
 
     /// Grows the limit of the container that takes memory fastest by as much as its pod needs, or reports why not. Leaves a container
-    /// alone that reaches its own limit first. Returns when to read the pod again.
+    /// to its own reading that reaches its own limit first. Returns when to read the pod again.
     fn grow_in_pod(&mut self, node: &Node, containers: Vec<&mut Watched>, need: Need) -> Duration {
         let guarded = containers.into_iter().filter(|one| one.terms.watches_memory());
         let read = guarded.filter_map(|one| {
-            let (reading, _) = self.read(one, false)?;
-            Some((reading, one))
+            let (reading, verdict) = self.read(one, false)?;
+            Some((reading, verdict, one))
         });
-        let fastest = read.max_by_key(|(reading, one)| {
+        let fastest = read.max_by_key(|(reading, _, one)| {
             let can_grow = one.terms.memory.is_some_and(|highest| highest.get() > reading.limit);
             (one.track.rate(), can_grow, reading.used())
         });
-        let Some((reading, container)) = fastest else {
+        let Some((reading, verdict, container)) = fastest else {
             return self.now() + ITSELF;
         };
-        let seen = format!("is in a pod that {}", describe(&need));
-        let Some(need) = need.of_container(&reading) else {
-            return self.now() + REFUSED;
+        let (seen, own) = (format!("is in a pod that {}", describe(&need)), container.due);
+        let Some(need) = need.of_container(&reading, &verdict) else {
+            // It may just have been refused: the pod is read no sooner than it would be.
+            let now = self.now();
+            container.due = now;
+            return own.clamp(now + REFUSED, now + AT_CEILING);
         };
-        let (for_pod, own) = (true, container.due);
+        let for_pod = true;
         self.grow(node, container, &PendingGrowth { need, seen, for_pod });
         let due = container.due;
         // A container that gets nothing now may reach its own limit before the pod is read again.

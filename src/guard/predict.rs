@@ -109,12 +109,13 @@ pub struct Need {
 
 impl Need {
     /// The need of one container where this is its pod's: its limit must grow by as much as the pod's. All of its limit counts as used
-    /// but the pod's room. `None` for a container that reaches its own limit first.
-    pub fn of_container(self, container: &Reading) -> Option<Self> {
+    /// but the pod's room. `None` for a container that grows by itself, because it reaches its own limit first.
+    pub fn of_container(self, container: &Reading, verdict: &Verdict) -> Option<Self> {
         let limit = Bytes::new(container.limit);
         let used = limit.saturating_sub(self.limit.saturating_sub(self.used));
         let more = |to: Bytes| limit.saturating_add(to.saturating_sub(self.limit));
-        (container.used() < used.get()).then(|| Self {
+        let grows_itself = matches!(verdict, Verdict::Grow(_)) && container.used() >= used.get();
+        (!grows_itself).then(|| Self {
             limit,
             used,
             wanted: more(self.wanted),

@@ -64,9 +64,11 @@ fn a_container_grows_by_what_its_pod_needs() {
         least: mib(132),
         ..of_pod
     };
-    let need = |usage| of_pod.of_container(&reading(5, usage * MIB));
-    assert_eq!(need(60), Some(expected), "the pod leaves it 6 MiB of its limit");
-    assert_eq!(need(122), None, "it reaches its own limit no later");
+    let need = |usage, verdict| of_pod.of_container(&reading(5, usage * MIB), verdict);
+    let (rests, grows) = (Verdict::Wait(ms(10)), Verdict::Grow(expected));
+    assert_eq!(need(60, &rests), Some(expected), "the pod leaves it 6 MiB of its limit");
+    assert_eq!(need(122, &grows), None, "it reaches its own limit no later");
+    assert_eq!(need(128, &rests), Some(expected), "it is full, and grows for its pod");
 }
 
 #[test]

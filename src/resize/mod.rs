@@ -191,15 +191,22 @@ impl Resize {
 
     /// The spec of `pod` without requests of this agent that the kubelet has not allocated; `None` if there are none.
     pub fn without_requests(&self, pod: &Pod) -> Option<PodAmounts> {
-        if let Some(prepared) = &self.prepared {
-            // The API server may carry out the request still.
-            let undone = prepared.undone();
-            return Some(taken_back(&pod.requirements(), &prepared.targets, &undone));
+        let spec = self.spec(pod);
+        let without = self.without_open_requests(pod, spec.clone());
+        // The API server may carry out a request without an answer still.
+        (self.prepared.is_some() || !without.same(&spec)).then_some(without)
+    }
+
+    /// These amounts of `pod` without requests of this agent that the kubelet has not allocated.
+    pub fn without_open_requests(&self, pod: &Pod, amounts: PodAmounts) -> PodAmounts {
+        let unanswered = self.prepared.iter().flat_map(Prepared::requests);
+        let answered = unanswered.fold(amounts, |amounts, (targets, undone)| {
+            taken_back(&amounts, targets, &undone)
+        });
+        match &self.accepted {
+            Some(accepted) => accepted.without_requests(pod, answered),
+            None => answered,
         }
-        let accepted = self.accepted.as_ref()?;
-        let spec = accepted.spec(pod);
-        let without = accepted.without_requests(pod, spec.clone());
-        (!without.same(&spec)).then_some(without)
     }
 
     /// The accepted request that `pod` does not show yet, because the object is older.
@@ -468,11 +475,15 @@ impl Resize {
             return;
         };
         let (targets, held) = (targets.clone(), prepared.held.clone());
+        let before = match known {
+            Some(known) => known.without_requests(pod, undone),
+            None => undone,
+        };
         self.accepted = Some(Accepted {
             targets,
             generation,
             held,
-            before: undone,
+            before,
         });
         self.prepared = unanswered;
         if let Some(written) = &mut self.written_ahead {

@@ -90,6 +90,13 @@ impl Prepared {
         self.earlier.iter().chain([&self.before, &self.targets])
     }
 
+    /// Each of the patches, with the spec once it is taken back.
+    pub(super) fn requests(&self) -> impl Iterator<Item = (&PodAmounts, PodAmounts)> {
+        let before = known_before(&self.before, &self.held);
+        let all = self.earlier.iter().chain([&self.targets]);
+        all.map(move |targets| (targets, undone(before, targets, &self.held)))
+    }
+
     /// The spec once the patch is taken back.
     pub fn undone(&self) -> PodAmounts {
         let before = known_before(&self.before, &self.held);

@@ -133,6 +133,47 @@ fn mixed_unanswered_requests_are_recognised() {
     assert!(!is_ours(300, 201) && !is_ours(301, 200), "somebody else's");
 }
 
+/// The kubelet has not allocated the first container's request, and the one for the second container has no answer.
+#[test]
+fn an_unanswered_request_hides_no_open_one() {
+    let both = |app: u64, side: u64| {
+        let mut both = named(app);
+        both.containers.extend(named(side).containers);
+        both.containers[1].name = "side".to_owned();
+        both
+    };
+    let mut pod = asked(300);
+    pod.spec.containers.push(Container {
+        name: "side".to_owned(),
+        resources: of(100),
+        ..Container::default()
+    });
+    let mut resize = Resize {
+        accepted: Some(Accepted {
+            targets: both(300, 100),
+            generation: 2,
+            held: both(200, 100),
+            before: both(200, 100),
+        }),
+        prepared: Some(Prepared {
+            targets: both(300, 150),
+            held: both(200, 100),
+            before: both(300, 100),
+            earlier: Vec::new(),
+        }),
+        ..Resize::default()
+    };
+    let without = resize.without_requests(&pod).unwrap();
+    assert!(without.same(&both(200, 100)), "{without:?}");
+    // The API server has carried it out.
+    pod.metadata.generation = 3;
+    pod.spec.containers[1].resources = of(150);
+    resize.recognise(&pod);
+    assert!(resize.is_known_in(&pod));
+    let without = resize.without_requests(&pod).unwrap();
+    assert!(without.same(&both(200, 100)), "{without:?}");
+}
+
 #[test]
 fn a_request_after_an_unanswered_one_reads_first() {
     let (pod, now) = (asked(100), Timestamp::UNIX_EPOCH);

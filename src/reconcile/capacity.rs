@@ -241,6 +241,7 @@ impl NodeCapacity {
         check(room, requests, [&before, &after])?;
         self.check_quotas(state, &wanted)?;
         state.desired = wanted;
+        state.desired.remember_origin(&state.pod, &state.resize);
         Ok(())
     }
 }

@@ -21,6 +21,7 @@ use crate::decide::PodDecision;
 use crate::model::objects::Pod;
 use crate::model::{Bytes, CpuBurst, LivePod, PageSize, PodAmounts, Resource, ResourceList, micros};
 use crate::plan::WriteScope;
+use crate::resize::Resize;
 
 /// The desired state of one pod, as the state file has it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -286,7 +287,6 @@ impl DesiredState {
         wanted.values = overlay(self.override_values().clone(), &wanted.values);
         let result = overlay(self.base(pod), &wanted.values);
         check_result(pod, &wanted.values, &result, page)?;
-        self.remember_origin(pod);
         self.put_override(wanted);
         Ok(())
     }
@@ -306,11 +306,15 @@ impl DesiredState {
         ended
     }
 
-    /// Keeps the pod's own amounts before an override or a temporary limit changes the spec.
-    pub(crate) fn remember_origin(&mut self, pod: &Pod) {
+    /// Keeps the pod's own amounts before an override or a temporary limit changes the spec. A recommendation in force is not the pod's own
+    /// before the kubelet has allocated it.
+    pub(crate) fn remember_origin(&mut self, pod: &Pod, resize: &Resize) {
         if pod.resizes_in_place() && self.origin.is_none() {
             let in_force = self.recommended.as_ref().and_then(Recommended::in_force);
-            self.origin = Some(in_force.map_or_else(|| pod.requirements(), |in_force| in_force.targets));
+            let in_force = in_force.map(|in_force| in_force.targets);
+            let own = in_force.filter(|targets| resize.is_allocated(pod, targets));
+            let own = own.or_else(|| resize.without_requests(pod));
+            self.origin = Some(own.unwrap_or_else(|| pod.requirements()));
         }
     }
 
@@ -462,8 +466,7 @@ impl DesiredState {
     }
 
     /// Adds a temporary limit, or grows an earlier one.
-    pub(crate) fn grow(&mut self, pod: &Pod, given: TemporaryLimit) {
-        self.remember_origin(pod);
+    pub(crate) fn grow(&mut self, given: TemporaryLimit) {
         match self.temporary_mut(&given.container, given.resource) {
             Some(limit) => (limit.to, limit.renewed, limit.why) = (given.to, given.renewed, given.why),
             None => self.temporary.push(given),

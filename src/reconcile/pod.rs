@@ -334,7 +334,7 @@ impl PodState {
             self.trouble = Some(effects.now.wall);
             if !self.desired.has_amounts() {
                 // The pod had completed the way back to its spec.
-                self.desired.remember_origin(&self.pod);
+                self.desired.remember_origin(&self.pod, &self.resize);
                 self.desired.returning = true;
             }
             self.restart(Cause::FailedShrink { why: why.clone() }, effects.now);

@@ -197,8 +197,13 @@ impl Resize {
         (self.prepared.is_some() || !without.same(&spec)).then_some(without)
     }
 
+    /// Whether none of these amounts of `pod` is a request of this agent that the kubelet has not allocated.
+    pub fn is_allocated(&self, pod: &Pod, amounts: &PodAmounts) -> bool {
+        self.without_open_requests(pod, amounts.clone()).same(amounts)
+    }
+
     /// These amounts of `pod` without requests of this agent that the kubelet has not allocated.
-    pub fn without_open_requests(&self, pod: &Pod, amounts: PodAmounts) -> PodAmounts {
+    fn without_open_requests(&self, pod: &Pod, amounts: PodAmounts) -> PodAmounts {
         let unanswered = self.prepared.iter().flat_map(Prepared::requests);
         let answered = unanswered.fold(amounts, |amounts, (targets, undone)| {
             taken_back(&amounts, targets, &undone)

@@ -32,8 +32,8 @@ fn memory_limits(desired: &DesiredState, pod: &Pod) -> Vec<Option<u64>> {
 fn a_temporary_limit_ends_in_the_spec() {
     let pod = pod();
     let mut desired = DesiredState::default();
-    desired.grow(&pod, grown("app", 128, 200));
-    desired.grow(&pod, grown("app", 200, 400));
+    desired.grow(grown("app", 128, 200));
+    desired.grow(grown("app", 200, 400));
     assert_eq!(memory_limits(&desired, &pod), [Some(400), Some(64)]);
     assert_eq!(desired.temporary.len(), 1);
     assert_eq!(desired.temporary[0].from, 128 * MIB, "where it began");
@@ -46,7 +46,7 @@ fn a_temporary_limit_ends_in_the_spec() {
 fn a_request_that_equals_its_limit_follows_it() {
     let pod = pod();
     let mut desired = DesiredState::default();
-    desired.grow(&pod, grown("same", 64, 100));
+    desired.grow(grown("same", 64, 100));
     let same = desired.targets(&pod).unwrap().containers.remove(1);
     assert_eq!(same.resources.requests.memory, Some(Bytes::new(100 * MIB)));
     assert_eq!(same.resources.limits.memory, Some(Bytes::new(100 * MIB)));
@@ -57,7 +57,7 @@ fn a_higher_recommendation_ends_the_growth() {
     let pod = pod();
     let mut targets = pod.requirements();
     let mut desired = DesiredState::default();
-    desired.grow(&pod, grown("app", 128, 200));
+    desired.grow(grown("app", 128, 200));
     for (limit, ended) in [(199, 0), (200, 1)] {
         targets.containers[0].resources.limits.memory = Some(Bytes::new(limit * MIB));
         desired.recommended = Some(Recommended {
@@ -76,8 +76,8 @@ fn a_higher_recommendation_ends_the_growth() {
 fn what_an_operator_sets_is_the_operators() {
     let pod = pod();
     let mut desired = DesiredState::default();
-    desired.grow(&pod, grown("app", 128, 400));
-    desired.grow(&pod, grown("same", 64, 100));
+    desired.grow(grown("app", 128, 400));
+    desired.grow(grown("same", 64, 100));
     let resources = serde_json::from_str(r#"{"limits":{"memory":"256Mi"}}"#).unwrap();
     let by_hand = Override {
         uid: 0,
@@ -97,17 +97,17 @@ fn what_an_operator_sets_is_the_operators() {
 fn an_avoided_kill_counts_once() {
     let mut desired = DesiredState::default();
     assert!(!desired.used("app", 200 * MIB), "nothing was lent");
-    desired.grow(&pod(), grown("app", 128, 256));
+    desired.grow(grown("app", 128, 256));
     assert!(
         !desired.used("app", 128 * MIB),
         "it fits below the limit that was there before"
     );
     assert!(!desired.used("same", 200 * MIB));
     assert!(desired.used("app", 200 * MIB));
-    desired.grow(&pod(), grown("app", 256, 512));
+    desired.grow(grown("app", 256, 512));
     assert!(!desired.used("app", 400 * MIB), "it is the same loan");
     desired.end_temporary(|_| true);
-    desired.grow(&pod(), grown("app", 128, 256));
+    desired.grow(grown("app", 128, 256));
     assert!(desired.used("app", 200 * MIB));
 }
 

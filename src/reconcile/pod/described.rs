@@ -14,7 +14,7 @@ use crate::plan::hook::Hook;
 use crate::plan::lift_kept;
 use crate::reconcile::desired::{DesiredState, Recommended, TemporaryLimit};
 use crate::reconcile::savings::requests;
-use crate::resize::{Accepted, Resize};
+use crate::resize::Resize;
 
 impl PodState {
     /// Replaces the pod's object, and makes a pass due when the kubelet has answered in it.
@@ -253,16 +253,10 @@ impl PodState {
         if self.desired.returning {
             self.resize.returns_to(origin);
         }
-        let in_force = ended.in_force();
-        let own = in_force.map_or_else(|| origin.clone(), |in_force| in_force.targets);
-        let is_open = |accepted: &&Accepted| !accepted.without_requests(&self.pod, own.clone()).same(&own);
-        match self.resize.accepted().filter(is_open) {
-            None => *origin = own,
-            // The override or the temporary limit came after the request.
-            Some(accepted) if origin.same(&own) => {
-                *origin = accepted.without_requests(&self.pod, accepted.targets.clone());
-            }
-            Some(_) => {}
+        if let Some(in_force) = ended.in_force()
+            && self.resize.is_allocated(&self.pod, &in_force.targets)
+        {
+            *origin = in_force.targets;
         }
     }
 

@@ -79,7 +79,7 @@ impl PodState {
             && !before.is_overridden(&container, Resource::Memory)
         {
             let given = TemporaryLimit::given(container, Resource::Memory, limits, why, now.wall);
-            before.grow(&self.pod, given);
+            before.grow(given);
         }
         self.work.request_pass(cause, true, now.instant);
     }
@@ -122,7 +122,8 @@ impl PodState {
     fn grow(&mut self, name: String, resource: Resource, limits: (u64, u64), why: String, cause: Cause, now: Now) {
         self.trouble = Some(now.wall);
         let given = TemporaryLimit::given(name, resource, limits, why, now.wall);
-        self.desired.grow(&self.pod, given);
+        self.desired.remember_origin(&self.pod, &self.resize);
+        self.desired.grow(given);
         self.restart(cause, now);
     }
 

@@ -143,7 +143,8 @@ impl PodState {
             if let Some(from) = desired.filter(|desired| *desired < to.get() && !overridden) {
                 let limits = (from, to.get());
                 let given = TemporaryLimit::given(container, Resource::Memory, limits, WHY.to_owned(), now.wall);
-                self.desired.grow(&self.pod, given);
+                self.desired.remember_origin(&self.pod, &self.resize);
+                self.desired.grow(given);
             }
         }
         self.desired.returning |= !self.desired.has_amounts();

@@ -98,11 +98,11 @@ impl PodState {
             self.desired.scope = targets.scope.clone();
         }
         let is_new = !targets.amounts.same(&self.pod.requirements());
-        self.resize.begins(&self.pod, &resize, is_new, now.wall);
         // On the way back, too, a limit that waits for its turn may get into the spec.
         if through_api && self.desired.is_by_hand() {
-            self.desired.remember_origin(&self.pod);
+            self.desired.remember_origin(&self.pod, &self.resize);
         }
+        self.resize.begins(&self.pod, &resize, is_new, now.wall);
         let recommended = self.desired.recommended.as_ref();
         self.work.running = Some(RunningPass {
             number,

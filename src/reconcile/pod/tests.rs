@@ -395,7 +395,7 @@ status:
         for name in ["app", "side"] {
             let limits = (128 * mib, 200 * mib);
             let given = TemporaryLimit::given(name.to_owned(), Resource::Memory, limits, String::new(), now.wall);
-            state.desired.grow(&pod, given);
+            state.desired.grow(given);
         }
         drop(state.apply(PodInput::Described(pod), now));
         let left = &state.desired.temporary;
@@ -423,7 +423,7 @@ spec: {containers: [{name: app, resources: {limits: {cpu: 200m, memory: 128Mi}}}
     let (now, mib) = (Now::read().wall, 1 << 20);
     for (resource, limits) in [(Resource::Memory, (128 * mib, 200 * mib)), (Resource::Cpu, (200, 400))] {
         let given = TemporaryLimit::given("app".to_owned(), resource, limits, String::new(), now);
-        state.desired.grow(&pod, given);
+        state.desired.grow(given);
     }
     let mut outcome = Outcome::Refused(String::new());
     state.deny_temporary("a quota", now, SignedDuration::from_mins(10), &mut outcome);

@@ -263,6 +263,52 @@ fn a_vpa_that_goes_leaves_no_partial_request() {
     assert_eq!(world.server.requirements(), own, "{:?}", world.state);
 }
 
+/// The kubelet has deferred the recommendation, and an override comes in an outage.
+#[test]
+fn a_deferred_recommendation_waits_beside_an_override() {
+    for known in [false, true] {
+        let mut world = deferred(World::new(false), [64, 90]);
+        world.away = true;
+        world.happen(&Happening::Sets { mib: 200 });
+        world.passes(known);
+        assert_eq!(world.kernel, [200, AT_FIRST], "{known}: {:?}", world.state);
+    }
+}
+
+#[test]
+fn a_deferred_recommendation_ends_beside_a_released_override() {
+    let mut world = deferred(World::new(false), [90, 64]);
+    for happening in [Happening::Sets { mib: 200 }, Happening::Releases] {
+        world.happen(&happening);
+        world.passes(true);
+    }
+    assert_eq!(limit(&world.server.requirements()), 180);
+    goes(&mut world);
+    let own = World::new(false).server.requirements();
+    assert_eq!(world.server.requirements(), own, "{:?}", world.state);
+}
+
+/// The second override, to which the kubelet has not answered, sets what the VPA recommended.
+#[test]
+fn an_override_before_another_stays_an_override() {
+    let mut world = World::new(false);
+    world.happen(&Happening::Recommends { mib: [90, 64] });
+    world.passes(true);
+    world.hear();
+    world.happen(&Happening::Sets { mib: 200 });
+    world.passes(true);
+    world.hear();
+    world.happen(&Happening::Sets { mib: 180 });
+    world.passes(true);
+    goes(&mut world);
+    world.happen(&Happening::Releases);
+    world.passes(true);
+    world.happen(&Happening::MayLower);
+    world.recover();
+    let spec = limit(&world.server.requirements());
+    assert_eq!([spec, world.kernel[0]], [180; 2], "{:?}", world.state);
+}
+
 /// The kubelet has carried out a request without an answer. The pass then writes what was granted before, and the VPA has gone meanwhile.
 #[test]
 fn a_pass_that_outlasts_its_vpa_is_compared() {

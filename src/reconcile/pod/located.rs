@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Effect, Effects, Now, PodState, not_running};
 use crate::actuate::Grown;
 use crate::model::objects::{PodId, PodUid};
-use crate::model::{BoundPod, Bytes, Cause, LivePod, Outcome, Reason, Resource};
+use crate::model::{BoundPod, Bytes, Cause, LivePod, Outcome, Resource};
 use crate::plan::{LowPodLevel, lift_kept};
 use crate::reconcile::desired::{DesiredState, InForce, Recommended, TemporaryLimit};
 use crate::reconcile::store::{SavedPod, SavedTargets};
@@ -117,11 +117,10 @@ impl PodState {
             known.or_else(|| asked.then(|| before.clone()))
         });
         let decided = self.desired.recommended.take();
-        let silent = self.decision.reason == Reason::SourcesSilent;
-        let not_followed = self.decision.change().is_none() || self.no_room.is_some();
-        let keep_saved = silent || (self.decision.vpa.is_some() && not_followed);
+        let is_followed = self.decision.change().is_some() && self.no_room.is_none();
         let recommended = match (decided, before) {
-            (_, before) if keep_saved => before,
+            // If the VPA has gone meanwhile, the next decision ends the recommendation.
+            (_, before) if !is_followed => before,
             // The next decision compares with the saved recommendation: a difference within the bounds changes nothing.
             (Some(decided), Some(before)) if decided.vpa == before.vpa => Some(before),
             // This decision took amounts for the pod's own that an operator or the guard had set.

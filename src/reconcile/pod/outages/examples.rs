@@ -337,6 +337,31 @@ fn a_pass_that_outlasts_its_vpa_is_compared() {
     }
 }
 
+/// The agent is killed after that pass has written, and the next one decides that there is no VPA before it finds the pod.
+#[test]
+fn a_vpa_that_goes_without_an_agent_is_noticed() {
+    let mut world = World::new(false);
+    world.happen(&Happening::Recommends { mib: [90, 64] });
+    assert!(world.start_pass(true));
+    world.answer(Answer::Fails {
+        carries_out: true,
+        silent: true,
+    });
+    world.happen(&Happening::KubeletSettles);
+    world.happen(&Happening::WatchBrings);
+    let writes = world.running.take().and_then(|pass| pass.writes);
+    world.write(writes.unwrap());
+    assert_eq!(world.kernel[0], AT_FIRST);
+    let saved = world.state.saved();
+    let decision = PodDecision::undecided(&world.server);
+    world.state = PodState::new(Arc::new(world.server.clone()), decision);
+    world.lose_vpa();
+    world.locate(saved, None);
+    goes(&mut world);
+    let spec = limit(&world.server.requirements());
+    assert_eq!([spec, world.kernel[0]], [180; 2], "{:?}", world.state);
+}
+
 /// The kernel has what was granted before a request without an answer, which the kubelet has carried out. The pass that is due has not begun.
 #[test]
 fn a_pass_that_is_due_outlasts_its_vpa() {

@@ -174,7 +174,10 @@ impl PodState {
         }
         let running = self.work.running.as_ref();
         let is_due = self.work.pending.is_some() || self.work.retry_at.is_some();
-        running.is_some_and(|pass| pass.recommended.is_some()) || is_due && self.recommended_in_force().is_some()
+        // A failed pass may have left a part of its targets.
+        let has_failed = self.work.has_failed() && self.desired.recommended.is_some();
+        running.is_some_and(|pass| pass.recommended.is_some())
+            || is_due && (has_failed || self.recommended_in_force().is_some())
     }
 
     /// The pod as the VPA's rules see it: its spec without overrides, temporary limits and kept limits

@@ -381,6 +381,27 @@ fn a_pass_that_is_due_outlasts_its_vpa() {
     assert_eq!([spec, world.kernel[0]], [180; 2], "{:?}", world.state);
 }
 
+/// A pass could not undo what it had written, and the VPA goes before the pass is repeated.
+#[test]
+fn a_part_of_a_recommendation_ends_with_its_vpa() {
+    let mut world = World::new(false);
+    world.happen(&Happening::Recommends { mib: [90, 64] });
+    assert!(world.start_pass(true));
+    let pass = world.running.take().unwrap();
+    let record = ChangeRecord::new(pass.of, pass.cause, Outcome::Incomplete("EBUSY".to_owned()));
+    let mut done = JobDone::new(record);
+    done.api.answer = crate::resize::Answer::NotCarriedOut;
+    world.apply(PodInput::PassEnded {
+        pass: pass.id,
+        done: Box::new(done),
+        quiet: SignedDuration::ZERO,
+    });
+    world.kernel[0] = 180;
+    goes(&mut world);
+    let spec = limit(&world.server.requirements());
+    assert_eq!([spec, world.kernel[0]], [AT_FIRST; 2], "{:?}", world.state);
+}
+
 #[test]
 fn a_denial_ends_no_limit_that_was_given_later() {
     let mut world = World::new(false);

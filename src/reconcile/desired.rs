@@ -338,8 +338,8 @@ impl DesiredState {
         }
     }
 
-    /// Clears the recommendation when its VPA no longer has it, and returns the cleared one. A refused override, whose request the
-    /// API server may have carried out, leaves the pod's own amounts: the way back to them begins.
+    /// Clears the recommendation when its VPA no longer has it, and returns the cleared one. In a file of version 0.1 a refused override,
+    /// whose request the API server may have carried out, left the pod's own amounts without a way back to them: that begins.
     pub(crate) fn end_recommendation(&mut self) -> Option<Recommended> {
         let ended = self.recommended.take()?;
         self.returning |= !self.has_amounts() && self.origin.is_some();

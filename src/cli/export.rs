@@ -44,26 +44,26 @@ enum Format {
 ///
 /// Errors: a named workload has no pods on this node.
 pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
-    let mut pods = agent.call(async |client| Ok(client.get_with_usage().await?))?.pods;
-    if arguments.format == Format::Json {
-        pods.retain(|pod| is_wanted(pod, &arguments.workloads));
-        let output = Output {
-            format: output::Format::Json,
-        };
-        return output.print_list("pods", &pods, Page::default);
-    }
-    arguments.print(&pods)
+    let pods = agent.call(async |client| Ok(client.get_with_usage().await?))?.pods;
+    arguments.print(pods)
 }
 
 impl Arguments {
-    /// Prints the manifests of the pods' workloads.
+    /// Prints the manifests of the pods' workloads, or the pods.
     ///
     /// Errors: a named workload has none of the pods, or none has a template.
-    pub(super) fn print(&self, pods: &[Pod]) -> Result<(), Failure> {
-        let workloads = select(pods, &self.workloads)?;
+    pub(super) fn print(&self, mut pods: Vec<Pod>) -> Result<(), Failure> {
+        if self.format == Format::Json {
+            pods.retain(|pod| is_wanted(pod, &self.workloads));
+            let output = Output {
+                format: output::Format::Json,
+            };
+            return output.print_list("pods", &pods, Page::default);
+        }
+        let workloads = select(&pods, &self.workloads)?;
         let (manifests, warnings) = manifests(&workloads, self.format)?;
         warnings.iter().for_each(|warning| io::warn(warning));
-        if workloads.len() == warnings.len() {
+        if manifests.is_empty() {
             let nothing = "vscaled manages no workload here whose template could be changed: nothing to export";
             return Err(anyhow!(nothing).into());
         }
@@ -147,7 +147,7 @@ impl Exported {
     }
 }
 
-/// The manifests, and a warning for each workload that has none.
+/// The manifests, empty if no workload has one, and warnings: a workload has none, or a merge would break it.
 fn manifests(workloads: &BTreeMap<Name, Exported>, format: Format) -> Result<(String, Vec<String>), Failure> {
     let (mut text, mut warnings, mut patches) = (String::new(), Vec::new(), Vec::new());
     for (name, exported) in workloads {
@@ -175,7 +175,7 @@ fn manifests(workloads: &BTreeMap<Name, Exported>, format: Format) -> Result<(St
             })),
         }
     }
-    if format == Format::Kustomize {
+    if !patches.is_empty() {
         let component = json!({
             "apiVersion": "kustomize.config.k8s.io/v1alpha1",
             "kind": "Component",

@@ -70,8 +70,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         }),
         Command::Export(export) => {
             let pods: Items<Pod> = fleet.items("pods")?;
-            let pods: Vec<Pod> = pods.into_iter().map(|(_, pod)| pod).collect();
-            export.print(&pods)
+            export.print(pods.into_iter().map(|(_, pod)| pod).collect())
         }
         Command::Get(get) => {
             let (list, empty, table) = get.list();

@@ -368,6 +368,28 @@ fn an_export_has_the_largest_amounts_of_all_nodes() {
         code == Some(1) && complaint.contains("no pod of a workload gone"),
         "{complaint}"
     );
+    let (_, text, _) = merged(&["export", "--format", "json", "web"], &answers);
+    let document: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(document["pods"].as_array().unwrap().len(), 2, "{text}");
+}
+
+#[test]
+fn one_custom_resource_alone_is_exported() {
+    let answer = |kind: &str| {
+        let target = json!({"targetRef": {"apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout", "name": "web"}});
+        json!({"pods": [{"namespace": "shop", "name": "web-1", "state": "InSync", "workload": {"kind": kind, "name": "web"},
+            "vpaSpec": target.to_string(), "containers": [{"name": "app", "wanted": {"limits": {"memory": "1Gi"}}}]}]})
+        .to_string()
+    };
+    for format in ["patch", "kustomize"] {
+        let command = ["export", "--format", format];
+        let (code, text, warnings) = merged(&command, &[("a", 0, answer("Rollout").as_str(), "")]);
+        assert!(code == Some(0) && text.contains("memory: 1Gi"), "{text}{warnings}");
+        assert!(warnings.contains("custom resource"), "{warnings}");
+        let (code, text, complaint) = merged(&command, &[("a", 0, answer("Job").as_str(), "")]);
+        assert!(code == Some(1) && text.is_empty(), "{text}");
+        assert!(complaint.contains("nothing to export"), "{complaint}");
+    }
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! The one way of Kubernetes Events to the API server, about changes and about kills.
 //!
-//! In come records of changes, the reports of [`ReportQueue`]s and [`PodMetadata`]; out go Events, those about kills first. Events for
-//! people have one set of rates. [`events`](super::events) composes and plans them. A message about a change waits in memory and is
-//! counted where it becomes no Event. Reports of kills wait in the log: the outbox acknowledges them once the API server has their
-//! Event. Each namespace has one attempt at a time, and all take turns: a webhook that answers slowly keeps no other namespace waiting.
+//! In come records of changes, the reports of [`ReportQueue`]s and [`PodMetadata`]; out go Events, of each namespace those about kills
+//! first. Events for people have one set of rates. [`events`](super::events) composes and plans them. A message about a change waits in
+//! memory and is counted where it becomes no Event. Reports of kills wait in the log: the outbox acknowledges them once the API server
+//! has their Event. Each namespace has one attempt at a time, and all take turns: a webhook that answers slowly keeps no other namespace
+//! waiting.
 //! What the API server refuses for now, or does not answer, waits by namespace and kind, and the link's state gives the reason.
 //! Where the API server will never take an Event of a kill on a pod (the pod's namespace is gone, or a quota is used up), the Event
 //! is about the node instead.
@@ -92,6 +93,18 @@ impl Outgoing {
 struct Turns {
     rates: EventRates,
     retries: Retries,
+    /// After an Event of the retries a new one goes first: the answers to those may take long.
+    new_first: bool,
+}
+
+impl Turns {
+    fn new(now: Instant) -> Self {
+        Self {
+            rates: EventRates::new(now),
+            retries: Retries::default(),
+            new_first: false,
+        }
+    }
 }
 
 /// Sends the Events of a node.
@@ -109,9 +122,7 @@ impl Outbox {
     /// Sends Events about changes and about the reports of the queues. Cancelling it is harmless: the next agent sends what is not
     /// acknowledged then, under the same names.
     pub async fn run(mut self, mut records: broadcast::Receiver<Arc<ChangeRecord>>) -> Infallible {
-        let (rates, retries) = (EventRates::new(Instant::now()), Retries::default());
-        let mut turns = Turns { rates, retries };
-        let (mut attempts, mut new_first) = (FuturesUnordered::new(), false);
+        let (mut turns, mut attempts) = (Turns::new(Instant::now()), FuturesUnordered::new());
         let mut first_view = self.metadata.wait_until_known();
         let (mut is_known, mut away_until) = (false, None::<Instant>);
         let (health, mut pauses) = (self.client.health.clone(), Backoff::new(FIRST_RETRY, LONGEST_RETRY));
@@ -125,10 +136,8 @@ impl Outbox {
             let most = if is_away { 1 } else { AT_ONCE };
             while away_until.is_none()
                 && attempts.len() < most
-                && let Some(outgoing) = self.begin(&mut turns, new_first).await
+                && let Some(outgoing) = self.begin(&mut turns).await
             {
-                // The answers to Events that are sent again may take long.
-                new_first = outgoing.outcome == ReportOutcome::SentAgain;
                 attempts.push(attempt(self.client.clone(), self.node.clone(), outgoing));
             }
             let (has_room, due) = (attempts.len() < most, self.ready_at(&turns).max(away_until));
@@ -160,14 +169,15 @@ impl Outbox {
     }
 
     /// The next Event to send, whose namespace has no other attempt until [`Self::end`].
-    async fn begin(&mut self, turns: &mut Turns, new_first: bool) -> Option<Outgoing> {
+    async fn begin(&mut self, turns: &mut Turns) -> Option<Outgoing> {
         let now = Instant::now();
-        for is_new in [new_first, !new_first] {
+        for is_new in [turns.new_first, !turns.new_first] {
             let next = match is_new {
                 true => self.next_new(turns, now).await,
                 false => turns.retries.take_due(&turns.rates, now),
             };
             if let Some(next) = next {
+                turns.new_first = !is_new;
                 turns.rates.begin(next.namespace());
                 return Some(next);
             }
@@ -175,16 +185,31 @@ impl Outbox {
         None
     }
 
-    /// The next new Event. Those about kills go first: the rates may leave room for few.
+    /// The next new Event, of the namespace that waits longest. Those about kills go before changes of the namespace: the rates may
+    /// leave room for few.
     async fn next_new(&mut self, turns: &mut Turns, now: Instant) -> Option<Outgoing> {
+        if let Some(since) = self.changes.wait_since(turns, now) {
+            if let Some(kill) = self.next_kill(turns, since, now).await {
+                return Some(kill);
+            }
+            if let Some(change) = self.changes.next(turns, now) {
+                return Some(change);
+            }
+        }
+        self.next_kill(turns, now, now).await
+    }
+
+    /// The next new Event about kills, of a namespace that waits since then or longer.
+    async fn next_kill(&mut self, turns: &mut Turns, since: Instant, now: Instant) -> Option<Outgoing> {
         for kills in &mut self.kills {
-            if let Some(new) = kills.next(&mut turns.rates, self.metadata.as_ref(), now).await
+            let new = kills.next(&mut turns.rates, self.metadata.as_ref(), since, now).await;
+            if let Some(new) = new
                 && let Some(new) = turns.retries.admit(new, &turns.rates, now)
             {
                 return Some(new);
             }
         }
-        self.changes.next(turns, now)
+        None
     }
 
     /// Ends the attempt to send an Event. One that is refused for now is sent again.
@@ -282,8 +307,17 @@ impl ChangeEvents {
         next_at.chain(due).min()
     }
 
+    /// Since when a namespace waits for an attempt with an Event that is due.
+    fn wait_since(&self, Turns { rates, retries, .. }: &Turns, now: Instant) -> Option<Instant> {
+        let messages = self.messages.iter().map(|message| message.subject.namespace());
+        let all = messages.chain(self.limits.due_namespaces(now));
+        let free = all.filter(|namespace| !retries.hold(None, Some(namespace)));
+        let since = free.filter_map(|namespace| rates.next_at(namespace));
+        since.filter(|at| *at <= now).min()
+    }
+
     /// The Event that is due. Of a namespace with one that is sent again, all others stay where their number is bounded.
-    fn next(&mut self, Turns { rates, retries }: &mut Turns, now: Instant) -> Option<Outgoing> {
+    fn next(&mut self, Turns { rates, retries, .. }: &mut Turns, now: Instant) -> Option<Outgoing> {
         let may_go = |namespace: &str| !retries.hold(None, Some(namespace));
         let in_turn = rates.in_turn(self.messages.iter().map(|message| message.subject.namespace()), now);
         let mut places = in_turn.into_iter();
@@ -349,10 +383,16 @@ impl KillEvents {
         self.queue.acknowledge(numbers).await;
     }
 
-    /// The next Event that is due.
-    async fn next(&mut self, rates: &mut EventRates, metadata: &dyn PodMetadata, now: Instant) -> Option<Outgoing> {
+    /// The next Event that is due, with `since` as in [`EventPlan::next_event`].
+    async fn next(
+        &mut self,
+        rates: &mut EventRates,
+        metadata: &dyn PodMetadata,
+        since: Instant,
+        now: Instant,
+    ) -> Option<Outgoing> {
         let mut withheld = Vec::new();
-        let next = self.plan.next_event(now, rates, metadata, &mut withheld);
+        let next = self.plan.next_event(since, now, rates, metadata, &mut withheld);
         if !withheld.is_empty() {
             self.queue.count(ReportOutcome::Withheld, withheld.len());
             self.acknowledge(withheld).await;
@@ -470,9 +510,11 @@ pub trait EventPlan: fmt::Debug + Send + Sync {
     /// When [`Self::next_event`] has something, if no more reports come: in the past if now, never if none waits.
     fn ready_at(&self) -> Option<Instant>;
 
-    /// The next Event that may be sent now. Adds the numbers of reports that get no Event to `withheld`.
+    /// The next Event that may be sent now. A plan in which namespaces take turns leaves out those that wait only after `since`. Adds the
+    /// numbers of reports that get no Event to `withheld`.
     fn next_event(
         &mut self,
+        since: Instant,
         now: Instant,
         rates: &mut EventRates,
         metadata: &dyn PodMetadata,

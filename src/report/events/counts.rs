@@ -153,6 +153,12 @@ impl EventLimits {
         None
     }
 
+    /// The namespaces of Events with a change that is due.
+    pub(in crate::report) fn due_namespaces(&self, now: Instant) -> impl Iterator<Item = &str> {
+        let is_due = move |known: &&KnownEvent| known.change_at().is_some_and(|at| at <= now);
+        self.known.iter().filter(is_due).map(KnownEvent::namespace)
+    }
+
     /// The change of an Event that is due now, in a namespace that may go.
     pub(in crate::report) fn due(
         &mut self,

@@ -74,12 +74,13 @@ impl EventPlan for PodEvents {
 
     fn next_event(
         &mut self,
+        since: Instant,
         now: Instant,
         rates: &mut EventRates,
         _: &dyn PodMetadata,
         _: &mut Vec<u64>,
     ) -> Option<PlannedEvent> {
-        let mut in_turn = rates.in_turn(self.groups.iter().map(|group| group.subject.namespace()), now);
+        let mut in_turn = rates.in_turn(self.groups.iter().map(|group| group.subject.namespace()), since);
         let waiting = |place: &usize| self.groups[*place].reports.len();
         let is_full = in_turn.iter().map(waiting).sum::<usize>() >= self.most;
         if is_full {

@@ -45,7 +45,8 @@ impl Kills {
     }
 
     fn next(&mut self, now: Instant) -> Option<PlannedEvent> {
-        self.events.next_event(now, &mut self.rates, &NoPods, &mut Vec::new())
+        self.events
+            .next_event(now, now, &mut self.rates, &NoPods, &mut Vec::new())
     }
 
     fn ready_at(&self) -> Option<Instant> {

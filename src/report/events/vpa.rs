@@ -183,6 +183,7 @@ impl EventPlan for VpaEvents {
 
     fn next_event(
         &mut self,
+        _: Instant,
         now: Instant,
         _: &mut EventRates,
         metadata: &dyn PodMetadata,

@@ -55,13 +55,13 @@ async fn only_reports_an_earlier_event_lacks_come_again() {
     kills.take_in(&NoPods).await;
     let now = Instant::now();
     let mut rates = EventRates::new(now);
-    let web = kills.next(&mut rates, &NoPods, now).await.unwrap();
-    let db = kills.next(&mut rates, &NoPods, now).await.unwrap();
+    let web = kills.next(&mut rates, &NoPods, now, now).await.unwrap();
+    let db = kills.next(&mut rates, &NoPods, now, now).await.unwrap();
     assert_eq!((web.planned.numbers(), db.planned.numbers()), (vec![1, 2, 3], vec![4]));
     let instead = kills.end(web, Ok(Posted::Existed { count: 2 })).await;
     assert!(instead.is_none());
     kills.take_in(&NoPods).await;
-    let again = kills.next(&mut rates, &NoPods, now).await.unwrap();
+    let again = kills.next(&mut rates, &NoPods, now, now).await.unwrap();
     assert_eq!(again.planned.numbers(), [3]);
     assert_eq!(kills.plan.waiting(), 0, "the other Event is under way");
 }
@@ -143,13 +143,12 @@ fn outbox(router: &Router, namespaces: &[&str]) -> Outbox {
 }
 
 fn turns() -> Turns {
-    let (rates, retries) = (EventRates::new(Instant::now()), Retries::default());
-    Turns { rates, retries }
+    Turns::new(Instant::now())
 }
 
 /// The namespace of the next Event, whose attempt is under way then.
 async fn begun(outbox: &mut Outbox, turns: &mut Turns) -> Option<String> {
-    let next = outbox.begin(turns, false).await;
+    let next = outbox.begin(turns).await;
     next.map(|next| next.namespace().to_owned())
 }
 
@@ -181,10 +180,9 @@ async fn new_events_take_turns_with_those_that_are_sent_again() {
         let refused = outgoing("shop", count);
         turns.retries.push(Outgoing { outcome, ..refused }, now);
     }
-    let (mut new_first, mut sent) = (false, Vec::new());
-    while let Some(next) = outbox.begin(&mut turns, new_first).await {
-        new_first = next.outcome == ReportOutcome::SentAgain;
-        sent.push((next.namespace().to_owned(), new_first));
+    let mut sent = Vec::new();
+    while let Some(next) = outbox.begin(&mut turns).await {
+        sent.push((next.namespace().to_owned(), next.outcome == outcome));
         outbox.end(next, Ok(Posted::Created), &mut turns).await;
     }
     let sent: Vec<_> = sent
@@ -192,6 +190,40 @@ async fn new_events_take_turns_with_those_that_are_sent_again() {
         .map(|(namespace, again)| (namespace.as_str(), *again))
         .collect();
     assert_eq!(sent, [("shop", true), ("bank", false), ("shop", true), ("shop", false)]);
+}
+
+#[tokio::test]
+async fn a_flood_of_kills_delays_no_other_namespaces_changes() {
+    let directory = tempfile::tempdir().unwrap();
+    let (reporter, mut kills) = kill_events(directory.path());
+    let flood = ["web", "db", "api"].iter().zip(1..);
+    let flood = flood.map(|(pod, number)| kill_of(pod, number).into());
+    reporter.commit(flood.collect(), None).await;
+    kills.take_in(&NoPods).await;
+    let (mut outbox, mut turns) = (outbox(&Router::new(), &["shop", "bank", "bank"]), turns());
+    outbox.kills.push(kills);
+    let mut sent = Vec::new();
+    while let Some(next) = outbox.begin(&mut turns).await {
+        sent.push((next.namespace().to_owned(), next.destination.is_some()));
+        outbox.end(next, Ok(Posted::Created), &mut turns).await;
+    }
+    let sent: Vec<_> = sent
+        .iter()
+        .map(|(namespace, is_kill)| (namespace.as_str(), *is_kill))
+        .collect();
+    let (kill, bank) = (("shop", true), ("bank", false));
+    assert_eq!(sent, [kill, bank, kill, bank, kill, ("shop", false)]);
+}
+
+#[tokio::test]
+async fn what_waited_for_its_turn_delays_nothing_new() {
+    let (mut outbox, mut turns) = (outbox(&Router::new(), &["bank"]), turns());
+    for count in 1..=2 {
+        turns.retries.push(outgoing("shop", count), Instant::now());
+    }
+    let shop = outbox.begin(&mut turns).await.unwrap();
+    outbox.end(shop, Ok(Posted::Created), &mut turns).await;
+    assert_eq!(begun(&mut outbox, &mut turns).await.as_deref(), Some("bank"));
 }
 
 #[tokio::test]
@@ -246,7 +278,7 @@ async fn slow_namespaces_have_all_attempts() {
 #[tokio::test]
 async fn a_namespace_has_one_attempt_at_a_time() {
     let (mut outbox, mut turns) = (outbox(&Router::new(), &["slow", "slow", "slow", "bank"]), turns());
-    let slow = outbox.begin(&mut turns, false).await.unwrap();
+    let slow = outbox.begin(&mut turns).await.unwrap();
     assert_eq!(slow.namespace(), "slow");
     assert_eq!(begun(&mut outbox, &mut turns).await.as_deref(), Some("bank"));
     assert_eq!(begun(&mut outbox, &mut turns).await, None);
@@ -270,7 +302,7 @@ async fn a_flood_of_a_refused_namespace_stays_bounded() {
     for pod in 0..QUEUE {
         outbox.changes.keep(message("shop", pod));
     }
-    let first = outbox.begin(&mut turns, false).await.unwrap();
+    let first = outbox.begin(&mut turns).await.unwrap();
     let (call, problem) = ("create events".to_owned(), Problem::Timeout(PATIENCE));
     outbox.end(first, Err(ApiError { call, problem }), &mut turns).await;
     outbox.changes.keep(message("shop", QUEUE));

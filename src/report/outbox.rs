@@ -14,7 +14,7 @@ mod retries;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::pending;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{fmt, fs, io};
@@ -431,7 +431,9 @@ impl KillEvents {
                 return Some(about_node(outgoing));
             }
         };
-        keep(self.plan.as_ref()).await;
+        if let Some((path, told)) = self.plan.ended(&planned.numbers()) {
+            keep(path.to_owned(), told).await;
+        }
         let others = planned.numbers().split_off(numbers.len());
         self.acknowledge(numbers).await;
         if !others.is_empty() {
@@ -466,9 +468,7 @@ async fn attempt(client: ApiClient, node: String, mut outgoing: Outgoing) -> (Ou
 }
 
 /// Writes down when each container had its last Event.
-async fn keep(plan: &dyn EventPlan) {
-    let Some((path, told)) = plan.memory() else { return };
-    let (path, told) = (path.to_owned(), told.to_vec());
+async fn keep(path: PathBuf, told: Vec<LastEvent>) {
     let replace = move || {
         let replaced = replace_atomically(&path, |new| Ok(serde_json::to_writer(new, &told)?));
         if let Err(error) = replaced {
@@ -521,13 +521,14 @@ pub trait EventPlan: fmt::Debug + Send + Sync {
         withheld: &mut Vec<u64>,
     ) -> Option<PlannedEvent>;
 
-    /// The content of the plan's file after each Event, and its path.
-    fn memory(&self) -> Option<(&Path, &[LastEvent])> {
+    /// Notes that the API server has the Event about these reports, or will never take it. Returns the path of the plan's file, and
+    /// what it contains from now on.
+    fn ended(&mut self, _numbers: &[u64]) -> Option<(&Path, Vec<LastEvent>)> {
         None
     }
 }
 
-/// Reads when each container had its last Event, from the file of [`EventPlan::memory`]. Without the file each container has
+/// Reads when each container had its last Event, from the file of [`EventPlan::ended`]. Without the file each container has
 /// one Event too many. Blocks.
 pub fn read_memory(path: &Path) -> Vec<LastEvent> {
     let read = match fs::read(path) {

@@ -328,11 +328,11 @@ fn a_container_has_one_event_in_each_window() {
     let mut events = vpa_events(Vec::new());
     let mut judge = |pod: &str, at: u64, pinned: bool| {
         let facts = ContainerFacts { pinned, ..RAN_ON };
+        let verdict = events.decide(&pending(at, kill_of(pod, at + 1)), facts, minute(at));
         // The windows outlive the agent.
-        events = vpa_events(events.memory().unwrap().1.to_vec());
-        events
-            .decide(&pending(at, kill_of(pod, at + 1)), facts, minute(at))
-            .err()
+        let (_, told) = events.ended(&[at]).unwrap();
+        events = vpa_events(told);
+        verdict.err()
     };
     assert_eq!(judge("web", 0, false), None);
     assert_eq!(judge("web", 9, false), Some("WithinWindow"));

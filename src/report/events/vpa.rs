@@ -51,6 +51,9 @@ pub struct LastEvent {
     pub container: String,
     /// When, by the wall clock.
     pub at: Timestamp,
+    /// The number of its report, as long as the API server may not have the Event.
+    #[serde(skip)]
+    pub under_way: Option<u64>,
 }
 
 /// Makes Events for the recommender of reports, each once the kubelet has had time to write the pod's status.
@@ -107,7 +110,11 @@ impl VpaEvents {
         if is_in_status(report, facts.survived) {
             return Err("InStatus");
         }
-        self.use_window(LastEvent::new(pod, container, now), facts.pinned)?;
+        let last = LastEvent {
+            under_way: Some(pending.number),
+            ..LastEvent::new(pod, container, now)
+        };
+        self.use_window(last, facts.pinned)?;
         let message = format!(
             "vscaled reports an OOM kill in container {} to the VPA recommender; nothing was evicted. {}",
             container.name,
@@ -203,15 +210,24 @@ impl EventPlan for VpaEvents {
         None
     }
 
-    fn memory(&self) -> Option<(&Path, &[LastEvent])> {
-        Some((&self.memory, &self.told))
+    fn ended(&mut self, numbers: &[u64]) -> Option<(&Path, Vec<LastEvent>)> {
+        for last in &mut self.told {
+            last.under_way = last.under_way.filter(|number| !numbers.contains(number));
+        }
+        // The next agent sends the others again.
+        let ended = self.told.iter().filter(|last| last.under_way.is_none());
+        Some((&self.memory, ended.cloned().collect()))
     }
 }
 
 impl LastEvent {
     fn new(pod: &ReportedPod, container: &ReportedContainer, at: Timestamp) -> Self {
-        let (pod, container) = (pod.uid.clone(), container.name.clone());
-        Self { pod, container, at }
+        Self {
+            pod: pod.uid.clone(),
+            container: container.name.clone(),
+            at,
+            under_way: None,
+        }
     }
 
     fn is_of_same(&self, other: &Self) -> bool {

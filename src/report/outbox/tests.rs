@@ -71,18 +71,26 @@ async fn earlier_events_are_known_again() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("vpa-events.json");
     let mut plan = VpaEvents::new(SignedDuration::from_mins(10), read_memory(&path), path.clone());
-    let (number, report) = (1, kill_of("web", 1).into());
-    let pending = Pending { number, report };
+    let pending = |pod: &str, number| Pending {
+        number,
+        report: kill_of(pod, number).into(),
+    };
     let facts = ContainerFacts {
         regular: true,
         vpa: true,
         pinned: false,
         survived: Some(true),
     };
-    plan.decide(&pending, facts, Timestamp::now()).unwrap();
-    keep(&plan).await;
-    assert_eq!(read_memory(&path).as_slice(), plan.memory().unwrap().1);
-    assert_eq!(read_memory(&path).len(), 1);
+    for (pod, number) in [("web", 1), ("db", 2)] {
+        plan.decide(&pending(pod, number), facts, Timestamp::now()).unwrap();
+    }
+    let (_, told) = plan.ended(&[1]).unwrap();
+    assert_eq!(told.len(), 1, "an Event under way would be lost with the agent");
+    keep(path.clone(), told.clone()).await;
+    assert_eq!(read_memory(&path), told);
+    let other = pending("db", 2).report;
+    let next = VpaEvents::new(SignedDuration::from_mins(10), read_memory(&path), path.clone());
+    assert_eq!(next.screen(&other, Timestamp::now()), Ok(()), "the next agent sends it");
     fs::write(&path, "[{").unwrap();
     assert_eq!(read_memory(&path), []);
 }

@@ -122,6 +122,10 @@ impl PodState {
             self.desired.origin.take_if(|_| !self.desired.returning);
         }
         self.shrink.restore(backoffs, now.wall);
+        if !self.desired.has_amounts() {
+            // The recommendation whose limits waited for the pod's turn has ended meanwhile.
+            self.shrink.backoffs.end_waiting();
+        }
     }
 
     /// No pass runs for this pod any more, or none begins: refuses every request that waits.

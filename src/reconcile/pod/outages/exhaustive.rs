@@ -553,3 +553,19 @@ fn an_unseen_release_is_not_undone_by_a_denial() {
     let world = after(1, &[&release[..], &denied].concat());
     assert_eq!(world.kernel[0], AT_FIRST);
 }
+
+/// Found by the search at a depth of six.
+#[test]
+fn a_refused_override_waits_for_no_turn() {
+    let moves = [
+        Happens(Happening::Recommends { mib: RECOMMENDED[1] }),
+        Move::Answers(Answer::Denies),
+        SETS,
+        Move::VpaGoes,
+        Move::Ends(None),
+        Move::Answers(Answer::Denies),
+        Move::Ends(None),
+    ];
+    let world = after(0, &moves);
+    assert!(!world.state.shrink.backoffs.waits(), "{:?}", world.state);
+}

@@ -31,6 +31,7 @@ use crate::guard::LatestLimits;
 use crate::model::objects::{Pod, PodId, PodUid};
 use crate::model::{CgroupVersion, Driver, KubeletVersion, NodeTraits, RuntimeKind, WeightFormula};
 use crate::oom::watch::NodePods;
+use crate::pace::Backoff;
 use crate::reconcile::controller::{Discovered, Event};
 use crate::reconcile::inventory::Inventory;
 use crate::runtime::{
@@ -41,8 +42,8 @@ use crate::sources::NodeView;
 
 /// The events of one start or stop come within this time, and one discovery serves them all.
 const SETTLE: Duration = Duration::from_millis(5);
-/// The pause while an essential part is missing.
-const RETRY: Duration = Duration::from_secs(1);
+/// The pauses while an essential part is missing: each time costs as much as the node has cgroups.
+const RETRIES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(15));
 const IDLE: Duration = Duration::from_secs(3600);
 /// The longest wait for one call over D-Bus.
 const BUS_DEADLINE: Duration = Duration::from_secs(5);
@@ -78,6 +79,9 @@ pub(super) struct Discovery {
     containers: Vec<ListedContainer>,
     pods: Vec<PodId>,
     starts: Starts,
+    /// The problems of the latest discovery.
+    problems: Vec<String>,
+    retries: Backoff,
     /// The result of the latest comparison of each pod's limits, by UID.
     pod_levels: BTreeMap<PodUid, PodLevel>,
 }
@@ -106,6 +110,8 @@ impl Discovery {
             containers: Vec::new(),
             pods: Vec::new(),
             starts: Starts::default(),
+            problems: Vec::new(),
+            retries: RETRIES,
             pod_levels: BTreeMap::new(),
         }
     }
@@ -114,14 +120,10 @@ impl Discovery {
     pub(super) async fn run(mut self, mut requests: mpsc::Receiver<()>, events: mpsc::Sender<Event>) {
         loop {
             let discovered = self.discover().await;
-            let incomplete = !discovered.problems.is_empty();
+            let pause = self.pause(&discovered.problems);
             if events.send(Event::Discovered(discovered)).await.is_err() {
                 return;
             }
-            let listed = self.containers.iter().map(|container| container.id.as_str());
-            let starting = self.starts.next_list(listed, Instant::now());
-            let retry = incomplete.then_some(RETRY);
-            let pause = starting.into_iter().chain(retry).fold(IDLE, Duration::min);
             // Cancel-safe: the discovery that follows serves every wake-up.
             tokio::select! {
                 request = requests.recv() => if request.is_none() { return },
@@ -131,6 +133,18 @@ impl Discovery {
             tokio::time::sleep(SETTLE).await;
             self.handle_waiting_events();
         }
+    }
+
+    /// How long to wait for a wake-up after a discovery with these problems.
+    fn pause(&mut self, problems: &[String]) -> Duration {
+        let listed = self.containers.iter().map(|container| container.id.as_str());
+        let starting = self.starts.next_list(listed, Instant::now());
+        if self.problems != problems {
+            self.retries.reset();
+            problems.clone_into(&mut self.problems);
+        }
+        let retry = (!problems.is_empty()).then(|| self.retries.next(None));
+        starting.into_iter().chain(retry).fold(IDLE, Duration::min)
     }
 
     /// Discovers the node once. Problems mean that an essential part is missing.

@@ -397,3 +397,18 @@ async fn without_a_root_nothing_has_ended() {
     let (discovered, _) = node.look().await;
     assert!(discovered.node.is_none() && discovered.may_have_cgroup(UID));
 }
+
+#[tokio::test]
+async fn a_lasting_problem_is_looked_at_less_often() {
+    let mut node = MadeUp::new().await;
+    let mut pause = |problems: &[&str]| {
+        let problems: Vec<_> = problems.iter().map(ToString::to_string).collect();
+        node.discovery.pause(&problems)
+    };
+    let seconds = Duration::from_secs;
+    assert_eq!(pause(&[]), IDLE);
+    let pauses: Vec<_> = (0..9).map(|_| pause(&["no cgroup"])).collect();
+    assert!(pauses[0] <= seconds(1) && pauses[8] > seconds(7), "{pauses:?}");
+    assert!(pauses.iter().all(|pause| *pause <= seconds(15)), "{pauses:?}");
+    assert!(pause(&["no runtime"]) <= seconds(1), "another problem");
+}

@@ -76,13 +76,14 @@ impl Worker {
     /// Reads the memory of a pod, whose containers are the last of `before`, and grows a container's limit if the pod is about to
     /// reach its own. `rang` as of [`Self::check`].
     pub(super) fn check_pod(&mut self, node: &Node, before: &mut [Watched], level: &mut Watched, rang: bool) {
+        let pod = Arc::clone(&level.pod);
+        let containers = before.iter_mut().rev();
+        let mut containers: Vec<_> = containers.take_while(|one| Arc::ptr_eq(&one.pod, &pod)).collect();
+        level.take_limit_for_pod(containers.iter().map(|one| &**one));
         let Some((reading, verdict)) = self.read(level, rang) else {
             return;
         };
         let room = reading.limit.saturating_sub(reading.used());
-        let pod = Arc::clone(&level.pod);
-        let containers = before.iter_mut().rev();
-        let mut containers: Vec<_> = containers.take_while(|one| Arc::ptr_eq(&one.pod, &pod)).collect();
         for container in &mut containers {
             container.note_room_of_pod(reading.limit, room);
         }
@@ -276,9 +277,44 @@ impl Worker {
     }
 }
 
+impl Watched {
+    /// Takes over, for a pod, a temporary limit that one of its containers has for it: while there is one, the guard reads the pod's use
+    /// without page cache, and sees the peak.
+    fn take_limit_for_pod<'a>(&mut self, containers: impl IntoIterator<Item = &'a Self>) {
+        let mut containers = containers.into_iter();
+        self.lent.limit = containers.find_map(|one| one.lent.limit.filter(|_| one.lent.for_pod));
+    }
+}
+
 /// `used 120 MiB of 128Mi and grew by 500 MiB/s`.
 fn describe(need: &Need) -> String {
     let mib = |bytes: u64| bytes.div_ceil(1 << 20);
     let (used, rate, limit) = (mib(need.used.get()), mib(need.rate), need.limit);
     format!("used {used} MiB of {limit} and grew by {rate} MiB/s")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::guard::watched::tests::watched;
+
+    #[test]
+    fn page_cache_keeps_no_limit_for_a_pod() {
+        let (root, seconds) = (tempfile::tempdir().unwrap(), Duration::from_secs);
+        let [mut container, mut level] = [(); 2].map(|()| watched(root.path()));
+        level.is_pod = true;
+        for (name, text) in [("memory.current", "3072\n"), ("memory.stat", "inactive_file 2048\n")] {
+            fs::write(root.path().join("pod/app").join(name), text).unwrap();
+        }
+        container.lend(Bytes::new(160), seconds(1), seconds(60));
+        for (for_pod, used, now) in [(false, 3072, 10), (true, 1024, 20)] {
+            container.lent.for_pod = for_pod;
+            level.take_limit_for_pod([&container]);
+            let read = level.read_usage(seconds(now), Duration::from_millis(5), false);
+            let (reading, _) = read.unwrap().unwrap();
+            assert_eq!((reading.limit, reading.used()), (4096, used));
+        }
+    }
 }

@@ -348,7 +348,7 @@ impl Watched {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::fs;
     use std::path::Path;
 
@@ -362,7 +362,7 @@ mod tests {
     use crate::model::{CgroupPath, LiveContainer, LivePod, PodAmounts};
 
     /// A guarded container, on plain files.
-    fn watched(root: &Path) -> Watched {
+    pub(in crate::guard) fn watched(root: &Path) -> Watched {
         let container = root.join("pod/app");
         fs::create_dir_all(&container).unwrap();
         for directory in [root, &root.join("pod"), &container] {

@@ -36,6 +36,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
+    /// Pauses from about `first` to about `longest`.
     pub const fn new(first: Duration, longest: Duration) -> Self {
         Self {
             first,

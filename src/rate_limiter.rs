@@ -35,6 +35,7 @@ pub struct RateLimiter {
 }
 
 impl RateLimiter {
+    /// A limiter with all its turns.
     pub const fn new(rate: Rate, now: Instant) -> Self {
         Self { rate, full_at: now }
     }
@@ -79,6 +80,7 @@ impl<K: Eq + Hash> KeyedRateLimiter<K> {
         Self { rate, limiters }
     }
 
+    /// Whether a turn of this key is free.
     pub fn is_ready(&self, key: &K, now: Instant) -> bool {
         let limiters = self.limiters.lock();
         limiters.get(key).is_none_or(|limiter| limiter.ready_at() <= now)
@@ -107,6 +109,7 @@ pub struct FairRateLimiter<K> {
 }
 
 impl<K: Ord + Clone> FairRateLimiter<K> {
+    /// A limiter with all its turns.
     pub fn new(rate: Rate, now: Instant) -> Self {
         let burst = u64::from(rate.burst.max(1));
         Self {

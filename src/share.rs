@@ -177,6 +177,7 @@ impl<K: Ord + Clone> FairShare<K> {
         fair.min(available.max(part.min(held + free)))
     }
 
+    /// Takes back what a user held.
     pub fn give_back(&mut self, user: &K, amount: u64) {
         if let Some(one) = self.users.get_mut(user) {
             one.held = one.held.saturating_sub(amount);
@@ -193,6 +194,7 @@ impl<K: Ord + Clone> FairShare<K> {
         self.users.retain(|_, user| user.is_known());
     }
 
+    /// What a user holds.
     pub fn held(&self, user: &K) -> u64 {
         self.users.get(user).map_or(0, |user| user.held)
     }

@@ -60,6 +60,7 @@ pub enum Restore {
     ApplyAndWatch,
 }
 
+/// The result of `vscaled restore`.
 #[derive(Debug, serde::Serialize)]
 pub struct Restoration {
     /// One for each pod on this node, including pods that are as their specs say.

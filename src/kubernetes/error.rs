@@ -8,6 +8,7 @@ use serde::Deserialize;
 
 use super::call::Call;
 
+/// A failed call.
 #[derive(Debug, thiserror::Error)]
 #[error("{call}: {problem}")]
 pub struct ApiError {
@@ -25,6 +26,7 @@ impl ApiError {
     }
 }
 
+/// The reason why a call failed.
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
 #[strum(serialize_all = "lowercase")]
 pub enum Problem {

@@ -140,6 +140,7 @@ impl ObjectMemory {
         Ok(needed)
     }
 
+    /// Gives back what was held.
     pub fn give_back(&self, namespace: &str, held: usize) {
         self.0.lock().give_back(&namespace.to_owned(), held as u64);
     }

@@ -28,6 +28,7 @@ pub enum EventOutcome {
     Lost,
 }
 
+/// Counts of calls and of ended watches.
 #[derive(Debug, Clone)]
 pub struct ApiMetrics {
     /// By verb, resource and code.
@@ -59,6 +60,7 @@ impl ApiMetrics {
         }
     }
 
+    /// Counts the end of a watch.
     pub fn watched(&self, resource: &'static str, end: WatchEnd) {
         let labels = [("resource", resource), ("end", end.into())];
         self.watches.get_or_create(&labels).inc();
@@ -76,6 +78,7 @@ impl EventMetrics {
         Self(family(registry, "events", help, series::<EventOutcome>("outcome")))
     }
 
+    /// Counts messages with this outcome.
     pub fn count(&self, outcome: EventOutcome, events: u64) {
         self.0.get_or_create(&[("outcome", outcome.into())]).inc_by(events);
     }

@@ -19,6 +19,7 @@ impl Heartbeat {
         Self { last, limit }
     }
 
+    /// Gives a sign of life.
     pub fn beat(&self) {
         self.last.send_replace(Instant::now());
     }

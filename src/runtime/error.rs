@@ -54,6 +54,7 @@ impl RuntimeError {
     }
 }
 
+/// Why a call did not succeed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     #[error("the socket does not exist: is the runtime running, and is its socket's directory mounted here?")]

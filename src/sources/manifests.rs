@@ -16,6 +16,7 @@ use crate::kubernetes::{KeptObject, ObjectMemory, reduce, strip_nulls};
 use crate::model::objects::{HorizontalPodAutoscaler, LimitRange, Node, OwnerKind, ResourceQuota};
 use crate::model::unreadable;
 
+/// The objects of a text.
 #[derive(Debug, Default)]
 pub struct Manifests {
     /// The objects that the agent uses.
@@ -28,6 +29,7 @@ pub struct Manifests {
     pub(super) left_out: Option<(String, usize)>,
 }
 
+/// An unusable text.
 #[derive(Debug, thiserror::Error)]
 #[error("{origin}: {message}")]
 pub struct ManifestError {

@@ -67,6 +67,7 @@ impl NodeView {
     }
 }
 
+/// The state of a source.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SourceState {
     pub view: NodeView,

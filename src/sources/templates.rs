@@ -6,6 +6,7 @@ use super::manifests::{ManifestDocument, ManifestError, for_each_object};
 use super::validate::check_pod;
 use crate::model::objects::{OwnerKind, Pod, PodSpec};
 
+/// The pod spec of a workload.
 #[derive(Debug)]
 pub struct PodTemplate {
     pub namespace: String,
@@ -14,6 +15,7 @@ pub struct PodTemplate {
     pub spec: PodSpec,
 }
 
+/// The pod templates of a text.
 #[derive(Debug, Default)]
 pub struct PodTemplates {
     pub templates: Vec<PodTemplate>,

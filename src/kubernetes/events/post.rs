@@ -30,6 +30,7 @@ pub struct NamedEvent {
     pub annotations: Vec<(&'static str, String)>,
 }
 
+/// The object of an Event.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subject {
     /// A pod, or one of its containers. The Event lives in its namespace.

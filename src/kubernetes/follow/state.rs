@@ -16,6 +16,7 @@ use crate::share::LeftOut;
 /// The names of the workloads above local pods of a namespace, of whatever kind.
 pub type LocalWorkloads = BTreeSet<String>;
 
+/// The state of a followed list.
 #[derive(Debug)]
 pub struct Followed<T> {
     /// By namespace and name.

@@ -117,6 +117,7 @@ impl Audit {
         (audit, tokio::task::spawn_blocking(move || writer.run(&waiting)))
     }
 
+    /// Records a finished pass.
     pub fn change(&self, record: &Arc<ChangeRecord>) {
         self.enqueue(|| AuditEvent::Change(Arc::clone(record)));
     }

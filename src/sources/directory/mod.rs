@@ -72,6 +72,7 @@ impl DirectorySource {
         (source, receiver)
     }
 
+    /// Follows the directory until `stop`.
     pub async fn run(mut self, stop: CancellationToken) {
         loop {
             self.read_until_settled().await;

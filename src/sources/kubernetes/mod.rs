@@ -137,6 +137,7 @@ impl KubernetesSource {
         self.pods.latest()
     }
 
+    /// Follows the cluster until `stop`.
     pub async fn run(mut self, stop: CancellationToken) {
         loop {
             self.update_view();

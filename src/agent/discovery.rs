@@ -82,6 +82,8 @@ pub(super) struct Discovery {
     /// The problems of the latest discovery.
     problems: Vec<String>,
     retries: Backoff,
+    /// When the next discovery is due because of the problems.
+    retry_at: Option<Instant>,
     /// The result of the latest comparison of each pod's limits, by UID.
     pod_levels: BTreeMap<PodUid, PodLevel>,
 }
@@ -112,6 +114,7 @@ impl Discovery {
             starts: Starts::default(),
             problems: Vec::new(),
             retries: RETRIES,
+            retry_at: None,
             pod_levels: BTreeMap::new(),
         }
     }
@@ -120,7 +123,7 @@ impl Discovery {
     pub(super) async fn run(mut self, mut requests: mpsc::Receiver<()>, events: mpsc::Sender<Event>) {
         loop {
             let discovered = self.discover().await;
-            let pause = self.pause(&discovered.problems);
+            let pause = self.pause(&discovered.problems, Instant::now());
             if events.send(Event::Discovered(discovered)).await.is_err() {
                 return;
             }
@@ -135,15 +138,20 @@ impl Discovery {
         }
     }
 
-    /// How long to wait for a wake-up after a discovery with these problems.
-    fn pause(&mut self, problems: &[String]) -> Duration {
+    /// How long to wait for a wake-up after a discovery with these problems. Only a retry that was due lengthens the pause: events
+    /// wake discovery many times a second, and a problem that ends soon is seen soon.
+    fn pause(&mut self, problems: &[String], now: Instant) -> Duration {
         let listed = self.containers.iter().map(|container| container.id.as_str());
-        let starting = self.starts.next_list(listed, Instant::now());
-        if self.problems != problems {
+        let starting = self.starts.next_list(listed, now);
+        let are_others = self.problems != problems;
+        if are_others {
             self.retries.reset();
             problems.clone_into(&mut self.problems);
         }
-        let retry = (!problems.is_empty()).then(|| self.retries.next(None));
+        if are_others || self.retry_at.is_some_and(|at| at <= now) {
+            self.retry_at = (!problems.is_empty()).then(|| now + self.retries.next(None));
+        }
+        let retry = self.retry_at.map(|at| at.saturating_duration_since(now));
         starting.into_iter().chain(retry).fold(IDLE, Duration::min)
     }
 

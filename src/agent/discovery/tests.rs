@@ -401,14 +401,34 @@ async fn without_a_root_nothing_has_ended() {
 #[tokio::test]
 async fn a_lasting_problem_is_looked_at_less_often() {
     let mut node = MadeUp::new().await;
-    let mut pause = |problems: &[&str]| {
-        let problems: Vec<_> = problems.iter().map(ToString::to_string).collect();
-        node.discovery.pause(&problems)
-    };
+    let mut now = Instant::now();
     let seconds = Duration::from_secs;
-    assert_eq!(pause(&[]), IDLE);
-    let pauses: Vec<_> = (0..9).map(|_| pause(&["no cgroup"])).collect();
-    assert!(pauses[0] <= seconds(1) && pauses[8] > seconds(7), "{pauses:?}");
-    assert!(pauses.iter().all(|pause| *pause <= seconds(15)), "{pauses:?}");
-    assert!(pause(&["no runtime"]) <= seconds(1), "another problem");
+    let mut pause = |problems: &[&str], later: Duration| {
+        let problems: Vec<_> = problems.iter().map(ToString::to_string).collect();
+        now += later;
+        node.discovery.pause(&problems, now)
+    };
+    assert_eq!(pause(&[], Duration::ZERO), IDLE);
+    let mut last = pause(&["no cgroup"], Duration::ZERO);
+    assert!(last <= seconds(1), "{last:?}");
+    for _ in 0..8 {
+        last = pause(&["no cgroup"], last);
+        assert!(last <= seconds(15), "{last:?}");
+    }
+    assert!(last > seconds(7), "{last:?}");
+    assert!(pause(&["no runtime"], Duration::ZERO) <= seconds(1), "another problem");
+    assert_eq!(pause(&[], Duration::ZERO), IDLE);
+}
+
+#[tokio::test]
+async fn events_do_not_put_off_a_retry() {
+    let mut node = MadeUp::new().await;
+    let (now, problems) = (Instant::now(), ["no runtime".to_owned()]);
+    let first = node.discovery.pause(&problems, now);
+    let (step, mut left) = (first / 8, first);
+    for event in 1..8 {
+        left = node.discovery.pause(&problems, now + step * event);
+        assert_eq!(left, first - step * event, "event {event}");
+    }
+    assert!(node.discovery.pause(&problems, now + first) > left, "this one was due");
 }

@@ -240,9 +240,10 @@ impl Discovery {
             }
             runtime.doubted = false;
         }
-        let (pods, listing) = (runtime.cri.list_pods().await?, runtime.cri.list_containers().await?);
-        problems.extend(listing.unusable.iter().map(ToString::to_string));
-        (self.pods, self.containers) = (pods, listing.containers);
+        let (pods, containers) = (runtime.cri.list_pods().await?, runtime.cri.list_containers().await?);
+        let unusable = pods.unusable.iter().chain(&containers.unusable);
+        problems.extend(unusable.map(ToString::to_string));
+        (self.pods, self.containers) = (pods.entries, containers.entries);
         Ok(true)
     }
 

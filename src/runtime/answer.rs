@@ -46,11 +46,13 @@ pub(super) fn cgroup_driver(answer: &proto::RuntimeConfigResponse) -> Result<Opt
 
 /// The pod of a sandbox. A static pod's UID is the hash of its manifest.
 pub(super) fn pod(sandbox: proto::PodSandbox) -> Result<PodId, Problem> {
-    let Some(metadata) = sandbox.metadata else {
-        return Err(Problem::nonsense(format!("sandbox {:?} has no metadata", sandbox.id)));
-    };
+    let nonsense = |what: &str| Problem::nonsense(format!("sandbox {:?} has no {what}", sandbox.id));
+    let metadata = sandbox.metadata.ok_or_else(|| nonsense("metadata"))?;
+    if metadata.uid.is_empty() {
+        return Err(nonsense("metadata.uid"));
+    }
     Ok(PodId {
-        uid: filled("a sandbox's metadata.uid", metadata.uid)?.into(),
+        uid: metadata.uid.into(),
         name: metadata.name,
         namespace: metadata.namespace,
     })

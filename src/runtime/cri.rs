@@ -14,7 +14,7 @@ use super::events::{EventStream, NAMESPACE};
 use super::metrics::RuntimeMetrics;
 use super::proto::runtime_service_client::RuntimeServiceClient;
 use super::proto::{self, ContainerStatusResponse, ExecSyncResponse, LinuxContainerResources, VersionResponse};
-use super::{ContainerRuntime, Executed, Listing, RuntimeInfo, answer};
+use super::{ContainerRuntime, Executed, ListedContainer, Listing, RuntimeInfo, answer};
 use crate::cgroup::page_size;
 use crate::model::CriResources;
 use crate::model::objects::PodId;
@@ -135,38 +135,50 @@ impl Cri {
         self.call("ListContainers", None, self.deadlines.read, call, read).await
     }
 
-    /// The pods whose sandbox is ready, in one call. Includes pods whose containers are all down, between two crashes.
+    /// The pods whose sandbox is ready, in one call. Includes pods whose containers are all down, between two crashes. A
+    /// sandbox that the runtime cannot describe does not hide the others.
     ///
     /// Errors: the runtime is away, hangs, or answers nonsense.
-    pub async fn list_pods(&self) -> Result<Vec<PodId>, RuntimeError> {
+    pub async fn list_pods(&self) -> Result<Listing<PodId>, RuntimeError> {
+        const METHOD: &str = "ListPodSandbox";
         let state = proto::PodSandboxState::SandboxReady.into();
         let state = Some(proto::PodSandboxStateValue { state });
         let filter = Some(proto::PodSandboxFilter { state });
         let mut client = self.client.clone();
         let call = client.list_pod_sandbox(proto::ListPodSandboxRequest { filter });
-        let read = |answer: proto::ListPodSandboxResponse| {
-            let sandboxes = answer.items.into_iter();
-            let of_pods = sandboxes.filter(|sandbox| answer::is_the_kubelets(&sandbox.labels));
-            of_pods.map(answer::pod).collect()
-        };
-        self.call("ListPodSandbox", None, self.deadlines.read, call, read).await
+        let read = |answer: proto::ListPodSandboxResponse| Ok(answer.items);
+        let sandboxes = self.call(METHOD, None, self.deadlines.read, call, read).await?;
+        let of_pods = sandboxes
+            .into_iter()
+            .filter(|sandbox| answer::is_the_kubelets(&sandbox.labels));
+        Ok(self.listing(METHOD, of_pods.map(|sandbox| (None, answer::pod(sandbox)))))
     }
 
     /// The running containers of pods, in one call however many there are. A container that the runtime cannot describe
     /// does not hide the others.
     ///
     /// Errors: the runtime is away, hangs, or the list itself is unusable.
-    pub async fn list_containers(&self) -> Result<Listing, RuntimeError> {
-        let mut listing = Listing::default();
+    pub async fn list_containers(&self) -> Result<Listing<ListedContainer>, RuntimeError> {
         let running = self.running().await?.into_iter();
-        for entry in running.filter(|entry| answer::is_the_kubelets(&entry.labels)) {
-            let id = entry.id.clone();
-            match answer::listed(entry) {
-                Ok(container) => listing.containers.push(container),
-                Err(problem) => listing.unusable.push(self.error("ListContainers", Some(&id), problem)),
+        let of_pods = running.filter(|entry| answer::is_the_kubelets(&entry.labels));
+        let read = of_pods.map(|entry| (Some(entry.id.clone()), answer::listed(entry)));
+        Ok(self.listing("ListContainers", read))
+    }
+
+    /// The entries of a list, each with the container's id if it has one.
+    fn listing<T>(
+        &self,
+        method: &'static str,
+        read: impl Iterator<Item = (Option<String>, Result<T, Problem>)>,
+    ) -> Listing<T> {
+        let (mut entries, mut unusable) = (Vec::new(), Vec::new());
+        for (container, entry) in read {
+            match entry {
+                Ok(entry) => entries.push(entry),
+                Err(problem) => unusable.push(self.error(method, container.as_deref(), problem)),
             }
         }
-        Ok(listing)
+        Listing { entries, unusable }
     }
 
     /// Follows the events of containers until the stream is dropped.

@@ -114,11 +114,11 @@ pub struct ListedContainer {
     pub created_at: Option<Timestamp>,
 }
 
-/// The running containers of the node.
-#[derive(Debug, Default)]
-pub struct Listing {
-    /// The running containers of pods, in the runtime's order.
-    pub containers: Vec<ListedContainer>,
+/// A list of the runtime: the pods of the node, or their running containers.
+#[derive(Debug)]
+pub struct Listing<T> {
+    /// In the runtime's order.
+    pub entries: Vec<T>,
     /// Entries that do not name their pod or container: one error for each, with the entry's id.
     pub unusable: Vec<RuntimeError>,
 }

@@ -134,8 +134,8 @@ async fn one_nameless_container_does_not_hide_the_others() {
     *runtime.containers.lock().unwrap() = vec![nameless, container("good")];
     let socket = Socket::of(runtime);
     let listing = client(&socket).list_containers().await.unwrap();
-    assert_eq!(listing.containers.len(), 1);
-    assert_eq!(listing.containers[0].id, "good");
+    assert_eq!(listing.entries.len(), 1);
+    assert_eq!(listing.entries[0].id, "good");
     let [error] = <[RuntimeError; 1]>::try_from(listing.unusable).unwrap();
     assert!(
         error.to_string().contains("container bad")
@@ -152,8 +152,8 @@ async fn what_no_kubelet_made_is_not_listed() {
     *runtime.containers.lock().unwrap() = vec![by_hand, container("good")];
     let listing = client(&Socket::of(runtime)).list_containers().await.unwrap();
     assert!(listing.unusable.is_empty(), "{:?}", listing.unusable);
-    assert_eq!(listing.containers.len(), 1);
-    assert_eq!(listing.containers[0].id, "good");
+    assert_eq!(listing.entries.len(), 1);
+    assert_eq!(listing.entries[0].id, "good");
 }
 
 #[tokio::test]
@@ -177,7 +177,7 @@ async fn looking_at_all_containers_or_at_one_is_a_single_call() {
     let calls = std::sync::Arc::clone(&runtime.calls);
     let socket = Socket::of(runtime);
     let cri = client(&socket);
-    assert_eq!(cri.list_containers().await.unwrap().containers.len(), 250);
+    assert_eq!(cri.list_containers().await.unwrap().entries.len(), 250);
     assert_eq!(*calls.lock().unwrap(), ["ListContainers"]);
     cri.stored("17").await.unwrap();
     assert_eq!(*calls.lock().unwrap(), ["ListContainers", "ContainerStatus"]);

@@ -20,8 +20,8 @@ use crate::runtime::proto::runtime_service_server::{RuntimeService, RuntimeServi
 use crate::runtime::proto::{
     CgroupDriver, Container, ContainerResources, ContainerState, ContainerStatus, ContainerStatusRequest,
     ContainerStatusResponse, LinuxContainerResources, LinuxRuntimeConfiguration, ListContainersRequest,
-    ListContainersResponse, ListPodSandboxRequest, ListPodSandboxResponse, RuntimeConfigRequest, RuntimeConfigResponse,
-    VersionRequest, VersionResponse,
+    ListContainersResponse, ListPodSandboxRequest, ListPodSandboxResponse, PodSandbox, PodSandboxMetadata,
+    RuntimeConfigRequest, RuntimeConfigResponse, VersionRequest, VersionResponse,
 };
 
 const UID: &str = "6c4b2d1e-0000-4000-8000-00000000000a";
@@ -39,6 +39,7 @@ struct State {
     version: &'static str,
     driver: CgroupDriver,
     away: bool,
+    sandboxes: Vec<PodSandbox>,
     containers: Vec<Container>,
     calls: Vec<&'static str>,
 }
@@ -82,7 +83,9 @@ impl RuntimeService for Runtime {
         &self,
         _: Request<ListPodSandboxRequest>,
     ) -> Result<Response<ListPodSandboxResponse>, Status> {
-        self.answer("ListPodSandbox", |_| ListPodSandboxResponse::default())
+        self.answer("ListPodSandbox", |state| ListPodSandboxResponse {
+            items: state.sandboxes.clone(),
+        })
     }
 
     async fn list_containers(
@@ -431,4 +434,33 @@ async fn events_do_not_put_off_a_retry() {
         assert_eq!(left, first - step * event, "event {event}");
     }
     assert!(node.discovery.pause(&problems, now + first) > left, "this one was due");
+}
+
+#[tokio::test]
+async fn a_sandbox_without_metadata_hides_no_pod() {
+    let mut node = MadeUp::new().await;
+    let sandbox = |id: &str, metadata| PodSandbox {
+        id: id.to_owned(),
+        metadata,
+        labels: [("io.kubernetes.pod.uid".to_owned(), UID.to_owned())].into(),
+    };
+    let named = |uid: &str| PodSandboxMetadata {
+        name: "web".to_owned(),
+        namespace: "default".to_owned(),
+        uid: uid.to_owned(),
+        ..PodSandboxMetadata::default()
+    };
+    node.runtime.lock().unwrap().sandboxes = vec![
+        sandbox("s1", None),
+        sandbox("s2", Some(named(""))),
+        sandbox("s3", Some(named(UID))),
+    ];
+    let (discovered, _) = node.look().await;
+    assert!(discovered.runtime_answers);
+    let pods: Vec<_> = discovered.inventory.pods().map(|pod| pod.id.to_string()).collect();
+    assert_eq!(pods, ["default/web"]);
+    let problems = discovered.problems.join("\n");
+    for unusable in ["\"s1\" has no metadata\n", "\"s2\" has no metadata.uid"] {
+        assert!(problems.contains(unusable), "{problems}");
+    }
 }

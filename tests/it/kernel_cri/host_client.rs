@@ -25,7 +25,7 @@ async fn containers_are_listed_by_name_and_each_tells_its_stored_resources() {
     // containerd reports the driver from 2.0 on; an older one must not be taken for systemd's.
     assert!(matches!(info.cgroup_driver, None | Some(Driver::Cgroupfs)), "{info:?}");
 
-    let pods = cri.list_pods().await.unwrap();
+    let pods = cri.list_pods().await.unwrap().entries;
     assert_eq!(pods.len(), 1);
     assert_eq!(
         (pods[0].uid.as_str(), pods[0].namespace.as_str(), pods[0].name.as_str()),
@@ -33,7 +33,7 @@ async fn containers_are_listed_by_name_and_each_tells_its_stored_resources() {
     );
     let listing = cri.list_containers().await.unwrap();
     assert!(listing.unusable.is_empty(), "{:?}", listing.unusable);
-    let mut containers = listing.containers;
+    let mut containers = listing.entries;
     containers.sort_by(|a, b| a.name.cmp(&b.name));
     assert_eq!(containers.len(), 2);
     let app = &containers[0];
@@ -68,7 +68,7 @@ async fn starts_and_ends_are_told() {
     containerd.end(app).await;
     expect(&mut events, &RuntimeEvent::Ended(app.id.clone())).await;
     assert_eq!(containerd.life(&app.id).await.state(), ContainerState::ContainerExited);
-    let running = cri.list_containers().await.unwrap().containers;
+    let running = cri.list_containers().await.unwrap().entries;
     assert_eq!(
         running.iter().map(|container| &container.id).collect::<Vec<_>>(),
         [&pod.containers[1].id]
@@ -82,7 +82,7 @@ async fn a_runtime_that_stopped_is_unavailable_until_it_is_back() {
     let cri = client(&containerd);
     let mut events = cri.events();
     expect(&mut events, &RuntimeEvent::Resync).await;
-    assert_eq!(cri.list_containers().await.unwrap().containers.len(), 2);
+    assert_eq!(cri.list_containers().await.unwrap().entries.len(), 2);
 
     containerd.stop();
     let lost = async {
@@ -110,7 +110,7 @@ async fn a_runtime_that_stopped_is_unavailable_until_it_is_back() {
 
     containerd.launch().await;
     expect(&mut events, &RuntimeEvent::Resync).await;
-    assert_eq!(cri.list_containers().await.unwrap().containers.len(), 2);
+    assert_eq!(cri.list_containers().await.unwrap().entries.len(), 2);
     for container in &pod.containers {
         assert_eq!(containerd.pid(&container.id), container.pid);
     }

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::future::pending;
 use std::pin::pin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
@@ -29,6 +29,7 @@ use tonic::Status;
 use super::proto::{ContainerEventResponse, ContainerEventType, GetEventsRequest};
 use super::{ContainerRuntime, Cri, Problem, RuntimeError};
 use crate::model::RuntimeKind;
+use crate::pace::Backoff;
 use crate::proto::containerd::events_client::EventsClient;
 use crate::proto::containerd::{ContainerDelete, Envelope, SubscribeRequest, TaskDelete, TaskExit, TaskStart};
 
@@ -36,6 +37,8 @@ use crate::proto::containerd::{ContainerDelete, Envelope, SubscribeRequest, Task
 const BUFFER: usize = 256;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// A subscription that ends sooner lengthens the pause: each one costs the runtime lists, of this task and of discovery.
+const LASTING: Duration = Duration::from_secs(60);
 /// How often the agent lists the containers where the runtime offers no events.
 const POLLING_INTERVAL: Duration = Duration::from_secs(1);
 /// The containerd namespace in which its CRI keeps pods.
@@ -117,26 +120,24 @@ struct EventFollower {
 impl EventFollower {
     /// Follows for ever. After each loss it tries all services again, because an upgrade of the runtime may bring a better one.
     async fn run(self) {
-        let mut pause = FIRST_PAUSE;
+        let mut pauses = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         let mut reported = false;
         loop {
-            let mut subscribed = false;
+            let mut subscribed = None;
             let Err(error) = self.follow_until_lost(&mut subscribed).await;
-            if subscribed {
-                (pause, reported) = (FIRST_PAUSE, false);
-            }
+            reported &= subscribed.is_none();
+            let pause = pause_after(subscribed.map(|at| at.elapsed()), &mut pauses);
             tracing::debug!(%error, ?pause, "cannot follow the runtime's events");
             if !reported {
                 self.send(RuntimeEvent::Lost { why: error.to_string() });
                 reported = true;
             }
             tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 
     /// Follows the first service that the runtime offers, or polls.
-    async fn follow_until_lost(&self, subscribed: &mut bool) -> Lost {
+    async fn follow_until_lost(&self, subscribed: &mut Option<Instant>) -> Lost {
         let mut services = vec![("GetContainerEvents", subscribe_to_cri(self.cri.clone()).boxed())];
         if self.cri.info().await?.kind == RuntimeKind::Containerd {
             let opening = subscribe_to_containerd(self.cri.clone()).boxed();
@@ -159,7 +160,7 @@ impl EventFollower {
         &self,
         service: &'static str,
         opening: impl Future<Output = Result<ServiceEvents, Status>>,
-        subscribed: &mut bool,
+        subscribed: &mut Option<Instant>,
     ) -> Lost {
         let ended = |problem| self.cri.error(service, None, problem);
         let lost = |status: Status| ended(Problem::from(&status));
@@ -172,7 +173,7 @@ impl EventFollower {
             version = self.cri.version() => version.map(|_| None)?,
         };
         self.send(RuntimeEvent::Resync);
-        *subscribed = true;
+        subscribed.get_or_insert_with(Instant::now);
         let mut events = match opened {
             Some(events) => events,
             None => opening.await.map_err(lost)?,
@@ -198,7 +199,7 @@ impl EventFollower {
     }
 
     /// Lists the running containers at an interval and sends the differences.
-    async fn poll(&self, subscribed: &mut bool) -> Lost {
+    async fn poll(&self, subscribed: &mut Option<Instant>) -> Lost {
         let mut before = None;
         loop {
             let running = self.cri.running().await?;
@@ -207,11 +208,19 @@ impl EventFollower {
                 None => self.send(RuntimeEvent::Resync),
                 Some(before) => changes(before, &now).for_each(|event| self.send(event)),
             }
-            *subscribed = true;
+            subscribed.get_or_insert_with(Instant::now);
             before = Some(now);
             tokio::time::sleep(POLLING_INTERVAL).await;
         }
     }
+}
+
+/// The pause after a subscription that lasted so long, or after none.
+fn pause_after(lasted: Option<Duration>, pauses: &mut Backoff) -> Duration {
+    if lasted.is_some_and(|lasted| lasted >= LASTING) {
+        pauses.reset();
+    }
+    pauses.next(None)
 }
 
 /// The events between two lists of running containers. A container that came and went in between has none.
@@ -287,6 +296,20 @@ mod tests {
         }
         sender.send(event("e")).unwrap();
         assert_eq!(stream.next().await, event("e"));
+    }
+
+    #[test]
+    fn subscriptions_that_break_at_once_become_rare() {
+        let mut pauses = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        assert!(pause_after(Some(LASTING), &mut pauses) <= FIRST_PAUSE);
+        let broken: Vec<_> = [None, Some(Duration::from_secs(2))]
+            .iter()
+            .cycle()
+            .take(8)
+            .map(|lasted| pause_after(*lasted, &mut pauses))
+            .collect();
+        assert!(broken[7] >= LONGEST_PAUSE / 2, "{broken:?}");
+        assert!(pause_after(Some(LASTING), &mut pauses) <= FIRST_PAUSE);
     }
 
     fn ids(ids: &[&str]) -> BTreeSet<String> {

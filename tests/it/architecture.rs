@@ -62,7 +62,7 @@ const MODULES: &[Module] = &[
     effects("control", &["model", "oom", "proto", "rate_limiter", "slots"]),
     effects("doctor", &["cgroup", "control", "model", "oom"]),
     effects("observe", &["files", "model", "oom", "printable", "rate_limiter"]),
-    effects("runtime", &["cgroup", "model", "observe", "proto"]),
+    effects("runtime", &["cgroup", "model", "observe", "pace", "proto"]),
     effects(
         "actuate",
         &[

@@ -3,7 +3,7 @@
 //! One task, [`DirectorySource::run`], waits for a change (`notify`), waits for the end of a burst, reads the files
 //! (`read`), and publishes a state that differs from the last. A renamed file is published within milliseconds.
 //!
-//! An unreadable file never removes objects: a file that is broken, too large or half written keeps its last usable
+//! An unreadable file never removes objects: a file that is broken, too large, emptied or half written keeps its last usable
 //! content, and a missing directory keeps the last state, each with a problem until it is mended. Only the removal of a
 //! file removes its objects. Without notifications (no inotify, lost events, a file system without them) the task reads the
 //! directory at intervals.

@@ -22,6 +22,9 @@ pub(super) const MAX_FILE: u64 = 8 << 20;
 /// The memory for the objects of all files, in bytes, shared fairly among namespaces.
 const MEMORY: u64 = 16 << 20;
 
+/// Why the content of an emptied file stays: `command > file` empties the file long before the command writes.
+const EMPTIED: &str = "the file is empty, as before its writer has written it; its last content stays: remove the file";
+
 /// The node name of pods where the configuration names no node.
 const UNNAMED: &str = "this-node";
 
@@ -130,6 +133,8 @@ impl Reader {
             return false;
         }
         file.hash = hash;
+        let is_emptied = text.as_ref().is_ok_and(String::is_empty) && !file.held.is_empty();
+        let text = if is_emptied { Err(EMPTIED.to_owned()) } else { text };
         let memory = &self.memory;
         let parse = |text: String| parse_within(&name.to_string_lossy(), &text, memory).map_err(|error| error.message);
         match text.and_then(parse) {

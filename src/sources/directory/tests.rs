@@ -183,6 +183,18 @@ async fn a_broken_file_keeps_its_last_good_content() {
 }
 
 #[tokio::test]
+async fn an_emptied_file_keeps_its_last_content() {
+    let mut followed = Followed::new(|dir| fs::write(dir.join("a.yaml"), pod("a")).unwrap());
+    followed.until_pods(&["a"], 0).await;
+    followed.rename_into("a.yaml", "");
+    let state = followed.until_pods(&["a"], 1).await;
+    let message = followed.message(&state.problems[0], "a.yaml");
+    assert!(message.starts_with("the file is empty"), "{message}");
+    followed.rename_into("a.yaml", &pod("b"));
+    followed.until_pods(&["b"], 0).await;
+}
+
+#[tokio::test]
 async fn unreadable_files_are_named() {
     let mut followed = Followed::new(|dir| {
         fs::write(dir.join("good.yaml"), pod("good")).unwrap();

@@ -117,14 +117,15 @@ fn apply(shared: &SharedList<Pod>, event: &WatchPodsEvent) -> Result<bool, Statu
         }
     };
     Ok(shared.with(|followed| {
-        if !is_gone {
-            return followed.store(decoded, event.r#type() == EventType::Added);
-        }
         // The kubelet may still report a pod whose name a newer pod has.
-        let uid = decoded.object.as_ref().map(|(pod, _)| pod.metadata.uid.as_str());
-        let of_name = followed.object(&decoded.key).map(|pod| pod.metadata.uid.as_str());
-        let is_other = of_name.is_some_and(|of_name| uid.is_ok_and(|uid| uid != of_name));
-        !is_other && followed.remove(&decoded.key)
+        let sent = decoded.object.as_ref().ok().map(|(pod, _)| &pod.metadata);
+        let of_name = followed.object(&decoded.key).map(|pod| &pod.metadata);
+        let other = of_name.zip(sent).filter(|(of_name, sent)| of_name.uid != sent.uid);
+        if is_gone {
+            return other.is_none() && followed.remove(&decoded.key);
+        }
+        let is_earlier = other.is_some_and(|(of_name, sent)| sent.creation_timestamp < of_name.creation_timestamp);
+        !is_earlier && followed.store(decoded, event.r#type() == EventType::Added)
     }))
 }
 

@@ -132,6 +132,24 @@ fn an_ended_pod_takes_no_namesake_along() {
 }
 
 #[test]
+fn an_earlier_pod_does_not_replace_its_namesake() {
+    let created = |uid: &str, seconds| {
+        let mut pod = pod("web", uid);
+        pod.metadata.as_mut().unwrap().creation_timestamp = Some(core::Time { seconds, nanos: 0 });
+        pod
+    };
+    let (before, after) = (created("before", 1), created("after", 2));
+    let known = known();
+    for pod in [&before, &after] {
+        assert!(apply(&known, &event(EventType::Added, pod)).unwrap());
+    }
+    for kind in [EventType::Added, EventType::Modified, EventType::Deleted] {
+        assert!(!apply(&known, &event(kind, &before)).unwrap(), "{kind:?}");
+        assert_eq!(uids(&known), ["after"]);
+    }
+}
+
+#[test]
 fn what_is_no_pod_is_named_and_hides_no_other() {
     let known = known();
     let garbled = WatchPodsEvent {

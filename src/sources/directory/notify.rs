@@ -33,7 +33,8 @@ const CHANGES: AddWatchFlags = AddWatchFlags::IN_CREATE
 pub(super) struct Notifier {
     inotify: AsyncFd<InotifyFd>,
     directory: PathBuf,
-    watched: Option<WatchDescriptor>,
+    /// The watch, or why there is none.
+    watched: Result<WatchDescriptor, Errno>,
     /// The time of the last change of each file that is being written.
     writing: HashMap<OsString, Instant>,
     /// The pause of a writer after which its file is read.
@@ -48,7 +49,7 @@ impl Notifier {
         Ok(Self {
             inotify: inotify()?,
             directory: directory.to_owned(),
-            watched: None,
+            watched: Err(Errno::ENOENT),
             writing: HashMap::new(),
             patience: PATIENCE,
         })
@@ -58,22 +59,25 @@ impl Notifier {
     /// change falls in between.
     pub(super) fn arm(&mut self) {
         let inotify = &self.inotify.get_ref().0;
-        let descriptor = inotify.add_watch(&self.directory, CHANGES);
-        if let Some(before) = self.watched.filter(|before| descriptor != Ok(*before)) {
+        let watched = inotify.add_watch(&self.directory, CHANGES);
+        if watched == self.watched {
+            return;
+        }
+        if let Ok(before) = self.watched {
             // EINVAL: the kernel has dropped the watch with its inode.
             inotify.rm_watch(before).ok();
-            // The reader reports a missing directory.
-            if let Err(errno) = descriptor
-                && ![Errno::ENOENT, Errno::ENOTDIR].contains(&errno)
-            {
-                tracing::warn!(path = %self.directory.display(), %errno, "cannot be watched: reading at intervals");
-            }
         }
-        self.watched = descriptor.ok();
+        // The reader reports a missing directory.
+        if let Err(errno) = watched
+            && ![Errno::ENOENT, Errno::ENOTDIR].contains(&errno)
+        {
+            tracing::warn!(path = %self.directory.display(), %errno, "cannot be watched: reading at intervals");
+        }
+        self.watched = watched;
     }
 
     pub(super) fn is_armed(&self) -> bool {
-        self.watched.is_some()
+        self.watched.is_ok()
     }
 
     /// Waits for a relevant change. Cancel-safe: there is no await between reading events and noting them.
@@ -121,11 +125,11 @@ impl Notifier {
             return true;
         }
         // An event of the directory that was here before.
-        if Some(event.wd) != self.watched {
+        if Ok(event.wd) != self.watched {
             return false;
         }
         if has(AddWatchFlags::IN_IGNORED) {
-            self.watched = None;
+            self.watched = Err(Errno::ENOENT);
         }
         match &event.name {
             // An event for the close of the file follows.

@@ -179,10 +179,14 @@ pub(super) async fn fetch(client: &ApiClient, key: &OwnerKey) -> Result<Option<O
     let mut missing = None;
     for kind in kinds::workloads(key.kind) {
         let call = Call::new(Verb::Get, kind).within(Some(&key.namespace)).named(&key.name);
-        // First from the API server's cache, which may lack a new workload.
+        // First from the API server's cache, which may lack a new workload, or have an earlier one of its name.
         for call in [call.clone().with("resourceVersion", "0"), call] {
             match client.read::<Value>(&call).await {
-                Ok(value) => return owner(&call, key, value),
+                Ok(value) => {
+                    if let Some(owner) = owner(&call, key, value)? {
+                        return Ok(Some(owner));
+                    }
+                }
                 Err(error) if error.problem.status() == Some(404) => missing = Some(error),
                 Err(error) => return Err(error),
             }

@@ -3,10 +3,14 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use axum::Router;
+use axum::http::Uri;
+use serde_json::json;
 use tokio::time::Instant;
 
-use super::owners::{OwnerKey, Owners};
+use super::owners::{OwnerKey, Owners, fetch};
 use super::view::{FirstPods, Missing, Namespace, is_known};
+use crate::kubernetes::ApiClient;
 use crate::model::objects::{Owner, OwnerKind, Pod, VerticalPodAutoscaler};
 use crate::sources::parse_manifests;
 
@@ -140,6 +144,21 @@ fn a_workload_created_anew_is_another() {
     let pod = pod(&owned_by("ReplicaSet", "web-5c", "a-later-one"));
     let climb = both().climb(&pod.metadata, &mut BTreeSet::new());
     assert_eq!(climb, Err(key(OwnerKind::ReplicaSet, "web-5c", "a-later-one")));
+}
+
+#[tokio::test]
+async fn an_outdated_cache_hides_no_new_workload() {
+    let router = Router::new().fallback(async move |uri: Uri| {
+        let uid = if uri.query().is_some() { "earlier" } else { "r" };
+        json!({"metadata": {"name": "web-5c", "namespace": "shop", "uid": uid}, "spec": {}}).to_string()
+    });
+    let client = ApiClient::to(&router);
+    for (uid, found) in [("r", Some("r")), ("gone", None)] {
+        let read = fetch(&client, &key(OwnerKind::ReplicaSet, "web-5c", uid))
+            .await
+            .unwrap();
+        assert_eq!(read.as_ref().map(|owner| owner.metadata.uid.as_str()), found);
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ pub(crate) fn answers(bytes: &[u8]) {
         answer.containers.into_iter().for_each(|entry| drop(listed(entry)));
     }
     if let Ok(answer) = proto::ListPodSandboxResponse::decode(bytes) {
-        answer.items.into_iter().for_each(|sandbox| drop(pod(sandbox)));
+        answer.items.into_iter().for_each(|sandbox| drop(listed_pod(sandbox)));
     }
     if let Ok(answer) = proto::ContainerStatusResponse::decode(bytes) {
         drop((first_process("id", &answer), stored("id", answer)));

@@ -243,7 +243,9 @@ impl Discovery {
         let (pods, containers) = (runtime.cri.list_pods().await?, runtime.cri.list_containers().await?);
         let unusable = pods.unusable.iter().chain(&containers.unusable);
         problems.extend(unusable.map(ToString::to_string));
-        (self.pods, self.containers) = (pods.entries, containers.entries);
+        pods.entries.iter().for_each(|pod| self.starts.confirm(&pod.sandbox));
+        self.pods = pods.entries.into_iter().map(|listed| listed.pod).collect();
+        self.containers = containers.entries;
         Ok(true)
     }
 
@@ -362,7 +364,7 @@ impl Discovery {
     fn handle(&mut self, event: &RuntimeEvent) {
         match event {
             RuntimeEvent::Started(id) => return self.starts.started(id, Instant::now()),
-            RuntimeEvent::Ended(id) => return self.starts.ended(id),
+            RuntimeEvent::Ended(id) => return self.starts.confirm(id),
             RuntimeEvent::Lost { why } => tracing::warn!(why, "the runtime is lost; enforcing what is known"),
             RuntimeEvent::Resync => {}
         }

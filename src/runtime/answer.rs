@@ -10,7 +10,7 @@ use crate::model::{CriResources, Driver, RuntimeKind};
 
 use super::error::Problem;
 use super::proto;
-use super::{Executed, ListedContainer};
+use super::{Executed, ListedContainer, ListedPod};
 
 const POD_NAME: &str = "io.kubernetes.pod.name";
 const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
@@ -45,17 +45,19 @@ pub(super) fn cgroup_driver(answer: &proto::RuntimeConfigResponse) -> Result<Opt
 }
 
 /// The pod of a sandbox. A static pod's UID is the hash of its manifest.
-pub(super) fn pod(sandbox: proto::PodSandbox) -> Result<PodId, Problem> {
+pub(super) fn listed_pod(sandbox: proto::PodSandbox) -> Result<ListedPod, Problem> {
     let nonsense = |what: &str| Problem::nonsense(format!("sandbox {:?} has no {what}", sandbox.id));
     let metadata = sandbox.metadata.ok_or_else(|| nonsense("metadata"))?;
     if metadata.uid.is_empty() {
         return Err(nonsense("metadata.uid"));
     }
-    Ok(PodId {
+    let pod = PodId {
         uid: metadata.uid.into(),
         name: metadata.name,
         namespace: metadata.namespace,
-    })
+    };
+    let sandbox = sandbox.id;
+    Ok(ListedPod { sandbox, pod })
 }
 
 /// Whether the kubelet made the sandbox or container with these labels. Others belong to no pod.

@@ -14,10 +14,9 @@ use super::events::{EventStream, NAMESPACE};
 use super::metrics::RuntimeMetrics;
 use super::proto::runtime_service_client::RuntimeServiceClient;
 use super::proto::{self, ContainerStatusResponse, ExecSyncResponse, LinuxContainerResources, VersionResponse};
-use super::{ContainerRuntime, Executed, ListedContainer, Listing, RuntimeInfo, answer};
+use super::{ContainerRuntime, Executed, ListedContainer, ListedPod, Listing, RuntimeInfo, answer};
 use crate::cgroup::page_size;
 use crate::model::CriResources;
-use crate::model::objects::PodId;
 use crate::proto::containerd::KillRequest;
 use crate::proto::containerd::tasks_client::TasksClient;
 
@@ -139,7 +138,7 @@ impl Cri {
     /// sandbox that the runtime cannot describe does not hide the others.
     ///
     /// Errors: the runtime is away, hangs, or answers nonsense.
-    pub async fn list_pods(&self) -> Result<Listing<PodId>, RuntimeError> {
+    pub async fn list_pods(&self) -> Result<Listing<ListedPod>, RuntimeError> {
         const METHOD: &str = "ListPodSandbox";
         let state = proto::PodSandboxState::SandboxReady.into();
         let state = Some(proto::PodSandboxStateValue { state });
@@ -151,7 +150,7 @@ impl Cri {
         let of_pods = sandboxes
             .into_iter()
             .filter(|sandbox| answer::is_the_kubelets(&sandbox.labels));
-        Ok(self.listing(METHOD, of_pods.map(|sandbox| (None, answer::pod(sandbox)))))
+        Ok(self.listing(METHOD, of_pods.map(|sandbox| (None, answer::listed_pod(sandbox)))))
     }
 
     /// The running containers of pods, in one call however many there are. A container that the runtime cannot describe

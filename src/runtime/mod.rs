@@ -100,6 +100,14 @@ pub struct RuntimeInfo {
     pub cgroup_driver: Option<Driver>,
 }
 
+/// A pod in the runtime's list, by its ready sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListedPod {
+    /// The sandbox's id. The runtime reports its start as that of a container.
+    pub sandbox: String,
+    pub pod: PodId,
+}
+
 /// A running container in the runtime's list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedContainer {

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 /// The first pause. Each further pause is twice as long.
 const FIRST: Duration = Duration::from_millis(10);
-/// The longest wait for a container: a sandbox also starts, and is never in the list.
+/// The longest wait for a container: what is no container of a pod is never in a list.
 const GIVE_UP: Duration = Duration::from_secs(5);
 
 /// The reported starts that no list has confirmed.
@@ -28,7 +28,8 @@ impl Starts {
         self.misses = 0;
     }
 
-    pub(super) fn ended(&mut self, id: &str) {
+    /// Ends the wait for a container that has ended, or for a sandbox: the list of pods has it.
+    pub(super) fn confirm(&mut self, id: &str) {
         self.reported.remove(id);
     }
 
@@ -66,9 +67,9 @@ mod tests {
         assert_eq!(waits(&mut starts, &["old"]), Some(20));
         starts.started("newer", told);
         assert_eq!(waits(&mut starts, &["old", "new"]), Some(10));
-        starts.ended("newer");
+        starts.confirm("newer");
         assert_eq!(waits(&mut starts, &["old", "new"]), None);
-        starts.started("sandbox", told);
+        starts.started("other", told);
         assert_eq!(waits(&mut starts, &[]), Some(10));
         assert_eq!(starts.next_list([].into_iter(), told + GIVE_UP), None);
     }

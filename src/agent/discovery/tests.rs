@@ -228,6 +228,23 @@ fn write_files(cgroup: &Path, weight: &str) {
     }
 }
 
+fn sandbox(id: &str, metadata: Option<PodSandboxMetadata>) -> PodSandbox {
+    PodSandbox {
+        id: id.to_owned(),
+        metadata,
+        labels: [("io.kubernetes.pod.uid".to_owned(), UID.to_owned())].into(),
+    }
+}
+
+fn named(uid: &str) -> Option<PodSandboxMetadata> {
+    Some(PodSandboxMetadata {
+        name: "web".to_owned(),
+        namespace: "default".to_owned(),
+        uid: uid.to_owned(),
+        ..PodSandboxMetadata::default()
+    })
+}
+
 fn lost() -> RuntimeEvent {
     RuntimeEvent::Lost {
         why: "it stopped".to_owned(),
@@ -439,22 +456,8 @@ async fn events_do_not_put_off_a_retry() {
 #[tokio::test]
 async fn a_sandbox_without_metadata_hides_no_pod() {
     let mut node = MadeUp::new().await;
-    let sandbox = |id: &str, metadata| PodSandbox {
-        id: id.to_owned(),
-        metadata,
-        labels: [("io.kubernetes.pod.uid".to_owned(), UID.to_owned())].into(),
-    };
-    let named = |uid: &str| PodSandboxMetadata {
-        name: "web".to_owned(),
-        namespace: "default".to_owned(),
-        uid: uid.to_owned(),
-        ..PodSandboxMetadata::default()
-    };
-    node.runtime.lock().unwrap().sandboxes = vec![
-        sandbox("s1", None),
-        sandbox("s2", Some(named(""))),
-        sandbox("s3", Some(named(UID))),
-    ];
+    node.runtime.lock().unwrap().sandboxes =
+        vec![sandbox("s1", None), sandbox("s2", named("")), sandbox("s3", named(UID))];
     let (discovered, _) = node.look().await;
     assert!(discovered.runtime_answers);
     let pods: Vec<_> = discovered.inventory.pods().map(|pod| pod.id.to_string()).collect();
@@ -463,4 +466,15 @@ async fn a_sandbox_without_metadata_hides_no_pod() {
     for unusable in ["\"s1\" has no metadata\n", "\"s2\" has no metadata.uid"] {
         assert!(problems.contains(unusable), "{problems}");
     }
+}
+
+#[tokio::test]
+async fn a_listed_sandbox_needs_no_further_list() {
+    let mut node = MadeUp::new().await;
+    node.discovery.handle(&RuntimeEvent::Started("s1".to_owned()));
+    node.look().await;
+    assert!(node.discovery.pause(&[], Instant::now()) < IDLE, "the list lacks it");
+    node.runtime.lock().unwrap().sandboxes = vec![sandbox("s1", named(UID))];
+    node.look().await;
+    assert_eq!(node.discovery.pause(&[], Instant::now()), IDLE);
 }

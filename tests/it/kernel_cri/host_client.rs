@@ -27,8 +27,9 @@ async fn containers_are_listed_by_name_and_each_tells_its_stored_resources() {
 
     let pods = cri.list_pods().await.unwrap().entries;
     assert_eq!(pods.len(), 1);
+    let listed = &pods[0].pod;
     assert_eq!(
-        (pods[0].uid.as_str(), pods[0].namespace.as_str(), pods[0].name.as_str()),
+        (listed.uid.as_str(), listed.namespace.as_str(), listed.name.as_str()),
         (UID, "test", "web-0")
     );
     let listing = cri.list_containers().await.unwrap();

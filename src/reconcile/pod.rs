@@ -14,18 +14,20 @@ use jiff::Timestamp;
 use super::desired::DesiredState;
 use super::drift::Drift;
 use super::growth::Growth;
+use super::hooks::{HookEffect, HookedPod, Hooks};
 use super::shrink::{ShrinkEnd, ShrinkState};
 use super::store::{SavedPod, SavedTargets};
 use super::work::WorkItem;
 use crate::decide::PodDecision;
 use crate::model::objects::{Pod, PodId, ResizePhase};
-use crate::model::{Cause, LivePod, PodAmounts, Reason};
+use crate::model::{Cause, ChangeRecord, LivePod, PodAmounts, Reason, Target};
+use crate::plan::lift_kept;
+use crate::plan::shrink::Holds;
 use crate::resize::{Progress, Resize};
 
 mod described;
 mod explained;
 mod guarded;
-mod hooks;
 mod located;
 mod messages;
 mod operator;
@@ -67,7 +69,7 @@ pub(crate) struct PodState {
     pub(crate) drift: Drift,
     pub(crate) shrink: ShrinkState,
     pub(crate) growth: Growth,
-    hooks: hooks::Hooks,
+    hooks: Hooks,
     /// When a limit was last too low for the pod.
     pub(crate) trouble: Option<Timestamp>,
     pub(crate) work: WorkItem,
@@ -213,8 +215,8 @@ impl PodState {
                 self.restart(Cause::Retry, now);
             }
             PodInput::Guard(report) => self.take_guard_report(*report, effects),
-            PodInput::PassDue(hooks) => self.announce(hooks, effects),
-            PodInput::HookEnded { run, end } => self.end_hook(&run, end, effects),
+            PodInput::PassDue(hooks) => self.announce_shrink(hooks, effects),
+            PodInput::HookEnded { run, end } => self.follow_hooks(|hooks, of| hooks.ended(of, &run, end), effects),
             PodInput::PassBegan { number, resize } => self.begin_pass(number, *resize, effects),
             PodInput::PassEnded { pass, done, quiet } => self.end_pass(&pass, *done, quiet, effects),
             PodInput::ShrinkWatchEnded { number, verdict } => {
@@ -342,6 +344,53 @@ impl PodState {
         effects.push(Effect::ShrinkEnded(ended));
     }
 
+    /// Starts the `before-shrink` hooks of a pass that is due.
+    fn announce_shrink(&mut self, is_allowed: bool, effects: &mut Effects) {
+        let cause = self.work.pending.as_ref().map(|pending| pending.cause.clone());
+        let mut targets = self.desired.targets(&self.pod).unwrap_or_default();
+        lift_kept(&self.shrink.backoffs.holds(effects.now.wall), &mut targets);
+        let announce = |hooks: &mut Hooks, of: HookedPod<'_>| hooks.pass_due(of, is_allowed, cause.as_ref(), &targets);
+        self.follow_hooks(announce, effects);
+    }
+
+    /// Applies a transition of the hooks, and its effects in order.
+    fn follow_hooks(
+        &mut self,
+        transition: impl FnOnce(&mut Hooks, HookedPod<'_>) -> Vec<HookEffect>,
+        effects: &mut Effects,
+    ) {
+        let now = effects.now;
+        let of = HookedPod {
+            pod: &self.pod,
+            live: self.live.as_deref(),
+            now,
+        };
+        let followed = transition(&mut self.hooks, of);
+        for effect in followed {
+            match effect {
+                HookEffect::Run(run) => effects.push(Effect::RunHook(run)),
+                HookEffect::Record { cause, outcome } => {
+                    if let Some(live) = &self.live {
+                        let record = ChangeRecord::new(live.id.clone(), cause, outcome);
+                        self.record(record, None, false, effects);
+                    }
+                }
+                HookEffect::EndTemporaryLimit { container, limits } => {
+                    self.end_evidence_limit(&container, limits, now);
+                }
+                HookEffect::Shrink { container, cause } => {
+                    self.restart(cause, now);
+                    self.shrink.forget_seen(&[Target::Container(container), Target::Pod]);
+                }
+            }
+        }
+    }
+
+    /// The limits that are kept although lower ones are desired.
+    pub(crate) fn holds(&self, now: Timestamp) -> Holds {
+        self.hooks.holds(self.shrink.backoffs.holds(now))
+    }
+
     /// When the pod was last in trouble: a container ended, memory or cpu was not enough, or a shrink was undone.
     pub(crate) fn in_trouble(&self) -> Option<Timestamp> {
         let ended = self.pod.terminations().filter_map(|end| end.finished_at);
@@ -381,7 +430,7 @@ use {
     crate::actuate::shrink::{Lowering, Verdict},
     crate::actuate::{ForeignWriters, Grown, HookRun, Job, JobDone},
     crate::guard::Report,
-    crate::model::{Bytes, ChangeRecord, HookEnd, Target, Withheld},
+    crate::model::{Bytes, HookEnd, Withheld},
     crate::plan::LowPodLevel,
     crate::resize::Act,
     jiff::SignedDuration,

@@ -28,9 +28,8 @@ impl PodState {
         self.end_limits_of_completed(effects.now);
         // Only manifests of a directory change the variables of a running container.
         if Hook::any(&before) != Hook::any(&self.pod) {
-            let announced = self.hooks.is_announcing();
-            self.update_hooks(true);
-            if announced && !self.hooks.is_announcing() {
+            let limits = self.desired.targets_or_spec(&self.pod);
+            if self.hooks.update(&self.pod, self.live.as_deref(), &limits) {
                 // The lower limit waits for no hook any more.
                 self.restart(Cause::Sweep, effects.now);
             }

@@ -12,9 +12,6 @@ use crate::reconcile::desired::TemporaryLimit;
 const ROOM_AWAITED: &str = "The recommendation is followed once there is room for it: vscaled checks every minute, and at once when \
                             pods come, go or request less, or a quota changes.";
 
-/// The next step of a pod with a `before-shrink` hook that runs.
-const HOOK_AWAITED: &str = "The lower memory limit follows once the container's before-shrink hook has ended.";
-
 impl PodState {
     pub(crate) fn status(&self, now: Timestamp) -> PodStatus {
         if self.live.is_none() {
@@ -103,7 +100,7 @@ impl PodState {
         let step = self.work.next_step(now.instant);
         step.or_else(|| self.no_room.is_some().then(|| ROOM_AWAITED.to_owned()))
             .or_else(|| self.shrink.next_step(now.wall))
-            .or_else(|| self.hooks.is_announcing().then(|| HOOK_AWAITED.to_owned()))
+            .or_else(|| self.hooks.next_step())
             .or_else(|| self.drift.next_step(now.wall))
             .or_else(|| self.resize.next_step(&self.pod))
             .or_else(|| self.desired.override_next_step())

@@ -42,7 +42,8 @@ impl PodState {
                 self.record_guard(refused, effects);
             }
             GuardEvent::Pressure { limit, lent } => {
-                self.request_evidence(&container, (limit.get(), lent.get()), effects);
+                let limits = (limit.get(), lent.get());
+                self.follow_hooks(|hooks, of| hooks.pressure(of, &container, limits), effects);
             }
             GuardEvent::Quiet { peak, .. } if self.hooks.is_leaving_evidence(&container) => {
                 effects.push(Effect::Log(LogLine::EvidenceLeft(peak)));

@@ -60,7 +60,9 @@ impl PodState {
                 self.yield_to_spec(effects);
             }
         }
-        self.update_hooks(restored);
+        let desired = self.desired.targets(&self.pod).filter(|_| restored);
+        let limits = desired.unwrap_or_else(|| self.pod.requirements());
+        self.hooks.update(&self.pod, Some(&live), &limits);
         if !self.desired.is_empty() {
             self.work.request_pass(cause, true, now.instant);
         }

@@ -8,7 +8,7 @@ use super::{Effect, Effects, LogLine, Now, PodState};
 use crate::actuate::shrink::ShrinkReport;
 use crate::actuate::{Job, JobDone};
 use crate::model::{BoundPod, Cause, ChangeRecord, LivePod, Outcome, PodAmounts, Resource, Withheld};
-use crate::plan::PodTargets;
+use crate::plan::{PodTargets, lift_kept};
 use crate::reconcile::savings::Avoided;
 use crate::reconcile::work::{FIRST_RETRY, PassId, PendingPass, RequestId, RunningPass};
 use crate::resize::{Act, Report};
@@ -241,7 +241,9 @@ impl PodState {
             self.shrink.end_turn_unless_watched();
         }
         if outcome.holds() {
-            self.announce_growth(effects);
+            let mut targets = self.desired.targets_or_spec(&self.pod);
+            lift_kept(&self.holds(effects.now.wall), &mut targets);
+            self.follow_hooks(|hooks, of| hooks.pass_ended(of, &targets), effects);
         }
     }
 

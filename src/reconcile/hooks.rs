@@ -10,12 +10,11 @@ use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Effect, Effects, PodState};
+use super::pod::Now;
 use crate::actuate::HookRun;
 use crate::model::objects::Pod;
-use crate::model::{Bytes, Cause, ChangeRecord, HookEnd, MemoryLimit, Outcome, Resource, Target};
+use crate::model::{Bytes, Cause, HookEnd, LivePod, MemoryLimit, Outcome, PodAmounts, Resource, Target};
 use crate::plan::hook::{Hook, HookMoment};
-use crate::plan::lift_kept;
 use crate::plan::shrink::Holds;
 
 /// The `before-shrink` hook runs again if the limit could not be lowered for this long.
@@ -23,6 +22,46 @@ const ANNOUNCE_AGAIN: Duration = Duration::from_secs(5 * 60);
 
 /// The `on-memory-pressure` hook runs at most once in this time.
 const EVIDENCE_EVERY: SignedDuration = SignedDuration::from_hours(1);
+
+/// The next step of a pod with a `before-shrink` hook that runs.
+const HOOK_AWAITED: &str = "The lower memory limit follows once the container's before-shrink hook has ended.";
+
+/// The pod whose hooks are due or end, and the moment.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HookedPod<'a> {
+    pub(crate) pod: &'a Pod,
+    /// `None` where the pod does not run.
+    pub(crate) live: Option<&'a LivePod>,
+    pub(crate) now: Now,
+}
+
+/// A consequence of a transition of the hooks.
+#[derive(Debug)]
+pub(crate) enum HookEffect {
+    Run(Box<HookRun>),
+    Record {
+        cause: Cause,
+        outcome: Outcome,
+    },
+    /// The `on-memory-pressure` hook needs the temporary limit no longer: the limit in bytes before it, and the temporary one.
+    EndTemporaryLimit {
+        container: String,
+        limits: (u64, u64),
+    },
+    /// The `before-shrink` hook has ended: a pass with this cause lowers the limit.
+    Shrink {
+        container: String,
+        cause: Cause,
+    },
+}
+
+impl HookEffect {
+    fn record(container: &str, moment: HookMoment, outcome: Outcome) -> Self {
+        let (moment, container) = (moment.word(), container.to_owned());
+        let cause = Cause::Hook { moment, container };
+        Self::Record { cause, outcome }
+    }
+}
 
 /// The hooks of a pod's containers, by container name.
 #[derive(Debug, Clone, Default)]
@@ -79,118 +118,123 @@ impl ContainerHooks {
 
 impl Hooks {
     /// When a container last ran its `on-memory-pressure` hook, within the last hour, as the state file has it.
-    pub(super) const fn evidence_at(&self) -> &BTreeMap<String, Timestamp> {
+    pub(crate) const fn evidence_at(&self) -> &BTreeMap<String, Timestamp> {
         &self.evidence_at
     }
 
     /// Takes what an earlier agent has saved.
-    pub(super) fn restore(&mut self, evidence_at: BTreeMap<String, Timestamp>) {
+    pub(crate) fn restore(&mut self, evidence_at: BTreeMap<String, Timestamp>) {
         self.evidence_at = evidence_at;
     }
 
     /// Forgets the `on-memory-pressure` hooks that may run again.
-    pub(super) fn time_passed(&mut self, now: Timestamp) {
+    pub(crate) fn time_passed(&mut self, now: Timestamp) {
         self.evidence_at
             .retain(|_, at| now.duration_since(*at) < EVIDENCE_EVERY);
     }
 
     /// When the next `on-memory-pressure` hook may run again.
-    pub(super) fn wakes_at(&self) -> Option<Timestamp> {
+    pub(crate) fn wakes_at(&self) -> Option<Timestamp> {
         let earliest = self.evidence_at.values().min();
         earliest.and_then(|at| at.checked_add(EVIDENCE_EVERY).ok())
     }
 
-    pub(super) fn forget_announced(&mut self) {
+    pub(crate) fn forget_announced(&mut self) {
         self.containers.values_mut().for_each(|known| known.announced = None);
     }
 
     /// Whether the `on-memory-pressure` hook is due or runs.
-    pub(super) fn is_leaving_evidence(&self, container: &str) -> bool {
+    pub(crate) fn is_leaving_evidence(&self, container: &str) -> bool {
         let known = self.containers.get(container);
         known.is_some_and(|known| known.evidence.is_some())
     }
 
     /// The memory that the guard must keep for the `on-memory-pressure` hook, if the container has one that may run
     /// now. A hook that cannot be parsed needs none; its error goes on record.
-    pub(super) fn evidence_of(&self, pod: &Pod, container: &str) -> Option<Bytes> {
+    pub(crate) fn evidence_of(&self, pod: &Pod, container: &str) -> Option<Bytes> {
         let hook = Hook::of(pod, container, HookMoment::OnMemoryPressure)?;
         let kept = hook.map_or(Bytes::ZERO, |hook| hook.memory);
         (!self.evidence_at.contains_key(container)).then_some(kept)
     }
 
     /// Whether a lower limit waits for a hook.
-    pub(super) fn is_announcing(&self) -> bool {
-        self.holds().next().is_some()
+    pub(crate) fn is_announcing(&self) -> bool {
+        self.held().next().is_some()
     }
 
     /// The limits that are kept until a hook has ended.
-    fn holds(&self) -> impl Iterator<Item = (Target, MemoryLimit)> {
+    fn held(&self) -> impl Iterator<Item = (Target, MemoryLimit)> {
         self.containers.iter().filter_map(|(name, known)| {
             let waits = known.announced.as_ref()?.ended.is_none();
             let held = known.limit.filter(|_| waits)?;
             Some((Target::Container(name.clone()), MemoryLimit::Bytes(held)))
         })
     }
-}
 
-impl PodState {
-    /// Notes which containers run now; `restored` says that they may have the limits of an earlier agent.
-    pub(super) fn update_hooks(&mut self, restored: bool) {
-        let Some(live) = &self.live else { return };
-        let known = &mut self.hooks.containers;
-        if !Hook::any(&self.pod) {
-            known.clear();
-            return;
-        }
-        let desired = self.desired.targets(&self.pod).filter(|_| restored);
-        let limits = desired.unwrap_or_else(|| self.pod.requirements());
-        let runs = |name: &String| live.containers.get(name).map(|container| &container.id);
-        known.retain(|name, known| runs(name) == Some(&known.id));
-        for (name, container) in &live.containers {
-            let limit = limits.limit(name, Resource::Memory);
-            known.entry(name.clone()).or_insert_with(|| ContainerHooks {
-                id: container.id.clone(),
-                limit,
-                announced_limit: limit,
-                ..ContainerHooks::default()
-            });
-        }
-    }
-
-    /// The limits that are kept although lower ones are desired.
-    pub(crate) fn holds(&self, now: Timestamp) -> Holds {
-        let mut holds = self.shrink.backoffs.holds(now);
-        for (target, limit) in self.hooks.holds() {
+    /// These kept limits, with those that are kept until a hook has ended.
+    pub(crate) fn holds(&self, mut holds: Holds) -> Holds {
+        for (target, limit) in self.held() {
             let held = holds.entry(target).or_insert(limit);
             *held = limit.max(*held);
         }
         holds
     }
 
-    /// Starts the `before-shrink` hooks of a pass that is due. An operator's change and an undone shrink wait for no hook.
-    pub(super) fn announce(&mut self, is_allowed: bool, effects: &mut Effects) {
-        self.hooks.is_allowed = is_allowed;
-        let Some(pending) = self.work.pending.as_ref().filter(|_| self.live.is_some()) else {
-            return;
+    /// What the pod waits for, as a sentence, if a lower limit waits for a hook.
+    pub(crate) fn next_step(&self) -> Option<String> {
+        self.is_announcing().then(|| HOOK_AWAITED.to_owned())
+    }
+
+    /// Notes which containers run now, and their memory limits. Returns whether a lower limit waits for no hook any more.
+    pub(crate) fn update(&mut self, pod: &Pod, live: Option<&LivePod>, limits: &PodAmounts) -> bool {
+        let Some(live) = live else { return false };
+        let was_announcing = self.is_announcing();
+        let known = &mut self.containers;
+        if Hook::any(pod) {
+            let runs = |name: &String| live.containers.get(name).map(|container| &container.id);
+            known.retain(|name, known| runs(name) == Some(&known.id));
+            for (name, container) in &live.containers {
+                let limit = limits.limit(name, Resource::Memory);
+                known.entry(name.clone()).or_insert_with(|| ContainerHooks {
+                    id: container.id.clone(),
+                    limit,
+                    announced_limit: limit,
+                    ..ContainerHooks::default()
+                });
+            }
+        } else {
+            known.clear();
+        }
+        was_announcing && !self.is_announcing()
+    }
+
+    /// Starts the `before-shrink` hooks of the pass that is due, if one is, for its cause and its targets. An operator's
+    /// change and an undone shrink wait for no hook.
+    pub(crate) fn pass_due(
+        &mut self,
+        of: HookedPod<'_>,
+        is_allowed: bool,
+        cause: Option<&Cause>,
+        targets: &PodAmounts,
+    ) -> Vec<HookEffect> {
+        self.is_allowed = is_allowed;
+        let Some(cause) = cause.filter(|_| of.live.is_some()) else {
+            return Vec::new();
         };
-        let now = effects.now;
-        let cause = pending.cause.clone();
         let at_once = matches!(
             cause,
             Cause::Operator { .. } | Cause::Released { .. } | Cause::FailedShrink { .. }
         );
-        let mut targets = self.desired.targets(&self.pod).unwrap_or_default();
-        lift_kept(&self.shrink.backoffs.holds(now.wall), &mut targets);
-        for (name, known) in &mut self.hooks.containers {
+        for (name, known) in &mut self.containers {
             let to = targets.limit(name, Resource::Memory);
             let lower = to.filter(|to| is_allowed && !at_once && known.limit.is_some_and(|from| *to < from));
-            let wants = |_: &u64| Hook::of(&self.pod, name, HookMoment::BeforeShrink).is_some();
+            let wants = |_: &u64| Hook::of(of.pod, name, HookMoment::BeforeShrink).is_some();
             let Some(to) = lower.filter(wants) else {
                 known.announced = None;
                 continue;
             };
             known.announced.take_if(|announced| match announced.ended {
-                Some(at) => announced.to > to || now.instant.saturating_duration_since(at) >= ANNOUNCE_AGAIN,
+                Some(at) => announced.to > to || of.now.instant.saturating_duration_since(at) >= ANNOUNCE_AGAIN,
                 None => !announced.begun && announced.to != to,
             });
             known.announced.get_or_insert_with(|| Announcement {
@@ -200,64 +244,60 @@ impl PodState {
                 ended: None,
             });
         }
-        self.run_hooks(effects);
+        self.run_due(of)
     }
 
-    /// Starts the `after-grow` hooks after a pass that left every limit at its desired value.
-    pub(super) fn announce_growth(&mut self, effects: &mut Effects) {
-        if self.hooks.containers.is_empty() {
-            return;
-        }
-        let mut targets = self.desired.targets_or_spec(&self.pod);
-        lift_kept(&self.holds(effects.now.wall), &mut targets);
-        for (name, known) in &mut self.hooks.containers {
+    /// Starts the `after-grow` hooks after a pass that left every limit at its value in these `targets`.
+    pub(crate) fn pass_ended(&mut self, of: HookedPod<'_>, targets: &PodAmounts) -> Vec<HookEffect> {
+        for (name, known) in &mut self.containers {
             known.limit = targets.limit(name, Resource::Memory);
             known.announced_limit = known
                 .limit
                 .map(|limit| known.announced_limit.map_or(limit, |announced| announced.min(limit)));
             known.announced.take_if(|announced| known.limit <= Some(announced.to));
         }
-        self.run_hooks(effects);
+        self.run_due(of)
     }
 
-    /// Starts the `on-memory-pressure` hook, unless it ran within the last hour.
-    pub(super) fn request_evidence(&mut self, container: &str, limits: (u64, u64), effects: &mut Effects) {
-        let Some(known) = self.hooks.containers.get_mut(container) else {
-            return;
+    /// Starts the `on-memory-pressure` hook, unless it ran within the last hour. The guard has raised the first of these `limits`
+    /// to the second.
+    pub(crate) fn pressure(&mut self, of: HookedPod<'_>, container: &str, limits: (u64, u64)) -> Vec<HookEffect> {
+        let known = self.containers.get_mut(container);
+        let entry = self.evidence_at.entry(container.to_owned());
+        let (Some(known), Entry::Vacant(entry)) = (known, entry) else {
+            return Vec::new();
         };
-        if let Entry::Vacant(entry) = self.hooks.evidence_at.entry(container.to_owned()) {
-            entry.insert(effects.now.wall);
-            known.evidence = Some(limits);
-            // The guard reports this only where hooks may run.
-            self.hooks.is_allowed = true;
-            self.run_hooks(effects);
-        }
+        entry.insert(of.now.wall);
+        known.evidence = Some(limits);
+        // The guard reports this only where hooks may run.
+        self.is_allowed = true;
+        self.run_due(of)
     }
 
     /// Runs the hooks that are due in containers in which no hook runs.
-    fn run_hooks(&mut self, effects: &mut Effects) {
-        let Some(live) = self.live.clone().filter(|_| self.hooks.is_allowed) else {
-            return;
+    fn run_due(&mut self, of: HookedPod<'_>) -> Vec<HookEffect> {
+        let mut effects = Vec::new();
+        let Some(live) = of.live.filter(|_| self.is_allowed) else {
+            return effects;
         };
         for (name, container) in &live.containers {
-            let Some(known) = self.hooks.containers.get_mut(name) else {
+            let Some(known) = self.containers.get_mut(name) else {
                 continue;
             };
             let Some((moment, old, new)) = known.take_due() else {
                 continue;
             };
-            let hook = Hook::of(&self.pod, name, moment);
+            let hook = Hook::of(of.pod, name, moment);
             let runs = matches!(hook, Some(Ok(_)));
             if let (HookMoment::BeforeShrink, Some(announced)) = (moment, &mut known.announced) {
-                let now = effects.now.instant;
-                (announced.begun, announced.ended) = (true, (!runs).then_some(now));
+                (announced.begun, announced.ended) = (true, (!runs).then_some(of.now.instant));
             }
             let unused = known.evidence.take_if(|_| !runs);
             if let Some(Ok(hook)) = hook {
-                self.hooks.begun += 1;
-                known.running = Some(self.hooks.begun);
+                self.begun += 1;
+                known.running = Some(self.begun);
                 let run = HookRun {
-                    number: self.hooks.begun,
+                    number: self.begun,
                     container: name.clone(),
                     live: container.clone(),
                     moment,
@@ -266,46 +306,48 @@ impl PodState {
                     new,
                 };
                 if moment == HookMoment::OnMemoryPressure {
-                    self.record_hook(name, moment, Outcome::Unchanged, effects);
+                    effects.push(HookEffect::record(name, moment, Outcome::Unchanged));
                 }
-                effects.push(Effect::RunHook(Box::new(run)));
+                effects.push(HookEffect::Run(Box::new(run)));
             } else if let Some(Err(error)) = hook {
                 let failed = HookEnd::failed(error);
-                self.record_hook(name, moment, Outcome::Hook(failed), effects);
+                effects.push(HookEffect::record(name, moment, Outcome::Hook(failed)));
             }
             if unused.is_some() {
-                self.end_evidence_limit(name, (old, new), effects.now);
+                effects.push(HookEffect::EndTemporaryLimit {
+                    container: name.clone(),
+                    limits: (old, new),
+                });
             }
         }
+        effects
     }
 
-    /// Notes the end of a hook, and makes the pass due that lowers the limit.
-    pub(super) fn end_hook(&mut self, run: &HookRun, end: HookEnd, effects: &mut Effects) {
-        let known = self.hooks.containers.get_mut(&run.container);
+    /// Notes the end of a hook: a limit that waited for the hook may come down.
+    pub(crate) fn ended(&mut self, of: HookedPod<'_>, run: &HookRun, end: HookEnd) -> Vec<HookEffect> {
+        let mut effects = Vec::new();
+        let known = self.containers.get_mut(&run.container);
         if let Some(known) = known.filter(|known| known.id == run.live.id && known.running == Some(run.number)) {
             known.running = None;
             known.evidence.take_if(|_| run.moment == HookMoment::OnMemoryPressure);
             if let (HookMoment::BeforeShrink, Some(announced)) = (run.moment, &mut known.announced)
                 && (announced.begun, announced.ended) == (true, None)
             {
-                announced.ended = Some(effects.now.instant);
-                let cause = announced.cause.clone();
-                self.restart(cause, effects.now);
-                let targets = [Target::Container(run.container.clone()), Target::Pod];
-                self.shrink.forget_seen(&targets);
+                announced.ended = Some(of.now.instant);
+                effects.push(HookEffect::Shrink {
+                    container: run.container.clone(),
+                    cause: announced.cause.clone(),
+                });
             }
         }
         if run.moment == HookMoment::OnMemoryPressure {
-            self.end_evidence_limit(&run.container, (run.old, run.new), effects.now);
+            effects.push(HookEffect::EndTemporaryLimit {
+                container: run.container.clone(),
+                limits: (run.old, run.new),
+            });
         }
-        self.record_hook(&run.container, run.moment, Outcome::Hook(end), effects);
-        self.run_hooks(effects);
-    }
-
-    fn record_hook(&mut self, container: &str, moment: HookMoment, what: Outcome, effects: &mut Effects) {
-        let Some(live) = &self.live else { return };
-        let (moment, container) = (moment.word(), container.to_owned());
-        let record = ChangeRecord::new(live.id.clone(), Cause::Hook { moment, container }, what);
-        self.record(record, None, false, effects);
+        effects.push(HookEffect::record(&run.container, run.moment, Outcome::Hook(end)));
+        effects.extend(self.run_due(of));
+        effects
     }
 }

@@ -3,12 +3,6 @@
 //!
 //! An override wins over the recommendation until the override ends. When nothing is desired any more, the agent leaves
 //! the pod's values as they are.
-//!
-//! The guard gives temporary limits above the decided ones. The list of them is their only home: the agent derives the least
-//! limits that writers heed ([`crate::actuate::LeastLimits`]) and the state file from the list. A temporary limit ends when the
-//! recommendation has reached it, or when the container has been quiet for a while and its use in that time fits below the
-//! limit without it. A temporary limit comes down when the use in the quiet time was much lower, and never so far that the
-//! guard would grow it again at once. The guard never grows a limit that an operator has set.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,9 +13,13 @@ use serde::{Deserialize, Serialize};
 use super::overrides::{Override, check_names, check_result, overlay};
 use crate::decide::PodDecision;
 use crate::model::objects::Pod;
-use crate::model::{Bytes, CpuBurst, LivePod, PageSize, PodAmounts, Resource, ResourceList, micros};
+use crate::model::{CpuBurst, LivePod, PageSize, PodAmounts, Resource, ResourceList, micros};
 use crate::plan::WriteScope;
 use crate::resize::Resize;
+
+mod temporary;
+
+pub(crate) use temporary::{Denied, TemporaryLimit};
 
 /// The desired state of one pod, as the state file has it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -146,88 +144,6 @@ impl Recommended {
     }
 }
 
-/// The peak use in a quiet time must leave one part in this many of a limit free.
-const FREE_PART: u64 = 8;
-/// A temporary limit comes down if that frees one part in this many of it.
-const LOWERED_PART: u64 = 5;
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct TemporaryLimit {
-    pub(crate) container: String,
-    pub(crate) resource: Resource,
-    /// The limit before it, in bytes or thousandths of a cpu.
-    pub(crate) from: u64,
-    /// The limit in force, in the same unit.
-    pub(crate) to: u64,
-    pub(crate) since: Timestamp,
-    /// When the limit was last grown or lowered.
-    pub(crate) renewed: Timestamp,
-    pub(crate) why: String,
-    /// The API server's denial of the limit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) denied: Option<Denied>,
-    /// The container has used more than `from`.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(crate) exceeded: bool,
-}
-
-/// The API server's denial of a temporary limit.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Denied {
-    /// When the limit ends, regardless of the container's use.
-    pub(crate) ends: Timestamp,
-    pub(crate) why: String,
-}
-
-impl TemporaryLimit {
-    pub(crate) fn given(
-        container: String,
-        resource: Resource,
-        (from, to): (u64, u64),
-        why: String,
-        at: Timestamp,
-    ) -> Self {
-        Self {
-            container,
-            resource,
-            from,
-            to,
-            since: at,
-            renewed: at,
-            why,
-            denied: None,
-            exceeded: false,
-        }
-    }
-
-    pub(crate) fn detail(&self) -> String {
-        let to = self.resource.quantity(self.to);
-        format!(
-            "container {} has a temporary {} limit of {to}",
-            self.container, self.resource
-        )
-    }
-
-    /// When the limit ends at the earliest, if the container is quiet for this long.
-    pub(crate) fn until(&self, quiet: SignedDuration) -> Timestamp {
-        self.renewed.checked_add(quiet).unwrap_or(Timestamp::MAX)
-    }
-
-    /// The limit after a quiet time, if it comes down; `base` is the limit without this one, `peak` the most of it
-    /// that was needed in that time.
-    pub(crate) fn after_quiet(&self, base: u64, peak: u64) -> Option<u64> {
-        let enough = peak.saturating_add(peak / (FREE_PART - 1)).saturating_add(1);
-        let frees = enough <= base || enough.saturating_add(self.to / LOWERED_PART) <= self.to;
-        frees.then(|| enough.max(base))
-    }
-
-    pub(crate) fn is_of(&self, container: &str, resource: Resource) -> bool {
-        self.container == container && self.resource == resource
-    }
-}
-
 impl DesiredState {
     pub(crate) fn is_empty(&self) -> bool {
         !self.has_amounts() && self.burst.is_none()
@@ -249,16 +165,6 @@ impl DesiredState {
             return None;
         }
         Some(self.with_temporary(self.without_temporary(pod)))
-    }
-
-    /// Raises these amounts to the temporary limits.
-    pub(crate) fn with_temporary(&self, mut targets: PodAmounts) -> PodAmounts {
-        for limit in &self.temporary {
-            if let Some(target) = targets.get_mut(Some(&limit.container)) {
-                target.lift(limit.resource, limit.to);
-            }
-        }
-        targets
     }
 
     /// The targets of the pod, or else the amounts of its spec.
@@ -449,70 +355,6 @@ impl DesiredState {
         self.overridden
             .as_ref()
             .map_or(PodAmounts::NONE, |overridden| &overridden.values)
-    }
-
-    /// The temporary memory limits, in bytes.
-    pub(crate) fn memory_limits(&self) -> impl Iterator<Item = (&str, Bytes)> {
-        let memory = self.temporary.iter().filter(|limit| limit.resource == Resource::Memory);
-        memory.map(|limit| (limit.container.as_str(), Bytes::new(limit.to)))
-    }
-
-    pub(crate) fn temporary_limit(&self, container: &str, resource: Resource) -> Option<&TemporaryLimit> {
-        self.temporary.iter().find(|limit| limit.is_of(container, resource))
-    }
-
-    fn temporary_mut(&mut self, container: &str, resource: Resource) -> Option<&mut TemporaryLimit> {
-        self.temporary.iter_mut().find(|limit| limit.is_of(container, resource))
-    }
-
-    /// Adds a temporary limit, or grows an earlier one.
-    pub(crate) fn grow(&mut self, given: TemporaryLimit) {
-        match self.temporary_mut(&given.container, given.resource) {
-            Some(limit) => (limit.to, limit.renewed, limit.why) = (given.to, given.renewed, given.why),
-            None => self.temporary.push(given),
-        }
-    }
-
-    /// Puts earlier temporary limits back, except where the limit has grown further since.
-    pub(crate) fn restore_temporary(&mut self, earlier: Vec<TemporaryLimit>) {
-        for earlier in earlier {
-            match self.temporary_mut(&earlier.container, earlier.resource) {
-                Some(since) if since.to >= earlier.to => {}
-                Some(since) => *since = earlier,
-                None => self.temporary.push(earlier),
-            }
-        }
-    }
-
-    /// Notes a container's memory use. Returns whether the use is above the limit before the temporary one for the first time.
-    pub(crate) fn used(&mut self, container: &str, used: u64) -> bool {
-        let limit = self.temporary_mut(container, Resource::Memory);
-        let limit = limit.filter(|limit| used > limit.from);
-        limit.is_some_and(|limit| !std::mem::replace(&mut limit.exceeded, true))
-    }
-
-    /// Lowers a temporary limit. Without `to`, the limit ends.
-    pub(crate) fn lower_temporary(&mut self, container: &str, resource: Resource, to: Option<u64>, now: Timestamp) {
-        let Some(to) = to else {
-            self.end_temporary(|limit| limit.is_of(container, resource));
-            return;
-        };
-        if let Some(limit) = self.temporary_mut(container, resource) {
-            (limit.to, limit.renewed) = (to, now);
-        }
-    }
-
-    /// Ends temporary limits: the other values come back. A recommendation may end before a pass has taken the limits back.
-    pub(crate) fn end_temporary(&mut self, ends: impl Fn(&TemporaryLimit) -> bool) -> Vec<TemporaryLimit> {
-        let ended: Vec<_> = self.temporary.extract_if(.., |limit| ends(limit)).collect();
-        self.returning |= !ended.is_empty();
-        ended
-    }
-
-    /// Ends the temporary limits that are not above the limits without them, as [`Self::end_temporary`] does.
-    pub(crate) fn end_overtaken(&mut self, pod: &Pod) -> Vec<TemporaryLimit> {
-        let base = self.without_temporary(pod);
-        self.end_temporary(|limit| base.limit(&limit.container, limit.resource) >= Some(limit.to))
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use super::desired::{Denied, TemporaryLimit};
 use crate::actuate::shrink::Lowering;
 use crate::model::objects::Pod;
 use crate::model::{MemoryLimit, PodAmounts, Resource, ResourceList};
@@ -47,17 +48,15 @@ pub(crate) struct GrowthPause {
 
 /// The API server's denial of a container's temporary limits.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Denial {
-    /// The limits in the container's spec.
-    pub(crate) limits: ResourceList,
+struct Denial {
     /// The denied memory limit in bytes, if there is one.
-    pub(crate) memory: Option<u64>,
+    memory: Option<u64>,
     /// When the last of the denied limits ends.
-    pub(crate) ends: Timestamp,
+    ends: Timestamp,
 }
 
 /// The limits in the spec of a container.
-pub(super) fn spec_limits(pod: &Pod, container: &str) -> Option<ResourceList> {
+fn spec_limits(pod: &Pod, container: &str) -> Option<ResourceList> {
     pod.container(container).map(|container| container.resources.limits)
 }
 
@@ -72,10 +71,28 @@ impl Growth {
         self.refused.remove(container);
     }
 
-    /// Notes that the API server denied temporary limits of a container.
-    pub(crate) fn deny(&mut self, container: String, denial: Denial, why: &str) {
-        let Denial { limits, memory, ends } = denial;
-        let earlier = self.pauses.get(&container);
+    /// Notes that the API server denied these temporary limits: the containers get none for a while.
+    pub(crate) fn deny(&mut self, pod: &Pod, limits: &[TemporaryLimit], why: &str) {
+        let mut denials: BTreeMap<&str, Denial> = BTreeMap::new();
+        for limit in limits {
+            let Some(Denied { ends, .. }) = limit.denied else {
+                continue;
+            };
+            let memory = Some(limit.to).filter(|_| limit.resource == Resource::Memory);
+            let denial = Denial { memory, ends };
+            let of_container = denials.entry(&limit.container).or_insert(denial);
+            of_container.memory = of_container.memory.or(memory);
+            of_container.ends = of_container.ends.max(ends);
+        }
+        for (container, denial) in denials {
+            let limits = spec_limits(pod, container).unwrap_or_default();
+            self.pause_after(container, limits, denial, why);
+        }
+    }
+
+    /// Begins a pause of a container with these `limits` in its spec.
+    fn pause_after(&mut self, container: &str, limits: ResourceList, Denial { memory, ends }: Denial, why: &str) {
+        let earlier = self.pauses.get(container);
         let times = earlier.map_or(0, |pause| pause.times);
         let in_force = earlier.filter(|pause| pause.until > ends);
         let denied = memory.or(in_force.map(|pause| pause.denied));
@@ -88,7 +105,7 @@ impl Growth {
             denied: denied.unwrap_or_default(),
             why: format!("the API server denies a higher limit, no temporary limit before {until:.0}: {why}"),
         };
-        self.pauses.insert(container, pause);
+        self.pauses.insert(container.to_owned(), pause);
     }
 
     /// Notes that the API server accepts the temporary limits of a container again.

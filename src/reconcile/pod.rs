@@ -20,7 +20,7 @@ use super::store::{SavedPod, SavedTargets};
 use super::work::WorkItem;
 use crate::decide::PodDecision;
 use crate::model::objects::{Pod, PodId, ResizePhase};
-use crate::model::{Cause, ChangeRecord, LivePod, PodAmounts, Reason, Target};
+use crate::model::{Cause, ChangeRecord, LivePod, PodAmounts, Reason, Resource, Target};
 use crate::plan::lift_kept;
 use crate::plan::shrink::Holds;
 use crate::resize::{Progress, Resize};
@@ -376,7 +376,10 @@ impl PodState {
                     }
                 }
                 HookEffect::EndTemporaryLimit { container, limits } => {
-                    self.end_evidence_limit(&container, limits, now);
+                    let resource = Resource::Memory;
+                    if self.desired.lower_unused(&container, limits, now.wall) {
+                        self.restart(Cause::TemporaryLimitEnded { container, resource }, now);
+                    }
                 }
                 HookEffect::Shrink { container, cause } => {
                     self.restart(cause, now);

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::NamedRequirements;
+use crate::model::{Bytes, NamedRequirements};
 
 const MIB: u64 = 1 << 20;
 

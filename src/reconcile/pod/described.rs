@@ -25,7 +25,12 @@ impl PodState {
             self.desired.note_carried_out();
         }
         self.take_edits(&before, effects);
-        self.end_limits_of_completed(effects.now);
+        // The guard watches containers that run, and sees no quiet time of those that do not start again.
+        let has_completed = |limit: &TemporaryLimit| self.pod.has_completed(&limit.container);
+        for ended in self.desired.end_temporary(has_completed) {
+            let (container, resource) = (ended.container, ended.resource);
+            self.restart(Cause::TemporaryLimitEnded { container, resource }, effects.now);
+        }
         // Only manifests of a directory change the variables of a running container.
         if Hook::any(&before) != Hook::any(&self.pod) {
             let limits = self.desired.targets_or_spec(&self.pod);

@@ -1,6 +1,5 @@
 //! The guard's reports on a pod, and the limits that the guard may grow. Pure.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
@@ -9,10 +8,8 @@ use super::{Effect, Effects, LogLine, Now, PodState};
 use crate::actuate::Growable;
 use crate::guard::{CpuTerms, GuardEvent, Guarded, GuardedPod, Report, Terms};
 use crate::model::{Bytes, Cause, ChangeRecord, MilliCpu, Outcome, Resource};
-use crate::reconcile::desired::{Denied, TemporaryLimit};
-use crate::reconcile::growth::{Denial, spec_limits};
+use crate::reconcile::desired::TemporaryLimit;
 use crate::reconcile::savings::Avoided;
-use crate::resize::Accepted;
 
 impl PodState {
     pub(super) fn take_guard_report(&mut self, Report { of, event }: Report, effects: &mut Effects) {
@@ -50,7 +47,10 @@ impl PodState {
             }
             GuardEvent::Quiet { peak, needed } => {
                 self.note_usage(&container, peak, effects);
-                self.end_quiet_memory(&container, needed, now);
+                if self.desired.lower_after_quiet(&self.pod, &container, needed, now.wall) {
+                    let resource = Resource::Memory;
+                    self.restart(Cause::TemporaryLimitEnded { container, resource }, now);
+                }
             }
             // An operator has set the limit meanwhile.
             GuardEvent::Throttled { .. } if self.desired.is_overridden(&container, Resource::Cpu) => {}
@@ -64,7 +64,9 @@ impl PodState {
                     let seconds = now.wall.duration_since(limit.since).as_secs_f64().max(0.0) / 2.0;
                     effects.push(Effect::Avoided(Avoided::ThrottledSeconds(seconds)));
                 }
-                self.lower_temporary(&container, Resource::Cpu, None, now);
+                let resource = Resource::Cpu;
+                self.desired.lower_temporary(&container, resource, None, now.wall);
+                self.restart(Cause::TemporaryLimitEnded { container, resource }, now);
             }
         }
     }
@@ -93,46 +95,12 @@ impl PodState {
         }
     }
 
-    /// Ends the temporary limit of an `on-memory-pressure` hook, unless the limit has changed since.
-    pub(super) fn end_evidence_limit(&mut self, name: &str, (before, lent): (u64, u64), now: Now) {
-        let limit = self.desired.temporary_limit(name, Resource::Memory);
-        if let Some(limit) = limit.filter(|limit| lent > before && limit.to == lent) {
-            // A part of the temporary limit may be older than the hook.
-            let to = (limit.from < before).then_some(before);
-            self.lower_temporary(name, Resource::Memory, to, now);
-        }
-    }
-
-    /// Ends, lowers or keeps a temporary memory limit after a quiet time.
-    fn end_quiet_memory(&mut self, name: &str, needed: Bytes, now: Now) {
-        let base = self
-            .desired
-            .without_temporary(&self.pod)
-            .limit(name, Resource::Memory)
-            .unwrap_or(0);
-        let Some(limit) = self.desired.temporary_limit(name, Resource::Memory) else {
-            return;
-        };
-        if let Some(to) = limit.after_quiet(base, needed.get()) {
-            // Whole mebibytes, like every temporary limit: the kernel holds them exactly, and people can read them.
-            let to = (to > base).then(|| to.next_multiple_of(1 << 20).min(limit.to));
-            self.lower_temporary(name, Resource::Memory, to, now);
-        }
-    }
-
     fn grow(&mut self, name: String, resource: Resource, limits: (u64, u64), why: String, cause: Cause, now: Now) {
         self.trouble = Some(now.wall);
         let given = TemporaryLimit::given(name, resource, limits, why, now.wall);
         self.desired.remember_origin(&self.pod, &self.resize);
         self.desired.grow(given);
         self.restart(cause, now);
-    }
-
-    /// Lowers a temporary limit that is not needed any more, at least not all of it. Without `to`, the limit ends.
-    fn lower_temporary(&mut self, name: &str, resource: Resource, to: Option<u64>, now: Now) {
-        self.desired.lower_temporary(name, resource, to, now.wall);
-        let container = name.to_owned();
-        self.restart(Cause::TemporaryLimitEnded { container, resource }, now);
     }
 
     fn record_guard(&mut self, record: ChangeRecord, effects: &mut Effects) {
@@ -145,44 +113,12 @@ impl PodState {
     /// Notes that the API server denied the prepared patch: each temporary limit in it ends at a time, and its container gets none
     /// for a while. The outcome of the pass gets a sentence for each limit of which that is news.
     pub(super) fn deny_temporary(&mut self, why: &str, now: Timestamp, quiet: SignedDuration, outcome: &mut Outcome) {
-        let mut denied: BTreeMap<String, Denial> = BTreeMap::new();
         let asked = self.resize.prepared().map(|prepared| &prepared.targets);
-        for limit in self.desired.temporary.iter_mut().filter(|limit| limit.denied.is_none()) {
-            let (container, resource) = (limit.container.clone(), limit.resource);
-            let limits = spec_limits(&self.pod, &container).unwrap_or_default();
-            // The guard may have given the limit, or raised it, since the patch.
-            let is_asked = asked.is_none_or(|asked| asked.limit(&container, resource) >= Some(limit.to));
-            if limits.get(resource) >= Some(limit.to) || !is_asked {
-                continue;
-            }
-            let ends = match resource {
-                Resource::Memory => now.checked_add(quiet).unwrap_or(Timestamp::MAX),
-                // The kernel never had this limit.
-                Resource::Cpu => now,
-            };
-            let sentence = format!("the temporary {resource} limit of container {container} ends at {ends:.0}");
+        let denied = self.desired.deny(&self.pod, asked, why, now, quiet);
+        for sentence in denied.iter().filter_map(TemporaryLimit::denied_detail) {
             outcome.add(&sentence);
-            let why = why.to_owned();
-            limit.denied = Some(Denied { ends, why });
-            let memory = Some(limit.to).filter(|_| resource == Resource::Memory);
-            let denial = Denial { limits, memory, ends };
-            let of_container = denied.entry(container).or_insert(denial);
-            of_container.memory = of_container.memory.or(memory);
-            of_container.ends = of_container.ends.max(ends);
         }
-        for (container, denial) in denied {
-            self.growth.deny(container, denial, why);
-        }
-    }
-
-    /// Clears the denial of every temporary limit in a patch that the API server accepted.
-    pub(super) fn accept_temporary(&mut self, accepted: &Accepted) {
-        for limit in &mut self.desired.temporary {
-            let asked = accepted.targets.limit(&limit.container, limit.resource);
-            if asked >= Some(limit.to) && limit.denied.take().is_some() {
-                self.growth.accept(&limit.container);
-            }
-        }
+        self.growth.deny(&self.pod, &denied, why);
     }
 
     /// Ends denied temporary limits whose time is over.
@@ -196,19 +132,6 @@ impl PodState {
                 why: why.clone(),
             }));
             self.restart(Cause::TemporaryLimitDenied { container, why }, now);
-        }
-    }
-
-    /// Ends the temporary limits of containers that do not start again: the guard watches containers that run, and sees no quiet time
-    /// of others.
-    pub(super) fn end_limits_of_completed(&mut self, now: Now) {
-        let pod = Arc::clone(&self.pod);
-        let has_completed = |limit: &TemporaryLimit| pod.has_completed(&limit.container);
-        for TemporaryLimit {
-            container, resource, ..
-        } in self.desired.end_temporary(has_completed)
-        {
-            self.restart(Cause::TemporaryLimitEnded { container, resource }, now);
         }
     }
 

@@ -205,7 +205,9 @@ impl PodState {
         self.resize
             .answered(&self.pod, api, outcome, by_hand, (now.wall, now.instant));
         if let Some(accepted) = api.answer.accepted().filter(|_| outcome.is_kept()) {
-            self.accept_temporary(accepted);
+            for container in self.desired.accept(&accepted.targets) {
+                self.growth.accept(&container);
+            }
         }
     }
 

@@ -86,7 +86,7 @@ impl NodeCapacity {
     fn held(&self, state: &PodState) -> PodAmounts {
         let pod = &state.pod;
         let resize = &state.resize;
-        let patching = state.work.running.is_some() || resize.prepared().is_some() || resize.is_ahead();
+        let patching = state.work.running().is_some() || resize.prepared().is_some() || resize.is_ahead();
         match resize.unseen(pod) {
             Some(unseen) if self.is_patched(pod) => unseen.targets.clone(),
             None if self.is_patched(pod) && !patching => PodAmounts::default(),
@@ -97,7 +97,7 @@ impl NodeCapacity {
     /// Counts in the quotas what a pod has got, and what its next pass gives it.
     fn count_in_quotas(&mut self, state: &PodState) {
         let pod = &state.pod;
-        let targets = match state.work.pending {
+        let targets = match state.work.pending() {
             _ if pod.has_ended() => PodAmounts::default(),
             Some(_) => state.desired.targets(pod).unwrap_or_default(),
             None => self.held(state),
@@ -151,7 +151,7 @@ impl NodeCapacity {
             return desired();
         }
         let reserved = resize::reserved(pod, self.kubelet);
-        match (state.resize.unseen(pod), &state.work.running) {
+        match (state.resize.unseen(pod), state.work.running()) {
             (Some(unseen), _) => larger(reserved, pod_requests(pod, &unseen.targets, self.kubelet)),
             (None, Some(_)) => larger(reserved, desired()),
             (None, None) => reserved,

@@ -183,6 +183,7 @@ impl PodState {
 
     fn take(&mut self, input: PodInput, effects: &mut Effects) {
         let now = effects.now;
+        let instant = now.instant;
         match input {
             PodInput::Described(pod) => self.describe(pod, effects),
             PodInput::Removed => self.remove(effects),
@@ -192,23 +193,35 @@ impl PodState {
             PodInput::Located(located) => self.locate(*located, effects),
             PodInput::PodLevelRead { low, repair } => self.take_pod_level(low, repair, effects),
             PodInput::PodLevelRaised { uid, raised } => self.take_raised_pod_level(&uid, *raised, effects),
-            PodInput::FilesWritten => self.request_if(self.is_enforced(), Cause::Drift, false, now),
             PodInput::TimePassed => self.time_passed(effects),
-            PodInput::Swept => {
-                self.request_if(self.is_enforced(), Cause::Sweep, self.drift.owes_runtime(), now);
+            PodInput::FilesWritten if self.is_enforced() => self.work.request_pass(Cause::Drift, false, instant),
+            PodInput::Swept if self.is_enforced() => {
+                self.work.request_pass(Cause::Sweep, self.drift.owes_runtime(), instant);
             }
-            PodInput::RuntimeReturned => self.runtime_returned(now),
+            PodInput::RuntimeReturned if self.drift.owes_runtime() => {
+                self.work.reset_retries();
+                self.work.request_pass(Cause::Retry, true, instant);
+            }
             PodInput::NodeChanged if !self.desired.is_empty() => self.restart(Cause::Sweep, now),
-            PodInput::NodeChanged => {}
-            PodInput::RoomFreed => {
-                self.request_if(*self.resize.progress() == Progress::NoRoom, Cause::Retry, true, now);
+            PodInput::RoomFreed if *self.resize.progress() == Progress::NoRoom => {
+                self.work.request_pass(Cause::Retry, true, instant);
             }
-            PodInput::ResizeRetried => {
-                let resizes = !self.desired.is_empty() && self.pod.resizes_in_place();
-                self.request_if(resizes, Cause::Retry, true, now);
+            PodInput::ResizeRetried if !self.desired.is_empty() && self.pod.resizes_in_place() => {
+                self.work.request_pass(Cause::Retry, true, instant);
             }
-            PodInput::ApiServerReturned => self.api_server_returned(now),
-            PodInput::Requested { id, request } => self.enqueue(id, request, effects),
+            PodInput::ApiServerReturned if self.resize.progress().waits_for_api_server() => {
+                // The pass's own call may be what finds the API server away, again and again.
+                let (cause, at_once) = (Cause::ApiServerReturned, Duration::ZERO);
+                self.work.request_pass_after(cause, at_once, instant);
+            }
+            PodInput::FilesWritten
+            | PodInput::Swept
+            | PodInput::RuntimeReturned
+            | PodInput::NodeChanged
+            | PodInput::RoomFreed
+            | PodInput::ResizeRetried
+            | PodInput::ApiServerReturned => {}
+            PodInput::Requested { id, request } => effects.list.extend(self.work.enqueue(id, request)),
             PodInput::Admitted { id, request, capacity } => self.admit(id, request, &capacity, effects),
             PodInput::RequestsRefused(why) => {
                 self.stop_running(&why, effects);
@@ -234,7 +247,7 @@ impl PodState {
 
     fn decided(&mut self, decision: PodDecision, took: Duration, effects: &mut Effects) {
         self.decision = decision;
-        self.work.decided_in = took;
+        self.work.note_decided(took);
         self.record_unreadable(effects);
         if !self.growth.pauses().is_empty() {
             // A pause may be over.
@@ -242,40 +255,18 @@ impl PodState {
         }
     }
 
-    fn runtime_returned(&mut self, now: Now) {
-        if self.drift.owes_runtime() {
-            self.work.reset_retries();
-            self.work.request_pass(Cause::Retry, true, now.instant);
-        }
-    }
-
-    fn api_server_returned(&mut self, now: Now) {
-        if self.resize.progress().waits_for_api_server() {
-            let (cause, at_once) = (Cause::ApiServerReturned, Duration::ZERO);
-            // The pass's own call may be what finds the API server away, again and again.
-            self.work.request_pass_after(cause, at_once, now.instant);
-        }
-    }
-
     /// It is the pod's turn to lower limits.
     fn begin_turn(&mut self, now: Now) {
         self.shrink.begin_turn(now.wall);
-        if self.work.running.is_some() || self.work.pending.is_none() {
+        if self.work.running().is_some() || self.work.pending().is_none() {
             self.restart(Cause::Retry, now);
-        }
-    }
-
-    fn request_if(&mut self, due: bool, cause: Cause, check_runtime: bool, now: Now) {
-        if due {
-            self.work.request_pass(cause, check_runtime, now.instant);
         }
     }
 
     fn time_passed(&mut self, effects: &mut Effects) {
         let now = effects.now;
         // The failed pass may have been of an override that its failure ended.
-        let is_due = self.work.retry_at.take_if(|at| *at <= now.instant).is_some();
-        if is_due && !self.desired.is_empty() {
+        if self.work.take_due(now.instant) && !self.desired.is_empty() {
             let waits = self.resize.progress().waits_for_api_server();
             let cause = if waits { Cause::ApiServerReturned } else { Cause::Retry };
             self.work.request_pass(cause, true, now.instant);
@@ -310,10 +301,9 @@ impl PodState {
     }
 
     fn start_over(&mut self) {
-        self.work.generation += 1;
         self.drift.start_over();
         self.resize.start_over();
-        self.work.reset_retries();
+        self.work.start_over();
     }
 
     /// Whether a pass compares the pod's values with the desired ones whenever they may have changed. Not while a
@@ -321,7 +311,7 @@ impl PodState {
     /// pass at once. A pod that only waits for the API server holds its desired values meanwhile.
     pub(crate) fn is_enforced(&self) -> bool {
         let holds = self.drift.owes_runtime() || self.drift.is_in_sync();
-        !self.desired.is_empty() && (self.work.retry_at.is_none() || holds)
+        !self.desired.is_empty() && (self.work.retry_at().is_none() || holds)
     }
 
     /// Whether no pass is necessary until another input arrives.
@@ -346,7 +336,7 @@ impl PodState {
 
     /// Starts the `before-shrink` hooks of a pass that is due.
     fn announce_shrink(&mut self, is_allowed: bool, effects: &mut Effects) {
-        let cause = self.work.pending.as_ref().map(|pending| pending.cause.clone());
+        let cause = self.work.pending().map(|pending| pending.cause.clone());
         let mut targets = self.desired.targets(&self.pod).unwrap_or_default();
         lift_kept(&self.shrink.backoffs.holds(effects.now.wall), &mut targets);
         let announce = |hooks: &mut Hooks, of: HookedPod<'_>| hooks.pass_due(of, is_allowed, cause.as_ref(), &targets);

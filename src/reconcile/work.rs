@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 
 use super::desired::DesiredState;
 use super::overrides::Override;
-use super::pod::Now;
+use super::pod::{Effect, Now};
 use crate::model::objects::PodUid;
-use crate::model::{Cause, PodAmounts};
+use crate::model::{Cause, Outcome, PodAmounts, Withheld};
 use crate::pace::Backoff;
 use crate::plan::shrink::FailedShrinks;
 use crate::rate_limiter::{Rate, RateLimiter};
+use crate::resize::Report;
 
 pub(crate) const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// How often a pod follows changed recommendations: a VPA that changes all the time does not keep the node busy.
@@ -42,28 +43,26 @@ pub(crate) enum OperatorRequest {
 pub(crate) struct WorkItem {
     /// Counts changes of the facts that a pass starts from. The result of a pass with an earlier generation does
     /// not describe the pod now.
-    pub(super) generation: u64,
-    /// The pass that runs. A pod has at most one.
-    pub(crate) running: Option<RunningPass>,
-    pub(crate) pending: Option<PendingPass>,
-    /// The request that the next pass answers.
-    pub(super) request: Option<PendingRequest>,
+    generation: u64,
+    running: Option<RunningPass>,
+    pending: Option<PendingPass>,
+    request: Option<PendingRequest>,
     /// Requests that wait until that one has its answer, oldest first.
-    pub(super) queued: VecDeque<(RequestId, OperatorRequest)>,
+    queued: VecDeque<(RequestId, OperatorRequest)>,
     /// Spaces the retries of a failed pass; `None` unless the latest pass failed.
     backoff: Option<Backoff>,
     /// Spaces passes that did not fail and have to be repeated, and when the next one is due; `None` if the latest pass had a result.
     repeats: Option<(Backoff, Instant)>,
-    pub(crate) retry_at: Option<Instant>,
+    retry_at: Option<Instant>,
     followed: Option<RateLimiter>,
     /// How long the latest decision took.
-    pub(super) decided_in: Duration,
+    decided_in: Duration,
 }
 
 /// A pass that runs.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct RunningPass {
-    pub(super) number: u64,
+    number: u64,
     /// The targets of the recommendation that the pass brings into force. Another one may follow meanwhile.
     pub(super) recommended: Option<PodAmounts>,
 }
@@ -75,7 +74,7 @@ pub(crate) struct PendingPass {
     pub(super) since: Instant,
     pub(super) check_runtime: bool,
     /// When the pass may begin: nodes that act on the same change spread their passes.
-    pub(crate) not_before: Option<Instant>,
+    not_before: Option<Instant>,
 }
 
 /// A request whose values are in the desired state and whose pass has not ended.
@@ -96,6 +95,25 @@ pub(super) enum Before {
 }
 
 impl WorkItem {
+    /// The pass that runs. A pod has at most one.
+    pub(crate) const fn running(&self) -> Option<&RunningPass> {
+        self.running.as_ref()
+    }
+
+    pub(crate) const fn pending(&self) -> Option<&PendingPass> {
+        self.pending.as_ref()
+    }
+
+    /// The request that the next pass answers.
+    pub(super) const fn request(&self) -> Option<&PendingRequest> {
+        self.request.as_ref()
+    }
+
+    /// When a pass that failed, or has to be repeated, is tried again.
+    pub(super) const fn retry_at(&self) -> Option<Instant> {
+        self.retry_at
+    }
+
     /// Makes a pass due, or joins the pass that is due: a pass starts from the files, not from events.
     pub(crate) fn request_pass(&mut self, cause: Cause, check_runtime: bool, now: Instant) {
         let pending = self.pending.get_or_insert_with(|| PendingPass {
@@ -129,6 +147,11 @@ impl WorkItem {
         }
     }
 
+    /// Drops the pass that is due.
+    pub(super) fn cancel(&mut self) {
+        self.pending = None;
+    }
+
     /// Drops a pass that is due only because of an observation: a failed pass and its undo are the likely reason.
     pub(super) fn drop_noticed(&mut self) {
         self.pending
@@ -139,6 +162,57 @@ impl WorkItem {
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         let begins = |pending: &PendingPass| pending.not_before.is_none_or(|at| at <= now);
         self.running.is_none() && self.pending.as_ref().is_some_and(begins)
+    }
+
+    /// The identity of a pass that begins now.
+    pub(super) fn pass_id(&self, number: u64, uid: PodUid) -> PassId {
+        PassId {
+            number,
+            uid,
+            generation: self.generation,
+        }
+    }
+
+    /// Begins the pass that is due, if it may begin. It brings the targets of a recommendation into force.
+    pub(super) fn begin(
+        &mut self,
+        number: u64,
+        uid: PodUid,
+        recommended: Option<PodAmounts>,
+        now: Instant,
+    ) -> Option<(PendingPass, PassId)> {
+        let begins = self.is_due(now);
+        let pending = self.pending.take_if(|_| begins)?;
+        self.running = Some(RunningPass { number, recommended });
+        Some((pending, self.pass_id(number, uid)))
+    }
+
+    /// Takes the pass that runs, if it is this one.
+    pub(super) fn end(&mut self, pass: &PassId) -> Option<RunningPass> {
+        self.running.take_if(|running| running.number == pass.number)
+    }
+
+    /// Whether the facts that the pass started from have not changed since.
+    pub(super) fn is_current(&self, pass: &PassId) -> bool {
+        self.generation == pass.generation
+    }
+
+    /// Notes a change of the facts that a pass starts from.
+    pub(super) fn start_over(&mut self) {
+        self.generation += 1;
+        self.reset_retries();
+    }
+
+    pub(super) fn note_decided(&mut self, took: Duration) {
+        self.decided_in = took;
+    }
+
+    /// How long the decision took that is the cause of a pass.
+    pub(super) fn decided_in(&self, cause: &Cause) -> Duration {
+        match cause {
+            Cause::Recommendation { .. } | Cause::BoostEnded { .. } => self.decided_in,
+            _ => Duration::ZERO,
+        }
     }
 
     /// When the next pass is retried, or may begin.
@@ -166,6 +240,42 @@ impl WorkItem {
         })
     }
 
+    /// Schedules the next pass after one with this outcome. Returns the wait if that one failed.
+    pub(super) fn ended(&mut self, outcome: &Outcome, api: &Report, now: Now) -> Option<Duration> {
+        let (wait, mut failed) = (api.retry_after, None);
+        match outcome {
+            Outcome::Applied | Outcome::Unchanged if api.unread => drop(self.back_off(wait, now)),
+            // The watch has not shown the API server's object yet, or the API server has not taken the spec.
+            Outcome::Withheld(Withheld::Unanswered(_) | Withheld::SpecLater(_)) if wait.is_some() => {
+                self.forget_failures();
+                self.repeat(wait, now);
+            }
+            // The kubelet reports when its answer changes. No pass ends with the outcome of a hook.
+            Outcome::Applied | Outcome::Unchanged | Outcome::Withheld(_) | Outcome::Hook(_) => self.reset_retries(),
+            // Discovery looks up which containers run now, and another pass follows if they are others.
+            Outcome::Interrupted(_) => self.repeat(None, now),
+            Outcome::RuntimeOwed(_) | Outcome::Refused(_) | Outcome::RolledBack(_) | Outcome::Incomplete(_) => {
+                failed = Some(self.back_off(wait, now));
+            }
+        }
+        if outcome.is_kept() {
+            // The API server is patched later.
+            let again = wait.map(|wait| now.instant + wait + FIRST_RETRY.mul_f64(0.5 + now.fraction));
+            self.retry_at = self.retry_at.or(again);
+        }
+        failed
+    }
+
+    /// Whether a retry is due; true once.
+    pub(super) fn take_due(&mut self, now: Instant) -> bool {
+        self.retry_at.take_if(|at| *at <= now).is_some()
+    }
+
+    /// Tries again in a moment.
+    pub(super) fn retry_soon(&mut self, now: Instant) {
+        self.retry_at = Some(now + FIRST_RETRY);
+    }
+
     /// Notes a failed pass; returns the wait before the next one.
     pub(super) fn back_off(&mut self, at_least: Option<Duration>, now: Now) -> Duration {
         let backoff = self.backoff.get_or_insert(Backoff::new(FIRST_RETRY, LONGEST_RETRY));
@@ -176,7 +286,7 @@ impl WorkItem {
 
     /// Notes a pass that did not fail and has to be repeated. The pauses grow with the repetitions, and not with passes that come
     /// before the next one is due.
-    pub(super) fn repeat(&mut self, at_least: Option<Duration>, now: Now) {
+    fn repeat(&mut self, at_least: Option<Duration>, now: Now) {
         let first = || (Backoff::new(FIRST_RETRY, LONGEST_RETRY), now.instant);
         let (known, due) = self.repeats.take().unwrap_or_else(first);
         let mut grown = known.clone();
@@ -193,8 +303,51 @@ impl WorkItem {
     }
 
     /// Forgets failures alone.
-    pub(super) fn forget_failures(&mut self) {
+    fn forget_failures(&mut self) {
         (self.backoff, self.retry_at) = (None, None);
+    }
+
+    /// Queues a request. Returns the effect that carries it out, unless another one has no answer yet.
+    pub(super) fn enqueue(&mut self, id: RequestId, request: OperatorRequest) -> Option<Effect> {
+        self.queued.push_back((id, request));
+        self.admit_next()
+    }
+
+    /// The effect that carries out the oldest queued request, if no other one waits for a pass.
+    pub(super) fn admit_next(&mut self) -> Option<Effect> {
+        if self.request.is_some() {
+            return None;
+        }
+        let (id, request) = self.queued.pop_front()?;
+        Some(Effect::AdmitRequest { id, request })
+    }
+
+    /// Notes a request that is in the desired state, with what it has replaced: the next pass answers.
+    pub(super) fn wait_for_answer(&mut self, id: RequestId, before: Before) {
+        let before = Some(before);
+        self.request = Some(PendingRequest { id, before });
+    }
+
+    /// Takes the request that an ended pass answers.
+    pub(super) fn take_request(&mut self) -> Option<PendingRequest> {
+        self.request.take()
+    }
+
+    /// Takes the override that waits for its pass, to refuse it. Neither the override before it comes back, nor one that is being
+    /// released.
+    pub(super) fn take_override(&mut self) -> Option<RequestId> {
+        let before = self.request.as_mut().and_then(|request| request.before.take());
+        match before? {
+            Before::Override(_) => self.request.take().map(|request| request.id),
+            Before::Release(_) => None,
+        }
+    }
+
+    /// Takes all requests without an answer. Returns their numbers, and what the one that waits for its pass has replaced.
+    pub(super) fn take_requests(&mut self) -> (Vec<RequestId>, Option<Before>) {
+        let ids = self.requests().collect();
+        self.queued.clear();
+        (ids, self.request.take().and_then(|request| request.before))
     }
 
     /// The desired state to go back to if the pass of an override fails.
@@ -241,6 +394,15 @@ const fn rank(cause: &Cause) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl WorkItem {
+        /// Begins a pass at once.
+        pub(crate) fn start(&mut self, number: u64, uid: &str) -> PassId {
+            let now = Instant::now();
+            self.request_pass(Cause::Sweep, false, now);
+            self.begin(number, uid.into(), None, now).unwrap().1
+        }
+    }
 
     fn recommended() -> Cause {
         Cause::Recommendation {

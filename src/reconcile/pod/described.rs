@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::{Effect, Effects, LogLine, NoRoomFor, Now, PodState};
 use crate::model::objects::{Pod, ResizePhase};
-use crate::model::{Bytes, Cause, CpuBurst, MemoryLimit, PodAmounts, Requirements, Resource, Target};
+use crate::model::{Bytes, Cause, ControlError, CpuBurst, MemoryLimit, PodAmounts, Requirements, Resource, Target};
 use crate::plan::hook::Hook;
 use crate::plan::lift_kept;
 use crate::reconcile::desired::{DesiredState, Recommended, TemporaryLimit};
@@ -130,7 +130,7 @@ impl PodState {
     /// recommendation that were in force end. The amounts of the agent in the spec do not become the pod's own.
     pub(super) fn yield_to_spec(&mut self, effects: &mut Effects) {
         // A pass that runs may have patched the spec, and its result has not arrived.
-        if !self.pod.resizes_in_place() || self.work.running.is_some() {
+        if !self.pod.resizes_in_place() || self.work.running().is_some() {
             return;
         }
         let spec = self.pod.requirements();
@@ -145,7 +145,11 @@ impl PodState {
         self.resize = Resize::default();
         let why = "another client changed the pod's resources; its values apply";
         self.record_lost_change(why.to_owned(), effects);
-        self.refuse_override(why, effects);
+        if let Some(request) = self.work.take_override() {
+            let error = ControlError::Refused(why.to_owned());
+            effects.push(Effect::Refuse { request, error });
+            effects.list.extend(self.work.admit_next());
+        }
     }
 
     /// Records that a change which was made while the API server was away is lost.
@@ -158,7 +162,7 @@ impl PodState {
     /// Takes back the requests that the kubelet has not allocated, once no amounts are desired: the pod goes back to its spec without
     /// them.
     pub(super) fn withdraw(&mut self, now: Now) {
-        let is_over = !self.desired.has_amounts() && self.live.is_some() && self.work.running.is_none();
+        let is_over = !self.desired.has_amounts() && self.live.is_some() && self.work.running().is_none();
         if is_over && let Some(own) = self.resize.without_requests(&self.pod) {
             self.return_to(own, Cause::Withdrawn, now);
         }
@@ -176,8 +180,8 @@ impl PodState {
         if self.live.is_none() || !self.pod.resizes_in_place() {
             return false;
         }
-        let running = self.work.running.as_ref();
-        let is_due = self.work.pending.is_some() || self.work.retry_at.is_some();
+        let running = self.work.running();
+        let is_due = self.work.pending().is_some() || self.work.retry_at().is_some();
         // A failed pass may have left a part of its targets.
         let has_failed = self.work.has_failed() && self.desired.recommended.is_some();
         running.is_some_and(|pass| pass.recommended.is_some())
@@ -270,7 +274,7 @@ impl PodState {
     /// Makes a pass due that gives the cgroups what the spec has without requests that the kubelet has not allocated, in place of the pass
     /// that followed the recommendation.
     fn end_following(&mut self, now: Now) {
-        self.work.pending = None;
+        self.work.cancel();
         match self.resize.without_requests(&self.pod) {
             Some(own) => self.return_to(own, Cause::Withdrawn, now),
             None => self.return_to(self.resize.spec(&self.pod), Cause::Sweep, now),

@@ -8,7 +8,7 @@ use crate::model::objects::Pod;
 use crate::model::{Cause, ControlError, Outcome};
 use crate::plan::shrink::FailedShrinks;
 use crate::reconcile::capacity::NodeCapacity;
-use crate::reconcile::work::{Before, FIRST_RETRY, OperatorRequest, PendingRequest, RequestId};
+use crate::reconcile::work::{Before, OperatorRequest, PendingRequest, RequestId};
 
 /// The refusal of a request for a pod that does not run here.
 pub(crate) fn not_running(pod: &Pod) -> ControlError {
@@ -21,21 +21,6 @@ pub(crate) fn ended_early() -> ControlError {
 }
 
 impl PodState {
-    /// Queues a request, and carries it out unless another one has no answer yet.
-    pub(super) fn enqueue(&mut self, id: RequestId, request: OperatorRequest, effects: &mut Effects) {
-        self.work.queued.push_back((id, request));
-        self.admit_next(effects);
-    }
-
-    /// Carries out the oldest queued request, if no other one waits for a pass.
-    pub(super) fn admit_next(&mut self, effects: &mut Effects) {
-        if self.work.request.is_none()
-            && let Some((id, request)) = self.work.queued.pop_front()
-        {
-            effects.push(Effect::AdmitRequest { id, request });
-        }
-    }
-
     /// Carries out an operator's request on the desired state, and makes the pass due that answers.
     pub(super) fn admit(
         &mut self,
@@ -46,8 +31,7 @@ impl PodState {
     ) {
         match self.apply_request(request, room) {
             Ok((cause, before)) => {
-                let before = Some(before);
-                self.work.request = Some(PendingRequest { id, before });
+                self.work.wait_for_answer(id, before);
                 self.restart(cause, effects.now);
             }
             Err(message) => {
@@ -55,7 +39,7 @@ impl PodState {
                     request: id,
                     error: ControlError::Refused(message),
                 });
-                self.admit_next(effects);
+                effects.list.extend(self.work.admit_next());
             }
         }
     }
@@ -79,24 +63,9 @@ impl PodState {
         }
     }
 
-    /// Refuses the override that waits for its pass, if there is one. Neither the override before it comes back, nor one that is
-    /// being released.
-    pub(super) fn refuse_override(&mut self, why: &str, effects: &mut Effects) {
-        let before = self.work.request.as_mut().and_then(|request| request.before.take());
-        if let Some(Before::Override(_)) = before
-            && let Some(PendingRequest { id, .. }) = self.work.request.take()
-        {
-            effects.push(Effect::Refuse {
-                request: id,
-                error: ControlError::Refused(why.to_owned()),
-            });
-            self.admit_next(effects);
-        }
-    }
-
     /// The request that an ended pass answers. An override whose values the kernel does not hold is taken back.
     pub(super) fn answer_request(&mut self, outcome: &Outcome, now: Now) -> Option<RequestId> {
-        let PendingRequest { id, before } = self.work.request.take()?;
+        let PendingRequest { id, before } = self.work.take_request()?;
         if let (false, Some(before @ Before::Override(_))) = (outcome.is_kept(), before) {
             self.restore_before(before, now);
             self.start_over();
@@ -104,7 +73,7 @@ impl PodState {
                 // A part of the override is still in the cgroups.
                 self.desired.returning |= !self.desired.has_amounts();
             }
-            self.work.retry_at = Some(now.instant + FIRST_RETRY);
+            self.work.retry_soon(now.instant);
         }
         Some(id)
     }
@@ -130,15 +99,13 @@ impl PodState {
 
     /// No pass runs for this pod any more, or none begins: refuses every request that waits.
     pub(super) fn stop_running(&mut self, error: &ControlError, effects: &mut Effects) {
-        self.work.pending = None;
-        for id in self.work.requests() {
-            effects.push(Effect::Refuse {
-                request: id,
-                error: error.clone(),
-            });
+        self.work.cancel();
+        let (requests, before) = self.work.take_requests();
+        for request in requests {
+            let error = error.clone();
+            effects.push(Effect::Refuse { request, error });
         }
-        self.work.queued.clear();
-        if let Some(before) = self.work.request.take().and_then(|request| request.before) {
+        if let Some(before) = before {
             self.restore_before(before, effects.now);
         }
     }

@@ -10,7 +10,7 @@ use crate::actuate::{Job, JobDone};
 use crate::model::{BoundPod, Cause, ChangeRecord, LivePod, Outcome, PodAmounts, Resource, Withheld};
 use crate::plan::{PodTargets, lift_kept};
 use crate::reconcile::savings::Avoided;
-use crate::reconcile::work::{FIRST_RETRY, PassId, PendingPass, RequestId, RunningPass};
+use crate::reconcile::work::{FIRST_RETRY, PassId, PendingPass, RequestId};
 use crate::resize::{Act, Report};
 
 /// A limit that has not grown for this long has stopped growing. A slow kubelet takes a second from a patch to the
@@ -30,7 +30,7 @@ fn noticed(cause: Cause, has_drifted: bool) -> Cause {
 impl PodState {
     /// The cause and the targets of the next pass, if one is due and the pod runs here.
     pub(crate) fn next_pass(&self, now: Now) -> Option<(&Cause, PodAmounts)> {
-        let pending = self.work.pending.as_ref().filter(|_| self.work.is_due(now.instant))?;
+        let pending = self.work.pending().filter(|_| self.work.is_due(now.instant))?;
         BoundPod::new(&self.pod, self.live.as_ref()?)?;
         Some((&pending.cause, self.targets(now.wall).unwrap_or_default()))
     }
@@ -84,14 +84,16 @@ impl PodState {
         let through_api = resize != Act::Direct;
         if self.desired.is_empty() {
             // What made the pass due is not wanted any more.
-            self.work.pending = None;
+            self.work.cancel();
             return;
         }
-        let targets = self.pod_targets(now.wall, through_api);
-        let Some(targets) = targets.filter(|_| self.work.is_due(now.instant)) else {
+        let Some(targets) = self.pod_targets(now.wall, through_api) else {
             return;
         };
-        let Some(pending) = self.work.pending.take() else {
+        let uid = targets.bound.live().id.uid.clone();
+        let recommended = self.desired.recommended.as_ref();
+        let recommended = recommended.map(|recommended| recommended.targets.clone());
+        let Some((pending, pass)) = self.work.begin(number, uid, recommended, now.instant) else {
             return;
         };
         if self.desired.has_amounts() {
@@ -103,16 +105,6 @@ impl PodState {
             self.desired.remember_origin(&self.pod, &self.resize);
         }
         self.resize.begins(&self.pod, &resize, is_new, now.wall);
-        let recommended = self.desired.recommended.as_ref();
-        self.work.running = Some(RunningPass {
-            number,
-            recommended: recommended.map(|recommended| recommended.targets.clone()),
-        });
-        let pass = PassId {
-            number,
-            uid: targets.bound.live().id.uid.clone(),
-            generation: self.work.generation,
-        };
         effects.push(Effect::RunPass {
             pass,
             job: Box::new(self.job(targets, pending, resize)),
@@ -120,14 +112,10 @@ impl PodState {
     }
 
     fn job(&self, targets: PodTargets, pending: PendingPass, resize: Act) -> Job {
-        let decided_in = match pending.cause {
-            Cause::Recommendation { .. } | Cause::BoostEnded { .. } => self.work.decided_in,
-            _ => Duration::ZERO,
-        };
         Job {
             resize,
             asked: pending.since,
-            decided_in,
+            decided_in: self.work.decided_in(&pending.cause),
             held_before: self.drift.is_in_sync(),
             foreign: self.drift.writers().clone(),
             // Every pass retries an update of the runtime that failed.
@@ -145,7 +133,7 @@ impl PodState {
     /// the desired state has changed meanwhile, applies only the changes that the pass made.
     pub(super) fn end_pass(&mut self, pass: &PassId, done: JobDone, quiet: SignedDuration, effects: &mut Effects) {
         let now = effects.now;
-        let running = self.work.running.take_if(|running| running.number == pass.number);
+        let running = self.work.end(pass);
         let (mut record, api) = (done.record, done.api);
         let live = self.live.clone().filter(|live| live.id.uid == pass.uid);
         let Some((running, live)) = running.zip(live) else {
@@ -155,7 +143,7 @@ impl PodState {
                 answers: None,
             });
         };
-        let is_current = self.work.generation == pass.generation;
+        let is_current = self.work.is_current(pass);
         record.cause = noticed(record.cause, !done.flipped.is_empty());
         self.count_first_resize(&record, &live, effects);
         let runs = |id: &str| live.containers.values().any(|container| container.id == id);
@@ -175,7 +163,7 @@ impl PodState {
         self.end_overtaken_override(api.denied.clone().filter(|_| is_current), effects);
         record.in_flight = outcome.holds() && self.resize.is_in_flight(&self.pod);
         // What the pass came to may have changed the targets.
-        let is_still_current = self.work.generation == pass.generation;
+        let is_still_current = self.work.is_current(pass);
         self.drift.ended(&outcome, done.foreign, is_still_current);
         if !is_still_current {
             // A pass with the new generation is due.
@@ -186,7 +174,7 @@ impl PodState {
         let answers = self.schedule_next(&outcome, &api, effects);
         self.record(record, answers, true, effects);
         self.resize.ended(outcome, api.no_room);
-        self.admit_next(effects);
+        effects.list.extend(self.work.admit_next());
     }
 
     /// Counts the first pass that brought a recommendation into force: the pod was not evicted for it.
@@ -221,7 +209,7 @@ impl PodState {
     /// Ends an override that was written ahead of the spec, if the API server denies it now, or another client has changed the
     /// spec since.
     fn end_overtaken_override(&mut self, denied: Option<String>, effects: &mut Effects) {
-        let denied = denied.filter(|_| self.work.request.is_none());
+        let denied = denied.filter(|_| self.work.request().is_none());
         let Some((why, ahead)) = denied.zip(self.resize.written_ahead().cloned()) else {
             return self.yield_to_spec(effects);
         };
@@ -251,52 +239,33 @@ impl PodState {
 
     /// Schedules the next pass after this outcome; returns the request that the ended pass answers.
     fn schedule_next(&mut self, outcome: &Outcome, api: &Report, effects: &mut Effects) -> Option<RequestId> {
-        let (now, wait) = (effects.now, api.retry_after);
+        let now = effects.now;
+        let failed = self.work.ended(outcome, api, now);
+        if matches!(outcome, Outcome::Applied | Outcome::Unchanged) && !api.unread {
+            self.end_return(now.wall);
+        }
+        if let Some(retry_in) = failed {
+            if !self.is_enforced() {
+                self.work.drop_noticed();
+            }
+            effects.push(Effect::Log(LogLine::PassFailed {
+                outcome: outcome.word(),
+                reason: outcome.reason().unwrap_or_default().to_owned(),
+                retry_in,
+            }));
+        }
         match outcome {
-            Outcome::Applied | Outcome::Unchanged if api.unread => drop(self.work.back_off(wait, now)),
-            Outcome::Applied | Outcome::Unchanged => {
-                self.work.reset_retries();
-                self.end_return(now.wall);
-            }
-            // The watch has not shown the API server's object yet, or the API server has not taken the spec.
-            Outcome::Withheld(Withheld::Unanswered(_) | Withheld::SpecLater(_)) if wait.is_some() => {
-                self.work.forget_failures();
-                self.work.repeat(wait, now);
-            }
-            // The kubelet reports when its answer changes. No pass ends with the outcome of a hook.
-            Outcome::Withheld(_) | Outcome::Hook(_) => self.work.reset_retries(),
-            // Discovery looks up which containers run now, and another pass follows if they are others.
-            // That pass answers the operator.
-            Outcome::Interrupted(_) => {
-                self.work.repeat(None, now);
-                return None;
-            }
-            Outcome::RuntimeOwed(_) | Outcome::Refused(_) | Outcome::RolledBack(_) | Outcome::Incomplete(_) => {
-                let wait = self.work.back_off(wait, now);
-                if !self.is_enforced() {
-                    self.work.drop_noticed();
-                }
-                let reason = outcome.reason().unwrap_or_default().to_owned();
-                effects.push(Effect::Log(LogLine::PassFailed {
-                    outcome: outcome.word(),
-                    reason,
-                    retry_in: wait,
-                }));
-            }
+            // The pass that follows answers the operator.
+            Outcome::Interrupted(_) => None,
+            _ => self.answer_request(outcome, now),
         }
-        if outcome.is_kept() {
-            // The API server is patched later.
-            let again = wait.map(|wait| now.instant + wait + FIRST_RETRY.mul_f64(0.5 + now.fraction));
-            self.work.retry_at = self.work.retry_at.or(again);
-        }
-        self.answer_request(outcome, now)
     }
 
     /// Ends the way back to the spec, unless a limit is kept for now, the pod does not show its spec again, or a pass is due: the pod's
     /// object may have changed since this one began. The way continues also where nobody has shown that the object is not late.
     fn end_return(&mut self, now: Timestamp) {
         if self.resize.is_known_in(&self.pod)
-            && self.work.pending.is_none()
+            && self.work.pending().is_none()
             && self.shrink.retry_at.is_none()
             && self.holds(now).is_empty()
         {

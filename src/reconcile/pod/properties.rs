@@ -60,7 +60,7 @@ proptest! {
         world.happen(&Happening::AgentRestarts { decided: None });
         let recommended = world.state.desired.recommended.as_ref();
         prop_assert_eq!(recommended.map(|recommended| &recommended.targets), in_force.as_ref());
-        prop_assert_eq!(world.state.work.pending.is_some(), in_force.is_some());
+        prop_assert_eq!(world.state.work.pending().is_some(), in_force.is_some());
     }
 
     #[test]
@@ -72,7 +72,7 @@ proptest! {
         }
         prop_assert!(world.state.saved().is_none());
         world.happen(&Happening::AgentRestarts { decided: None });
-        prop_assert!(world.state.desired.is_empty() && world.state.work.pending.is_none());
+        prop_assert!(world.state.desired.is_empty() && world.state.work.pending().is_none());
     }
 }
 
@@ -93,7 +93,7 @@ fn a_lower_limit_waits_for_its_hook() {
         assert_eq!(world.told(), Some(("before-shrink", 128, 64)));
         assert_eq!(world.state.status(world.now.wall), PodStatus::Working);
         world.happen(&Happening::HookEnds(well));
-        assert!(world.state.work.pending.is_some());
+        assert!(world.state.work.pending().is_some());
         assert_eq!(world.pass(), None);
         assert_eq!(world.told(), None, "it was told once");
     }
@@ -108,7 +108,7 @@ fn a_hook_that_is_gone_keeps_no_limit() {
         container.hook_variables.clear();
     }
     world.apply(PodInput::Described(Arc::new(pod)));
-    assert!(world.state.work.pending.is_some(), "{:?}", world.state);
+    assert!(world.state.work.pending().is_some(), "{:?}", world.state);
     assert_eq!(world.pass(), None);
 }
 

@@ -9,7 +9,7 @@ use crate::model::{
 use crate::plan::shrink::{self, FailedShrinks, MemoryReading, WatchReading};
 use crate::reconcile::desired::TemporaryLimit;
 use crate::reconcile::overrides::Override;
-use crate::reconcile::work::{Before, PendingRequest};
+use crate::reconcile::work::Before;
 use crate::sources::{NodeView, parse_manifests};
 
 const NONE: Duration = Duration::ZERO;
@@ -75,11 +75,9 @@ fn waiting_callers_are_told_of_new_pods() {
     assert!(!state.identify(&id("u1"), &mut effects));
     let mut before = state.desired.clone();
     before.returning = true;
-    state.work.request = Some(PendingRequest {
-        id: 7,
-        before: Some(Before::Override(Box::new((before, FailedShrinks::default())))),
-    });
-    assert!(!state.identify(&id("u1"), &mut effects) && state.work.request.is_some());
+    let before = Before::Override(Box::new((before, FailedShrinks::default())));
+    state.work.wait_for_answer(7, before);
+    assert!(!state.identify(&id("u1"), &mut effects) && state.work.request().is_some());
     assert!(effects.list.is_empty());
     assert!(state.identify(&id("u2"), &mut effects));
     assert!(
@@ -151,15 +149,7 @@ fn what_a_stale_pass_wrote_is_on_record() {
     };
     for steps in [Vec::new(), vec![step]] {
         // The pod ended during its pass.
-        state.work.running = Some(crate::reconcile::work::RunningPass {
-            number: 1,
-            recommended: None,
-        });
-        let pass = PassId {
-            number: 1,
-            uid: "u1".into(),
-            generation: 0,
-        };
+        let pass = state.work.start(1, "u1");
         let mut record = ChangeRecord::new(id("u1"), Cause::Sweep, Outcome::Interrupted("it ended".to_owned()));
         record.steps.clone_from(&steps);
         let done = Box::new(JobDone::new(record));
@@ -182,7 +172,7 @@ fn what_a_stale_pass_wrote_is_on_record() {
             panic!("{effects:?}");
         };
         assert_eq!((&record.steps, *news), (&steps, !steps.is_empty()));
-        assert!(state.work.running.is_none() && state.drift.reason().is_empty());
+        assert!(state.work.running().is_none() && state.drift.reason().is_empty());
     }
 }
 
@@ -218,7 +208,8 @@ fn a_burst_alone_writes_no_amounts() {
             },
             now,
         );
-        let due = state.work.pending.take().is_some();
+        let due = state.work.pending().is_some();
+        state.work.cancel();
         let targets = state.pod_targets(now.wall, false);
         let saves = effects.iter().any(|effect| matches!(effect, Effect::SaveState));
         (targets, due, saves, state.clone())
@@ -326,21 +317,13 @@ fn a_pass_without_a_result_is_repeated_ever_later() {
         state.desired.returning = true;
         let mut waits = Vec::new();
         for number in 1..10 {
-            state.work.running = Some(crate::reconcile::work::RunningPass {
-                number,
-                recommended: None,
-            });
-            let pass = PassId {
-                number,
-                uid: "u1".into(),
-                generation: state.work.generation,
-            };
+            let pass = state.work.start(number, "u1");
             let record = ChangeRecord::new(id("u1"), Cause::Sweep, outcome.clone());
             let mut done = Box::new(JobDone::new(record));
             done.api.retry_after = Some(Duration::from_secs(1));
             let quiet = SignedDuration::ZERO;
             drop(state.apply(PodInput::PassEnded { pass, done, quiet }, now));
-            let at = state.work.retry_at.unwrap();
+            let at = state.work.retry_at().unwrap();
             waits.push(at - std::mem::replace(&mut now.instant, at));
         }
         assert!(waits.is_sorted() && waits[8] > Duration::from_secs(60), "{waits:?}");
@@ -400,7 +383,7 @@ status:
         drop(state.apply(PodInput::Described(pod), now));
         let left = &state.desired.temporary;
         assert_eq!(
-            state.work.pending.is_some(),
+            state.work.pending().is_some(),
             left.len() == 1,
             "a pass takes the limit back"
         );

@@ -31,7 +31,7 @@ fn no_failure_brings_back_an_override_that_has_yielded() {
     world.happen(&Happening::Sets { mib: 201 });
     world.happen(&Happening::SomebodyElseSets { mib: 300 });
     world.happen(&Happening::WatchBrings);
-    assert!(world.state.work.request.is_none(), "the operator has an answer");
+    assert!(world.state.work.request().is_none(), "the operator has an answer");
     assert!(world.start_pass(true));
     let pass = world.running.take().unwrap();
     let record = ChangeRecord::new(pass.of, pass.cause, Outcome::RolledBack("EBUSY".to_owned()));

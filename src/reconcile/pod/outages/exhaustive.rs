@@ -94,7 +94,7 @@ fn acts(world: &World) -> Vec<Move> {
             acts.push(Happens(Happening::Recommends { mib }));
         }
     }
-    if desired.overridden.is_none() && state.work.request.is_none() {
+    if desired.overridden.is_none() && state.work.request().is_none() {
         acts.push(Happens(Happening::Sets { mib: OPERATOR }));
     } else if desired.overridden.is_some() {
         acts.push(Happens(Happening::Releases));
@@ -108,7 +108,7 @@ fn acts(world: &World) -> Vec<Move> {
     if state.shrink.backoffs.waits() {
         acts.push(Happens(Happening::MayLower));
     }
-    if state.work.retry_at.is_some() {
+    if state.work.retry_at().is_some() {
         acts.push(Move::TimePasses);
     }
     acts
@@ -187,7 +187,7 @@ impl World {
         if self.running.is_none() {
             self.start_pass(true);
         }
-        let is_set = self.state.desired.overridden.is_some() && self.state.work.request.is_none();
+        let is_set = self.state.desired.overridden.is_some() && self.state.work.request().is_none();
         self.promised |= is_set && limit(&self.server.requirements()) == OPERATOR;
         self.promised &= !matches!(act, Happens(Happening::Releases));
     }
@@ -250,7 +250,7 @@ impl World {
         if state.shrink.backoffs.waits() {
             return Some(Happens(Happening::MayLower));
         }
-        state.work.retry_at.map(|_| Move::TimePasses)
+        state.work.retry_at().map(|_| Move::TimePasses)
     }
 
     /// What holds in every state. A sentence says what does not.
@@ -342,13 +342,13 @@ impl World {
         key.add(&(resize.progress(), has_just_sent));
         key.add(&(&state.desired, state.drift.is_in_sync(), &state.shrink));
         let work = &state.work;
-        let pending = work.pending.as_ref().map(|pending| &pending.cause);
-        let request = work.request.as_ref().map(|request| &request.before);
+        let pending = work.pending().map(|pending| &pending.cause);
+        let request = work.request().map(|request| &request.before);
         key.add(&(
             pending,
             request,
-            work.queued.len(),
-            work.retry_at.is_some(),
+            work.requests().count(),
+            work.retry_at().is_some(),
             work.has_failed(),
         ));
         if let Some(pass) = &self.running {
@@ -358,7 +358,7 @@ impl World {
                 Answered::Accepted(_) => &Answered::Unanswered,
                 other => other,
             };
-            let is_new = pass.id.generation == work.generation;
+            let is_new = work.is_current(&pass.id);
             key.add(&(
                 is_new,
                 &pass.cause,

@@ -128,7 +128,7 @@ impl World {
                 Effect::Avoided(Avoided::Eviction { restarts }) => self.restarts += restarts,
                 Effect::ShrinkEnded(ended) => {
                     assert_eq!(self.state.shrink.watch(), None, "a shrink that has ended is watched");
-                    let undone = self.state.work.pending.is_some() && !self.state.desired.is_empty();
+                    let undone = self.state.work.pending().is_some() && !self.state.desired.is_empty();
                     assert!(ended.is_ok() || undone, "no pass undoes the shrink");
                 }
                 Effect::Record { answers: None, .. } | Effect::Settled(_) | Effect::Avoided(_) | Effect::Log(_) => {}
@@ -416,11 +416,7 @@ impl World {
 
     /// A pass that does not run any more changes nothing, whatever it says.
     fn end_stale_pass(&mut self) {
-        let pass = PassId {
-            number: 0,
-            uid: self.uid.into(),
-            generation: self.state.work.generation,
-        };
+        let pass = self.state.work.pass_id(0, self.uid.into());
         let before = format!("{:?}", self.state);
         self.end_pass(pass, self.ended(Outcome::Applied));
         assert_eq!(before, format!("{:?}", self.state));
@@ -525,7 +521,7 @@ impl World {
             assert!(waiting.is_empty(), "nobody will answer {waiting:?}");
         } else if !waiting.is_empty() {
             let work = &self.state.work;
-            let answers = work.pending.is_some() || work.running.is_some() || work.retry_at.is_some();
+            let answers = work.pending().is_some() || work.running().is_some() || work.retry_at().is_some();
             assert!(answers, "no pass will answer {waiting:?}");
         }
     }

@@ -21,7 +21,6 @@ use crate::control::{
 use crate::doctor::Locations;
 use crate::model::objects::{PodId, PodKey};
 use crate::observe::audit::{Audit, Refusal};
-use crate::plan::shrink::FailedShrinks;
 use crate::reconcile::controller::{Controller, Event, PodSnapshot, Reply, send};
 use crate::reconcile::overrides::Override;
 use crate::reconcile::pod::{PodState, ended_early, not_running};
@@ -114,7 +113,7 @@ impl AgentBackend {
         let set = snapshot.capacity.set_override(&mut state, wanted);
         set.map_err(ControlError::Refused)?;
         // A request of an operator ends the backoff after a failed shrink.
-        state.shrink.backoffs = FailedShrinks::default();
+        state.shrink.forget_all();
         let targets = state.pod_targets(Timestamp::now(), snapshot.resize.is_some());
         let (Some(node), Some(targets)) = (snapshot.node, targets) else {
             return Err(not_running(&state.pod));

@@ -18,11 +18,11 @@ const LONGEST_TURN: SignedDuration = SignedDuration::from_mins(5);
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ShrinkState {
     /// Memory use that earlier attempts have seen.
-    pub(crate) seen: SeenBefore,
+    seen: SeenBefore,
     /// Shrinks that were undone, or that wait for the pod's turn.
-    pub(crate) backoffs: FailedShrinks,
+    backoffs: FailedShrinks,
     /// When an undone shrink is tried again.
-    pub(crate) retry_at: Option<Timestamp>,
+    retry_at: Option<Timestamp>,
     /// The number of the pass whose lower limits are watched.
     watched: Option<u64>,
     /// When the pod's turn began. The turn ends with the watch.
@@ -36,6 +36,42 @@ pub(crate) struct ShrinkState {
 pub(crate) type ShrinkEnd = Result<(), String>;
 
 impl ShrinkState {
+    /// Memory use that earlier attempts have seen.
+    pub(crate) const fn seen(&self) -> &SeenBefore {
+        &self.seen
+    }
+
+    /// Shrinks that were undone, or that wait for the pod's turn.
+    pub(crate) const fn backoffs(&self) -> &FailedShrinks {
+        &self.backoffs
+    }
+
+    /// When an undone shrink is tried again.
+    pub(crate) const fn wakes_at(&self) -> Option<Timestamp> {
+        self.retry_at
+    }
+
+    /// Keeps these limits until it is the pod's turn to lower them.
+    pub(crate) fn put_off(&mut self, lowered: &[(Target, MemoryLimit)], now: Timestamp) {
+        self.backoffs.put_off(lowered, now);
+    }
+
+    /// Keeps no limit any more that waits for the pod's turn.
+    pub(crate) fn end_waiting(&mut self) {
+        self.backoffs.end_waiting();
+    }
+
+    /// Keeps no limit of this target any more: another client has set one.
+    pub(crate) fn forget(&mut self, target: &Target) {
+        self.backoffs.forget(target);
+    }
+
+    /// Keeps no limit any more after a request of an operator. Returns what was kept.
+    pub(crate) fn forget_all(&mut self) -> FailedShrinks {
+        self.retry_at = None;
+        mem::take(&mut self.backoffs)
+    }
+
     /// Notes the shrinks of a pass; the lowered limits are watched from now on, together with those that are watched already.
     pub(crate) fn pass_ended(&mut self, report: ShrinkReport, number: u64) {
         self.seen.extend(report.seen);
@@ -160,6 +196,7 @@ impl ShrinkState {
         due
     }
 
+    /// Takes the undone shrinks of an earlier agent, or those before an override.
     pub(crate) fn restore(&mut self, backoffs: FailedShrinks, now: Timestamp) {
         self.retry_at = backoffs.next(now).map(|backoff| backoff.until);
         self.backoffs = backoffs;

@@ -6,7 +6,6 @@ use super::{Effect, Effects, LogLine, Now, PodState};
 use crate::decide::PodDecision;
 use crate::model::objects::Pod;
 use crate::model::{Cause, ControlError, Outcome};
-use crate::plan::shrink::FailedShrinks;
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::work::{Before, OperatorRequest, PendingRequest, RequestId};
 
@@ -47,10 +46,9 @@ impl PodState {
     fn apply_request(&mut self, request: OperatorRequest, room: &NodeCapacity) -> Result<(Cause, Before), String> {
         match request {
             OperatorRequest::Override(values) => {
-                let before = Box::new((self.desired.clone(), self.shrink.backoffs.clone()));
-                let cause = values.cause();
+                let (before, cause) = (self.desired.clone(), values.cause());
                 room.set_override(self, values)?;
-                (self.shrink.backoffs, self.shrink.retry_at) = (FailedShrinks::default(), None);
+                let before = Box::new((before, self.shrink.forget_all()));
                 Ok((cause, Before::Override(before)))
             }
             OperatorRequest::Release { uid, pid, reason } => {
@@ -93,7 +91,7 @@ impl PodState {
         self.shrink.restore(backoffs, now.wall);
         if !self.desired.has_amounts() {
             // The recommendation whose limits waited for the pod's turn has ended meanwhile.
-            self.shrink.backoffs.end_waiting();
+            self.shrink.end_waiting();
         }
     }
 

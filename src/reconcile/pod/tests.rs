@@ -286,12 +286,9 @@ status:
     // Undone shrinks: the pod's own limit is what its cgroup had without the overhead, and none of a container is above it.
     let mib = |amounts: &PodAmounts, of| amounts.get(of).unwrap().limits.memory.unwrap().get() >> 20;
     let mut undone = |target: Target, limit: u64| {
-        state.shrink.backoffs = FailedShrinks::default();
-        let why = "an OOM kill";
-        state
-            .shrink
-            .backoffs
-            .note(&target, MemoryLimit::Bytes(limit << 20), why, now.wall);
+        let mut failed = FailedShrinks::default();
+        failed.note(&target, MemoryLimit::Bytes(limit << 20), "an OOM kill", now.wall);
+        state.shrink.restore(failed, now.wall);
         let kept = state.targets(now.wall).unwrap();
         [mib(&kept, Some("app")), mib(&kept, None)]
     };

@@ -28,12 +28,12 @@ pub(crate) struct DesiredState {
     pub(crate) recommended: Option<Recommended>,
     pub(crate) overridden: Option<Override>,
     /// The pod is on its way back to its spec. Limits that an override added where the spec declares none are removed, too.
-    pub(crate) returning: bool,
+    returning: bool,
     /// Limits that the guard has grown.
     #[serde(rename = "leases")]
     pub(crate) temporary: Vec<TemporaryLimit>,
     /// The pod's own amounts, while overrides and temporary limits change its spec through the API server.
-    pub(crate) origin: Option<PodAmounts>,
+    origin: Option<PodAmounts>,
     /// The sum of the containers' requests before the first recommendation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) before: Option<ResourceList>,
@@ -175,6 +175,97 @@ impl DesiredState {
     /// The targets without temporary limits.
     pub(crate) fn without_temporary(&self, pod: &Pod) -> PodAmounts {
         overlay(self.base(pod), self.override_values())
+    }
+
+    /// The same state with this recommendation.
+    #[must_use]
+    pub(crate) fn with_recommended(self, recommended: Option<Recommended>) -> Self {
+        Self { recommended, ..self }
+    }
+
+    /// The recommendation with the targets in force. A patch without an answer may have brought its targets into force.
+    pub(crate) fn recommended_in_force(&self, pod: &Pod, resize: &Resize) -> Option<Recommended> {
+        let mut recommended = self.recommended.clone()?;
+        if resize.has_asked_for(&self.targets(pod).unwrap_or_default()) {
+            recommended.in_force = InForce::Recommended;
+        }
+        recommended.in_force()
+    }
+
+    /// Applies the saved state of an earlier agent. A saved override always holds. Of two recommendations the newer one does, or the
+    /// saved one unless one `is_followed` now. The API server may have been `asked` for the targets of the saved one.
+    pub(crate) fn restore(&mut self, saved: Self, asked: bool, is_followed: bool) {
+        // A file of version 0.1 also has recommendations that an agent only observed. The API server's answer tells them apart.
+        let before = saved.recommended.as_ref().and_then(|before| {
+            let known = before.in_force();
+            known.or_else(|| asked.then(|| before.clone()))
+        });
+        let recommended = match (self.recommended.take(), before) {
+            // If the VPA has gone meanwhile, the next decision ends the recommendation.
+            (_, before) if !is_followed => before,
+            // The next decision compares with the saved recommendation: a difference within the bounds changes nothing.
+            (Some(decided), Some(before)) if decided.vpa == before.vpa => Some(before),
+            // This decision took amounts for the pod's own that an operator or the guard had set.
+            (decided, _) => decided.filter(|_| saved.origin.is_none()),
+        };
+        *self = saved.with_recommended(recommended);
+    }
+
+    /// Sets the burst that a decision wants. Returns whether it is another one than before.
+    pub(crate) fn set_burst(&mut self, burst: Option<CpuBurst>) -> bool {
+        let before = std::mem::replace(&mut self.burst, burst);
+        if burst == Some(CpuBurst::ZERO) {
+            self.burst_starts.clear();
+        }
+        before != burst
+    }
+
+    /// Whether the pod's own amounts are kept, while overrides and temporary limits change its spec.
+    pub(crate) const fn has_origin(&self) -> bool {
+        self.origin.is_some()
+    }
+
+    /// Takes these amounts for the pod's own, where those are kept.
+    pub(crate) fn replace_origin(&mut self, own: PodAmounts) {
+        if let Some(origin) = &mut self.origin {
+            *origin = own;
+        }
+    }
+
+    /// Whether the pod is on its way back to its spec.
+    pub(crate) const fn is_returning(&self) -> bool {
+        self.returning
+    }
+
+    /// The amounts that the pod goes back to, where those are kept.
+    pub(crate) fn way_back(&self) -> Option<&PodAmounts> {
+        self.origin.as_ref().filter(|_| self.returning)
+    }
+
+    /// Begins the way back to the spec.
+    pub(crate) fn begin_return(&mut self) {
+        self.returning = true;
+    }
+
+    /// Begins the way back to the spec if no amounts are desired.
+    pub(crate) fn begin_return_unless_desired(&mut self) {
+        self.returning |= !self.has_amounts();
+    }
+
+    /// Begins the way back to these amounts of the pod.
+    pub(crate) fn return_to(&mut self, own: PodAmounts) {
+        (self.origin, self.returning) = (Some(own), true);
+    }
+
+    /// Takes an override back to the state `before` it. The spec has the override all the same if it `is_ours`: a patch that failed may
+    /// have been carried out.
+    pub(crate) fn undo_override(&mut self, before: Self, is_ours: bool) {
+        (self.overridden, self.returning) = (before.overridden, before.returning);
+        self.restore_temporary(before.temporary);
+        if !self.is_by_hand() {
+            self.returning = is_ours;
+            self.origin.take_if(|_| !is_ours);
+        }
     }
 
     /// The targets without override and temporary limits.

@@ -327,7 +327,7 @@ impl PodState {
             if !self.desired.has_amounts() {
                 // The pod had completed the way back to its spec.
                 self.desired.remember_origin(&self.pod, &self.resize);
-                self.desired.returning = true;
+                self.desired.begin_return();
             }
             self.restart(Cause::FailedShrink { why: why.clone() }, effects.now);
         }
@@ -394,10 +394,8 @@ impl PodState {
     pub(crate) fn saved(&self) -> Option<SavedPod> {
         let (pauses, evidence_at) = (self.growth.pauses(), self.hooks.evidence_at());
         let waits = self.decision.canary.waits.is_some();
-        let desired = DesiredState {
-            recommended: self.recommended_in_force(),
-            ..self.desired.clone()
-        };
+        let recommended = self.desired.recommended_in_force(&self.pod, &self.resize);
+        let desired = self.desired.clone().with_recommended(recommended);
         let is_saved = waits || !desired.is_empty() || !pauses.is_empty() || !evidence_at.is_empty();
         Some(SavedPod {
             pod: self.identity.clone().filter(|_| is_saved)?,

@@ -351,10 +351,8 @@ mod tests {
             namespace: "default".to_owned(),
             name: "web".to_owned(),
         };
-        let desired = DesiredState {
-            returning: true,
-            ..DesiredState::default()
-        };
+        let mut desired = DesiredState::default();
+        desired.begin_return();
         let saved = SavedPod {
             pod,
             described: Some(Arc::default()),

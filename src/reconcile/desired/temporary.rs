@@ -137,7 +137,7 @@ impl DesiredState {
     }
 
     /// Puts earlier temporary limits back, except where the limit has grown further since.
-    pub(crate) fn restore_temporary(&mut self, earlier: Vec<TemporaryLimit>) {
+    pub(super) fn restore_temporary(&mut self, earlier: Vec<TemporaryLimit>) {
         for earlier in earlier {
             match self.temporary_mut(&earlier.container, earlier.resource) {
                 Some(since) if since.to >= earlier.to => {}

@@ -9,10 +9,10 @@ use jiff::Timestamp;
 
 use super::{Effect, Effects, LogLine, NoRoomFor, Now, PodState};
 use crate::model::objects::{Pod, ResizePhase};
-use crate::model::{Bytes, Cause, ControlError, CpuBurst, MemoryLimit, PodAmounts, Requirements, Resource, Target};
+use crate::model::{Bytes, Cause, ControlError, MemoryLimit, PodAmounts, Requirements, Resource, Target};
 use crate::plan::hook::Hook;
 use crate::plan::lift_kept;
-use crate::reconcile::desired::{DesiredState, Recommended, TemporaryLimit};
+use crate::reconcile::desired::{Recommended, TemporaryLimit};
 use crate::reconcile::savings::requests;
 use crate::resize::Resize;
 
@@ -77,10 +77,8 @@ impl PodState {
     pub(crate) fn by_hand(&self, now: Timestamp) -> Option<PodAmounts> {
         let is_allocated = self.resize.unseen(&self.pod).is_none() && !ResizePhase::of(&self.pod).is_open();
         let recommended = self.desired.recommended.as_ref().filter(|_| is_allocated);
-        let desired = DesiredState {
-            recommended: recommended.and_then(Recommended::in_force),
-            ..self.desired.clone()
-        };
+        let recommended = recommended.and_then(Recommended::in_force);
+        let desired = self.desired.clone().with_recommended(recommended);
         let mut targets = desired.targets(&self.pod).filter(|_| desired.is_by_hand())?;
         self.lift_kept(&mut targets, now);
         Some(targets)
@@ -169,8 +167,7 @@ impl PodState {
     }
 
     fn return_to(&mut self, own: PodAmounts, cause: Cause, now: Now) {
-        self.desired.origin = Some(own);
-        self.desired.returning = true;
+        self.desired.return_to(own);
         self.restart(cause, now);
     }
 
@@ -185,7 +182,7 @@ impl PodState {
         // A failed pass may have left a part of its targets.
         let has_failed = self.work.has_failed() && self.desired.recommended.is_some();
         running.is_some_and(|pass| pass.recommended.is_some())
-            || is_due && (has_failed || self.recommended_in_force().is_some())
+            || is_due && (has_failed || self.desired.recommended_in_force(&self.pod, &self.resize).is_some())
     }
 
     /// The pod as the VPA's rules see it: its spec without overrides, temporary limits and kept limits
@@ -195,7 +192,7 @@ impl PodState {
         let unseen = self.resize.unseen(&self.pod);
         let ours = self.desired.recommended.is_some() && (unseen.is_some() || self.resize.is_spec_of(&self.pod));
         let known = match unseen {
-            _ if self.desired.origin.is_some() || ours => self.desired.base(&self.pod),
+            _ if self.desired.has_origin() || ours => self.desired.base(&self.pod),
             Some(accepted) => accepted.targets.clone(),
             None => return Cow::Borrowed(&self.pod),
         };
@@ -215,16 +212,14 @@ impl PodState {
         let known = self.no_room.take();
         let is_being_followed = self.is_being_followed();
         let before = self.desired.targets(&self.pod);
-        let burst = std::mem::replace(&mut self.desired.burst, self.decision.burst);
-        if self.desired.burst == Some(CpuBurst::ZERO) {
-            self.desired.burst_starts.clear();
-        }
+        let has_other_burst = self.desired.set_burst(self.decision.burst);
         match (Recommended::of(&self.decision, now.wall), refused) {
             (Some(Recommended { targets, .. }), Some(why)) => self.refuse(targets, why, known, now.wall),
             (Some(recommended), None) => {
                 let had = || requests(&before.clone().unwrap_or_else(|| self.pod.requirements()));
                 self.desired.before.get_or_insert_with(had);
-                self.desired.recommended = Some(recommended.after(self.recommended_in_force()));
+                let in_force = self.desired.recommended_in_force(&self.pod, &self.resize);
+                self.desired.recommended = Some(recommended.after(in_force));
             }
             (None, _) if self.decision.reason.ends_recommendation() => self.end_recommendation(),
             (None, _) => {}
@@ -232,7 +227,7 @@ impl PodState {
         // Where such a limit was all that was desired, the spec may have others of the agent still: a pass takes them back.
         let overtaken = self.desired.end_overtaken(&self.pod);
         let after = self.desired.targets(&self.pod);
-        if before != after || burst != self.desired.burst || !overtaken.is_empty() {
+        if before != after || has_other_burst || !overtaken.is_empty() {
             let mut in_force = before.unwrap_or_else(|| self.pod.requirements());
             self.lift_kept(&mut in_force, now.wall);
             self.start_over();
@@ -258,16 +253,13 @@ impl PodState {
         let Some(ended) = self.desired.end_recommendation() else {
             return;
         };
-        let Some(origin) = &mut self.desired.origin else {
-            return;
-        };
-        if self.desired.returning {
-            self.resize.returns_to(origin);
+        if let Some(own) = self.desired.way_back() {
+            self.resize.returns_to(own);
         }
         if let Some(in_force) = ended.in_force()
             && self.resize.is_allocated(&self.pod, &in_force.targets)
         {
-            *origin = in_force.targets;
+            self.desired.replace_origin(in_force.targets);
         }
     }
 
@@ -288,7 +280,7 @@ impl PodState {
         let recommended = self.desired.recommended.as_ref();
         if recommended.is_some_and(|recommended| recommended.targets == targets) {
             // A quota has come to allow less before the spec was patched.
-            self.desired.recommended = self.recommended_in_force();
+            self.desired.recommended = self.desired.recommended_in_force(&self.pod, &self.resize);
         }
         self.no_room = Some(NoRoomFor {
             targets,

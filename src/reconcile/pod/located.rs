@@ -8,7 +8,7 @@ use crate::actuate::Grown;
 use crate::model::objects::{PodId, PodUid};
 use crate::model::{BoundPod, Bytes, Cause, LivePod, Outcome, Resource};
 use crate::plan::{LowPodLevel, lift_kept};
-use crate::reconcile::desired::{DesiredState, InForce, Recommended, TemporaryLimit};
+use crate::reconcile::desired::TemporaryLimit;
 use crate::reconcile::store::{SavedPod, SavedTargets};
 
 const WHY: &str = "an earlier agent was killed before it noted why";
@@ -85,20 +85,7 @@ impl PodState {
         another
     }
 
-    /// The recommendation with the targets in force. A patch without an answer may have brought its targets into force.
-    pub(super) fn recommended_in_force(&self) -> Option<Recommended> {
-        let mut recommended = self.desired.recommended.clone()?;
-        if self
-            .resize
-            .has_asked_for(&self.desired.targets(&self.pod).unwrap_or_default())
-        {
-            recommended.in_force = InForce::Recommended;
-        }
-        recommended.in_force()
-    }
-
-    /// Applies the saved state of an earlier agent. A saved override always holds; of two
-    /// recommendations the newer one does.
+    /// Applies the saved state of an earlier agent.
     fn restore(&mut self, saved: SavedPod, now: Now) {
         let SavedPod {
             pod: _,
@@ -112,25 +99,11 @@ impl PodState {
         self.growth.restore(pauses);
         self.hooks.restore(evidence_at);
         self.decision.canary.waits = waits.or(self.decision.canary.waits.take());
-        // A file of version 0.1 also has recommendations that an agent only observed. The API server's answer tells them apart.
         let asked = resize.has_asked_for(&desired.targets(&self.pod).unwrap_or_default());
-        let before = desired.recommended.as_ref().and_then(|before| {
-            let known = before.in_force();
-            known.or_else(|| asked.then(|| before.clone()))
-        });
-        let decided = self.desired.recommended.take();
         let is_followed = self.decision.change().is_some() && self.no_room.is_none();
-        let recommended = match (decided, before) {
-            // If the VPA has gone meanwhile, the next decision ends the recommendation.
-            (_, before) if !is_followed => before,
-            // The next decision compares with the saved recommendation: a difference within the bounds changes nothing.
-            (Some(decided), Some(before)) if decided.vpa == before.vpa => Some(before),
-            // This decision took amounts for the pod's own that an operator or the guard had set.
-            (decided, _) => decided.filter(|_| desired.origin.is_none()),
-        };
+        self.desired.restore(desired, asked, is_followed);
         self.shrink.restore(failed_shrinks, now.wall);
         self.resize = resize;
-        self.desired = DesiredState { recommended, ..desired };
     }
 
     /// Turns memory limits that are higher than every saved one into temporary limits. Without anything else desired,
@@ -148,7 +121,7 @@ impl PodState {
                 self.desired.grow(given);
             }
         }
-        self.desired.returning |= !self.desired.has_amounts();
+        self.desired.begin_return_unless_desired();
         self.desired.scope.resources.insert(Resource::Memory);
     }
 

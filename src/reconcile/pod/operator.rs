@@ -69,7 +69,7 @@ impl PodState {
             self.start_over();
             if let Outcome::Incomplete(_) = outcome {
                 // A part of the override is still in the cgroups.
-                self.desired.returning |= !self.desired.has_amounts();
+                self.desired.begin_return_unless_desired();
             }
             self.work.retry_soon(now.instant);
         }
@@ -81,13 +81,7 @@ impl PodState {
             Before::Override(before) => *before,
             Before::Release(overridden) => return self.desired.put_override(overridden),
         };
-        (self.desired.overridden, self.desired.returning) = (desired.overridden, desired.returning);
-        self.desired.restore_temporary(desired.temporary);
-        if !self.desired.is_by_hand() {
-            // A patch that failed may be in the spec all the same.
-            self.desired.returning = self.resize.is_ours(&self.pod);
-            self.desired.origin.take_if(|_| !self.desired.returning);
-        }
+        self.desired.undo_override(desired, self.resize.is_ours(&self.pod));
         self.shrink.restore(backoffs, now.wall);
         if !self.desired.has_amounts() {
             // The recommendation whose limits waited for the pod's turn has ended meanwhile.

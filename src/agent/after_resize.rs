@@ -104,7 +104,7 @@ fn why(state: &PodState, name: &str, resource: Resource) -> String {
     let notes = state.decision.notes.iter().filter(|note| {
         note.resource == Some(resource) && note.container.as_deref().is_none_or(|container| container == name)
     });
-    let room = state.no_room.as_ref().map(|no_room| no_room.why.clone());
+    let room = state.no_room.as_ref().map(|no_room| no_room.why().to_owned());
     let withheld = state
         .resize
         .progress()

@@ -343,6 +343,15 @@ impl DesiredState {
         Some(ended)
     }
 
+    /// Keeps what is in force where there is no room for these targets any more: a quota has come to allow less before the spec was
+    /// patched.
+    pub(crate) fn refuse(&mut self, targets: &PodAmounts, pod: &Pod, resize: &Resize) {
+        let recommended = self.recommended.as_ref();
+        if recommended.is_some_and(|recommended| recommended.targets == *targets) {
+            self.recommended = self.recommended_in_force(pod, resize);
+        }
+    }
+
     /// Takes over the amounts `edits` that another client has set in the `spec`, wherever amounts of the pod are kept.
     pub(crate) fn take_edits(&mut self, edits: &PodAmounts, spec: &PodAmounts) {
         let (targets, in_force) = self.recommended.as_mut().map_or((None, None), |recommended| {

@@ -3,7 +3,8 @@
 //! - [`controller`]: turns facts, requests and the clock into inputs, and effects into passes, files and answers. Only
 //!   the controller owns [`pod::Pods`].
 //! - [`pod`]: `PodState × PodInput → PodState + Vec<Effect>`, pure. [`desired`], [`drift`], [`growth`], [`hooks`],
-//!   [`shrink`] and [`work`] are its parts, beside [`crate::resize`]; [`overrides`] checks the values of operators.
+//!   [`no_room`], [`shrink`] and [`work`] are its parts, beside [`crate::resize`]; [`overrides`] checks the values of
+//!   operators.
 //! - [`capacity`]: the node's room for its pods.
 //! - [`store`]: the state that survives a restart.
 //! - [`history`], [`metrics`], [`savings`], [`annotations`]: the published facts about passes and pods.
@@ -19,6 +20,7 @@ pub(crate) mod history;
 pub(crate) mod hooks;
 pub(crate) mod inventory;
 pub(crate) mod metrics;
+pub(crate) mod no_room;
 pub(crate) mod overrides;
 pub(crate) mod pod;
 pub(crate) mod savings;

@@ -15,12 +15,13 @@ use super::desired::DesiredState;
 use super::drift::Drift;
 use super::growth::Growth;
 use super::hooks::{HookEffect, HookedPod, Hooks};
+use super::no_room::NoRoomFor;
 use super::shrink::{ShrinkEnd, ShrinkState};
 use super::store::{SavedPod, SavedTargets};
 use super::work::WorkItem;
 use crate::decide::PodDecision;
 use crate::model::objects::{Pod, PodId, ResizePhase};
-use crate::model::{Cause, ChangeRecord, LivePod, PodAmounts, Reason, Resource, Target};
+use crate::model::{Cause, ChangeRecord, LivePod, Reason, Resource, Target};
 use crate::plan::lift_kept;
 use crate::plan::shrink::Holds;
 use crate::resize::{Progress, Resize};
@@ -73,18 +74,6 @@ pub(crate) struct PodState {
     /// When a limit was last too low for the pod.
     pub(crate) trouble: Option<Timestamp>,
     pub(crate) work: WorkItem,
-}
-
-/// A recommendation that the node has no room for, or that a quota does not allow.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct NoRoomFor {
-    targets: PodAmounts,
-    /// The refusal with its numbers.
-    pub(crate) why: String,
-    /// When the node or a quota refused a recommendation for the pod first, and all others since.
-    pub(crate) since: Timestamp,
-    /// The refusal is in the history.
-    recorded: bool,
 }
 
 /// The moment of a transition, and its effects so far.
@@ -421,7 +410,7 @@ use {
     crate::actuate::shrink::{Lowering, Verdict},
     crate::actuate::{ForeignWriters, Grown, HookRun, Job, JobDone},
     crate::guard::Report,
-    crate::model::{Bytes, HookEnd, Withheld},
+    crate::model::{Bytes, HookEnd, PodAmounts, Withheld},
     crate::plan::LowPodLevel,
     crate::resize::Act,
     jiff::SignedDuration,

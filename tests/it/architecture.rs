@@ -200,7 +200,17 @@ const PURE_CRATES: &[&str] = &[
 const EFFECTS_IN_STD: &[&str] = &["env", "fs", "io", "net", "os", "process", "thread"];
 
 /// The pure files of `reconcile`, and the directories of the same names: the state of a pod, and how it changes.
-const PURE_STATE: &[&str] = &["capacity", "desired", "hooks", "overrides", "pod", "resize", "shrink", "work"];
+const PURE_STATE: &[&str] = &[
+    "capacity",
+    "desired",
+    "hooks",
+    "no_room",
+    "overrides",
+    "pod",
+    "resize",
+    "shrink",
+    "work",
+];
 
 /// The files of `src/reconcile/pod` that have only tests.
 const TESTS_OF_POD: &[&str] = &["outages", "properties"];

@@ -15,6 +15,7 @@ use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::desired::Recommended;
 use crate::reconcile::inventory::Inventory;
 use crate::reconcile::metrics::decision_labels;
+use crate::reconcile::no_room::NoRoomFor;
 use crate::reconcile::pod::{Now, PodInput, PodState, Pods};
 use crate::resize::{self, NodeSupport, Support};
 use crate::sources::NodeView;
@@ -42,7 +43,7 @@ impl Sources {
     fn awaits_quotas(&self, state: &PodState, now: Timestamp) -> bool {
         let awaits = self.view.awaited_quotas.contains(&state.pod.metadata.namespace);
         let is_recent = |since| now.duration_since(since) < LONGEST_QUOTA_WAIT;
-        awaits && state.no_room.as_ref().is_some_and(|no_room| is_recent(no_room.since))
+        awaits && state.no_room.as_ref().is_some_and(|no_room| is_recent(no_room.since()))
     }
 
     /// The cause of passes that follow the pod's decision.
@@ -295,7 +296,7 @@ impl Controller {
     /// again every time, and at once after another pod has come to request less.
     fn follow_all(&mut self, decider: &Decider<'_>) {
         let mut capacity = self.capacity();
-        let waits_since = |state: &PodState| state.no_room.as_ref().map_or(Timestamp::MAX, |no_room| no_room.since);
+        let waits_since = |state: &PodState| state.no_room.as_ref().map_or(Timestamp::MAX, NoRoomFor::since);
         let in_order = |pods: &Pods, counts: fn(&PodState) -> bool| {
             let mut keys = pods.keys_of(counts);
             keys.sort_by_cached_key(|key| pods.get(key).map(waits_since));

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{Effect, Effects, LogLine, NoRoomFor, Now, PodState};
+use super::{Effect, Effects, LogLine, Now, PodState};
 use crate::model::objects::{Pod, ResizePhase};
 use crate::model::{Bytes, Cause, ControlError, MemoryLimit, PodAmounts, Requirements, Resource, Target};
 use crate::plan::hook::Hook;
 use crate::plan::lift_kept;
 use crate::reconcile::desired::{Recommended, TemporaryLimit};
+use crate::reconcile::no_room::NoRoomFor;
 use crate::reconcile::savings::requests;
 use crate::resize::Resize;
 
@@ -214,7 +215,10 @@ impl PodState {
         let before = self.desired.targets(&self.pod);
         let has_other_burst = self.desired.set_burst(self.decision.burst);
         match (Recommended::of(&self.decision, now.wall), refused) {
-            (Some(Recommended { targets, .. }), Some(why)) => self.refuse(targets, why, known, now.wall),
+            (Some(Recommended { targets, .. }), Some(why)) => {
+                self.desired.refuse(&targets, &self.pod, &self.resize);
+                self.no_room = Some(NoRoomFor::after(known, targets, why, now.wall));
+            }
             (Some(recommended), None) => {
                 let had = || requests(&before.clone().unwrap_or_else(|| self.pod.requirements()));
                 self.desired.before.get_or_insert_with(had);
@@ -273,23 +277,6 @@ impl PodState {
         }
     }
 
-    /// Notes that the node or a quota has no room for these targets. `known` is the refusal before.
-    fn refuse(&mut self, targets: PodAmounts, why: String, known: Option<NoRoomFor>, now: Timestamp) {
-        let since = known.as_ref().map_or(now, |known| known.since);
-        let recorded = known.is_some_and(|known| known.recorded && known.targets == targets);
-        let recommended = self.desired.recommended.as_ref();
-        if recommended.is_some_and(|recommended| recommended.targets == targets) {
-            // A quota has come to allow less before the spec was patched.
-            self.desired.recommended = self.desired.recommended_in_force(&self.pod, &self.resize);
-        }
-        self.no_room = Some(NoRoomFor {
-            targets,
-            why,
-            since,
-            recorded,
-        });
-    }
-
     /// Records once for each value that an annotation of the VPA cannot be parsed, if the pod runs.
     pub(super) fn record_unreadable(&mut self, effects: &mut Effects) {
         let unreadable = self.decision.unreadable();
@@ -309,11 +296,9 @@ impl PodState {
 
     /// Records once for each recommendation that the node has no room for it.
     pub(super) fn record_no_room(&mut self, cause: Option<Cause>, effects: &mut Effects) {
-        let Some(no_room) = self.no_room.as_mut().filter(|no_room| !no_room.recorded) else {
+        let Some(reason) = self.no_room.as_mut().and_then(NoRoomFor::take_news) else {
             return;
         };
-        no_room.recorded = true;
-        let reason = no_room.why.clone();
         if let (Some(cause), Some(_)) = (cause, &self.live) {
             effects.push(Effect::Log(LogLine::NoRoom {
                 cause: cause.clone(),

@@ -4,13 +4,11 @@
 use jiff::Timestamp;
 
 use super::{Now, PodState, PodStatus};
-use crate::model::Withheld;
+use crate::model::objects::Pod;
+use crate::model::{LivePod, Withheld};
 use crate::plan::without_cgroup;
 use crate::reconcile::desired::TemporaryLimit;
-
-/// The next step of a pod whose recommendation has no room.
-const ROOM_AWAITED: &str = "The recommendation is followed once there is room for it: vscaled checks every minute, and at once when \
-                            pods come, go or request less, or a quota changes.";
+use crate::reconcile::no_room::NoRoomFor;
 
 impl PodState {
     pub(crate) fn status(&self, now: Timestamp) -> PodStatus {
@@ -44,19 +42,25 @@ impl PodState {
         let (failed, withheld) = (self.has_failed(), self.resize.progress().pending());
         let all = |first: Option<String>| {
             let first = first.filter(|reason| !reason.is_empty());
-            let all = first.into_iter().chain(self.growth_details(now));
+            let grown = self.desired.temporary.iter().map(TemporaryLimit::detail);
+            let refused = self.not_grown(now);
+            let refused = refused.map(|(container, why)| format!("container {container} was not grown: {why}"));
+            let all = first.into_iter().chain(grown).chain(refused);
             all.collect::<Vec<_>>().join("; ")
         };
         match (self.status(now), &self.no_room) {
             (PodStatus::NotRunning, _) => "no container of this pod runs on this node".to_owned(),
             (PodStatus::Foreign, _) => self.drift.detail(now).unwrap_or_default(),
-            (PodStatus::Refused, Some(no_room)) if !failed => no_room.why.clone(),
+            (PodStatus::Refused, Some(no_room)) if !failed => no_room.why().to_owned(),
             (PodStatus::Refused, None) if !failed && withheld.is_none() => self.shrink.detail(now).unwrap_or_default(),
             (PodStatus::Owed | PodStatus::Refused | PodStatus::Deferred | PodStatus::Infeasible, _) => {
                 withheld.map_or(self.drift.reason(), Withheld::reason).to_owned()
             }
             (PodStatus::Working, _) => all(withheld.map(|withheld| withheld.reason().to_owned())),
-            (PodStatus::NotManaged | PodStatus::InSync, _) => all(self.pod_level_left()),
+            (PodStatus::NotManaged | PodStatus::InSync, _) => {
+                let live = self.live.as_deref().filter(|_| !self.desired.is_empty());
+                all(live.and_then(|live| pod_level_left(&self.pod, live)))
+            }
         }
     }
 
@@ -64,26 +68,6 @@ impl PodState {
     /// whether the pod's object is late.
     fn has_failed(&self) -> bool {
         self.work.has_failed() && !self.drift.is_in_sync()
-    }
-
-    /// Why the agent does not write the pod's cgroup although it manages the pod.
-    fn pod_level_left(&self) -> Option<String> {
-        let live = self.live.as_ref().filter(|_| !self.desired.is_empty())?;
-        let container = without_cgroup(&self.pod, live)?;
-        let class = self.pod.spec.runtime_class_name.as_ref();
-        let class = class
-            .map(|class| format!(" (runtime class {class})"))
-            .unwrap_or_default();
-        Some(format!(
-            "container {container} runs without a cgroup of its own{class}, so the pod's cgroup holds more than containers, and is left as it is"
-        ))
-    }
-
-    /// The temporary limits of the guard, and the limits that it could not grow.
-    fn growth_details(&self, now: Timestamp) -> impl Iterator<Item = String> {
-        let grown = self.desired.temporary.iter().map(TemporaryLimit::detail);
-        let refused = self.not_grown(now);
-        grown.chain(refused.map(|(container, why)| format!("container {container} was not grown: {why}")))
     }
 
     /// The containers whose limits are not grown, with the reasons.
@@ -98,7 +82,7 @@ impl PodState {
             return "Nothing until a container of this pod runs on this node.".to_owned();
         }
         let step = self.work.next_step(now.instant);
-        step.or_else(|| self.no_room.is_some().then(|| ROOM_AWAITED.to_owned()))
+        step.or_else(|| self.no_room.as_ref().map(NoRoomFor::next_step))
             .or_else(|| self.shrink.next_step(now.wall))
             .or_else(|| self.hooks.next_step())
             .or_else(|| self.drift.next_step(now.wall))
@@ -107,4 +91,16 @@ impl PodState {
             .or_else(|| self.decision.next_step())
             .unwrap_or_else(|| self.desired.next_step())
     }
+}
+
+/// Why the agent does not write the cgroup of a pod that it manages.
+fn pod_level_left(pod: &Pod, live: &LivePod) -> Option<String> {
+    let container = without_cgroup(pod, live)?;
+    let class = pod.spec.runtime_class_name.as_ref();
+    let class = class
+        .map(|class| format!(" (runtime class {class})"))
+        .unwrap_or_default();
+    Some(format!(
+        "container {container} runs without a cgroup of its own{class}, so the pod's cgroup holds more than containers, and is left as it is"
+    ))
 }

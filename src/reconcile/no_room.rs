@@ -1,0 +1,54 @@
+//! A recommendation that the node has no room for, or that a quota does not allow. Pure.
+
+use jiff::Timestamp;
+
+use crate::model::PodAmounts;
+
+/// The next step of a pod whose recommendation has no room.
+const ROOM_AWAITED: &str = "The recommendation is followed once there is room for it: vscaled checks every minute, and at once when \
+                            pods come, go or request less, or a quota changes.";
+
+/// A recommendation that the node has no room for, or that a quota does not allow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NoRoomFor {
+    targets: PodAmounts,
+    why: String,
+    since: Timestamp,
+    /// The refusal is in the history.
+    recorded: bool,
+}
+
+impl NoRoomFor {
+    /// The refusal of these targets; `known` is the one before.
+    pub(crate) fn after(known: Option<Self>, targets: PodAmounts, why: String, now: Timestamp) -> Self {
+        let since = known.as_ref().map_or(now, |known| known.since);
+        let recorded = known.is_some_and(|known| known.recorded && known.targets == targets);
+        Self {
+            targets,
+            why,
+            since,
+            recorded,
+        }
+    }
+
+    /// The refusal with its numbers.
+    pub(crate) fn why(&self) -> &str {
+        &self.why
+    }
+
+    /// When the node or a quota refused a recommendation for the pod first, and all others since.
+    pub(crate) const fn since(&self) -> Timestamp {
+        self.since
+    }
+
+    /// The refusal for the history, once for each recommendation.
+    pub(crate) fn take_news(&mut self) -> Option<String> {
+        let is_recorded = std::mem::replace(&mut self.recorded, true);
+        (!is_recorded).then(|| self.why.clone())
+    }
+
+    /// What the pod waits for, as a sentence.
+    pub(crate) fn next_step(&self) -> String {
+        ROOM_AWAITED.to_owned()
+    }
+}

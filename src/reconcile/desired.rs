@@ -11,9 +11,12 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::overrides::{Override, check_names, check_result, overlay};
+use super::savings::{Avoided, requests};
 use crate::decide::PodDecision;
 use crate::model::objects::Pod;
-use crate::model::{CpuBurst, LivePod, PageSize, PodAmounts, Resource, ResourceList, micros};
+use crate::model::{
+    Cause, ChangeRecord, CpuBurst, LivePod, Outcome, PageSize, PodAmounts, Resource, ResourceList, micros,
+};
 use crate::plan::WriteScope;
 use crate::resize::Resize;
 
@@ -45,7 +48,7 @@ pub(crate) struct DesiredState {
     pub(crate) burst_starts: BTreeMap<String, BurstStart>,
     /// A pass has brought a recommendation into force.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub(crate) resized: bool,
+    pub(super) resized: bool,
     /// The values that passes may write. A state file without this field means all values.
     #[serde(default = "WriteScope::all")]
     pub(crate) scope: WriteScope,
@@ -218,6 +221,26 @@ impl DesiredState {
             self.burst_starts.clear();
         }
         before != burst
+    }
+
+    /// Replaces the recommendation. The new one is not in force yet.
+    pub(crate) fn recommend(&mut self, recommended: Recommended, pod: &Pod, resize: &Resize) {
+        let before = || requests(&self.targets_or_spec(pod));
+        self.before = Some(self.before.unwrap_or_else(before));
+        let in_force = self.recommended_in_force(pod, resize);
+        self.recommended = Some(recommended.after(in_force));
+    }
+
+    /// Notes a pass with this record. One that brought a recommendation into force has avoided an eviction, in which the containers
+    /// would have started again: for the first recommendation all, for later ones none.
+    pub(crate) fn note_resized(&mut self, record: &ChangeRecord, live: &LivePod) -> Option<Avoided> {
+        let is_applied = matches!(record.outcome, Outcome::Applied | Outcome::RuntimeOwed(_));
+        if !is_applied || !matches!(record.cause, Cause::Recommendation { .. }) {
+            return None;
+        }
+        let is_first = !std::mem::replace(&mut self.resized, true);
+        let restarts = if is_first { live.containers.len() as u64 } else { 0 };
+        Some(Avoided::Eviction { restarts })
     }
 
     /// Whether the pod's own amounts are kept, while overrides and temporary limits change its spec.

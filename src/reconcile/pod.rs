@@ -222,13 +222,13 @@ impl PodState {
             PodInput::PassBegan { number, resize } => self.begin_pass(number, *resize, effects),
             PodInput::PassEnded { pass, done, quiet } => self.end_pass(&pass, *done, quiet, effects),
             PodInput::ShrinkWatchEnded { number, verdict } => {
-                let ended = self.shrink.watch_ended(number, verdict, now.wall);
-                self.follow_shrink(ended, effects);
+                self.follow_shrink(|shrink| shrink.watch_ended(number, verdict, now.wall), effects);
             }
             PodInput::Killed { target, at, lowered } => {
                 self.trouble = self.trouble.max(Some(at));
-                let ended = lowered.then(|| self.shrink.killed(&target, now.wall)).flatten();
-                self.follow_shrink(ended, effects);
+                if lowered {
+                    self.follow_shrink(|shrink| shrink.killed(&target, now.wall), effects);
+                }
             }
             PodInput::TurnGiven => self.begin_turn(now),
         }
@@ -309,8 +309,11 @@ impl PodState {
         !self.is_enforced() || self.drift.is_settled() && is_clear
     }
 
-    fn follow_shrink(&mut self, ended: Option<ShrinkEnd>, effects: &mut Effects) {
-        let Some(ended) = ended else { return };
+    /// Applies a transition of the shrinks, and undoes the shrink that ended in trouble.
+    fn follow_shrink(&mut self, transition: impl FnOnce(&mut ShrinkState) -> Option<ShrinkEnd>, effects: &mut Effects) {
+        let Some(ended) = transition(&mut self.shrink) else {
+            return;
+        };
         if let Err(why) = &ended {
             self.trouble = Some(effects.now.wall);
             if !self.desired.has_amounts() {

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::DesiredState;
 use crate::model::objects::Pod;
 use crate::model::{Bytes, PodAmounts, Resource};
+use crate::reconcile::savings::Avoided;
 
 /// The peak use in a quiet time must leave one part in this many of a limit free.
 const FREE_PART: u64 = 8;
@@ -147,11 +148,12 @@ impl DesiredState {
         }
     }
 
-    /// Notes a container's memory use. Returns whether the use is above the limit before the temporary one for the first time.
-    pub(crate) fn used(&mut self, container: &str, used: u64) -> bool {
+    /// Notes a container's memory use. Once it is above the limit before the temporary one, that has avoided a kill.
+    pub(crate) fn used(&mut self, container: &str, used: u64) -> Option<Avoided> {
         let limit = self.temporary_mut(container, Resource::Memory);
         let limit = limit.filter(|limit| used > limit.from);
-        limit.is_some_and(|limit| !std::mem::replace(&mut limit.exceeded, true))
+        let is_news = limit.is_some_and(|limit| !std::mem::replace(&mut limit.exceeded, true));
+        is_news.then_some(Avoided::Kill)
     }
 
     /// Lowers a temporary limit. Without `to`, the limit ends.

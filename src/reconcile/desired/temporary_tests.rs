@@ -96,19 +96,19 @@ fn what_an_operator_sets_is_the_operators() {
 #[test]
 fn an_avoided_kill_counts_once() {
     let mut desired = DesiredState::default();
-    assert!(!desired.used("app", 200 * MIB), "nothing was lent");
+    assert!(desired.used("app", 200 * MIB).is_none(), "nothing was lent");
     desired.grow(grown("app", 128, 256));
     assert!(
-        !desired.used("app", 128 * MIB),
+        desired.used("app", 128 * MIB).is_none(),
         "it fits below the limit that was there before"
     );
-    assert!(!desired.used("same", 200 * MIB));
-    assert!(desired.used("app", 200 * MIB));
+    assert!(desired.used("same", 200 * MIB).is_none());
+    assert!(desired.used("app", 200 * MIB).is_some());
     desired.grow(grown("app", 256, 512));
-    assert!(!desired.used("app", 400 * MIB), "it is the same loan");
+    assert!(desired.used("app", 400 * MIB).is_none(), "it is the same loan");
     desired.end_temporary(|_| true);
     desired.grow(grown("app", 128, 256));
-    assert!(desired.used("app", 200 * MIB));
+    assert!(desired.used("app", 200 * MIB).is_some());
 }
 
 fn limit(to: u64) -> TemporaryLimit {

@@ -14,7 +14,6 @@ use crate::plan::hook::Hook;
 use crate::plan::lift_kept;
 use crate::reconcile::desired::{Recommended, TemporaryLimit};
 use crate::reconcile::no_room::NoRoomFor;
-use crate::reconcile::savings::requests;
 use crate::resize::Resize;
 
 impl PodState {
@@ -220,10 +219,7 @@ impl PodState {
                 self.no_room = Some(NoRoomFor::after(known, targets, why, now.wall));
             }
             (Some(recommended), None) => {
-                let had = || requests(&before.clone().unwrap_or_else(|| self.pod.requirements()));
-                self.desired.before.get_or_insert_with(had);
-                let in_force = self.desired.recommended_in_force(&self.pod, &self.resize);
-                self.desired.recommended = Some(recommended.after(in_force));
+                self.desired.recommend(recommended, &self.pod, &self.resize);
             }
             (None, _) if self.decision.reason.ends_recommendation() => self.end_recommendation(),
             (None, _) => {}

@@ -22,7 +22,8 @@ impl PodState {
         };
         match event {
             GuardEvent::Grew { used, to, why, grown } => {
-                self.note_usage(&container, used, effects);
+                let avoided = self.desired.used(&container, used.get());
+                effects.list.extend(avoided.map(Effect::Avoided));
                 let cause = cause(Resource::Memory, Some(why.clone()));
                 if grown.outcome == Outcome::Applied {
                     let limits = (grown.from.unwrap_or_default().get(), to.get());
@@ -46,7 +47,8 @@ impl PodState {
                 effects.push(Effect::Log(LogLine::EvidenceLeft(peak)));
             }
             GuardEvent::Quiet { peak, needed } => {
-                self.note_usage(&container, peak, effects);
+                let avoided = self.desired.used(&container, peak.get());
+                effects.list.extend(avoided.map(Effect::Avoided));
                 if self.desired.lower_after_quiet(&self.pod, &container, needed, now.wall) {
                     let resource = Resource::Memory;
                     self.restart(Cause::TemporaryLimitEnded { container, resource }, now);
@@ -85,14 +87,6 @@ impl PodState {
             before.grow(given);
         }
         self.work.request_pass(cause, true, now.instant);
-    }
-
-    /// Notes a container's memory use. Above the limit without the guard's temporary one, the kernel
-    /// would have killed a process.
-    fn note_usage(&mut self, container: &str, used: Bytes, effects: &mut Effects) {
-        if self.desired.used(container, used.get()) {
-            effects.push(Effect::Avoided(Avoided::Kill));
-        }
     }
 
     fn grow(&mut self, name: String, resource: Resource, limits: (u64, u64), why: String, cause: Cause, now: Now) {

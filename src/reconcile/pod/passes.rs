@@ -5,11 +5,9 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use super::{Effect, Effects, LogLine, Now, PodState};
-use crate::actuate::shrink::ShrinkReport;
 use crate::actuate::{Job, JobDone};
-use crate::model::{BoundPod, Cause, ChangeRecord, LivePod, Outcome, PodAmounts, Resource, Withheld};
+use crate::model::{BoundPod, Cause, ChangeRecord, Outcome, PodAmounts, Resource, Withheld};
 use crate::plan::{PodTargets, lift_kept};
-use crate::reconcile::savings::Avoided;
 use crate::reconcile::work::{FIRST_RETRY, PassId, PendingPass, RequestId};
 use crate::resize::{Act, Report};
 
@@ -145,7 +143,8 @@ impl PodState {
         };
         let is_current = self.work.is_current(pass);
         record.cause = noticed(record.cause, !done.flipped.is_empty());
-        self.count_first_resize(&record, &live, effects);
+        let avoided = self.desired.note_resized(&record, &live);
+        effects.list.extend(avoided.map(Effect::Avoided));
         let runs = |id: &str| live.containers.values().any(|container| container.id == id);
         self.desired.scope.quotas.update(done.quotas, runs);
         self.desired.note_bursts(&self.pod, &live, done.bursts, now.wall);
@@ -159,7 +158,11 @@ impl PodState {
             self.desired.bring_into_force(running.recommended, is_current);
         }
         self.take_api_report(&api, &outcome, now);
-        self.take_shrinks(done.shrink, pass.number, now.wall);
+        let mut shrink = done.shrink;
+        if self.growth.takes_back_denied(&self.pod, &shrink.lowered, now.wall) {
+            shrink.lowered.clear();
+        }
+        self.shrink.pass_ended(shrink, pass.number);
         self.end_overtaken_override(api.denied.clone().filter(|_| is_current), effects);
         record.in_flight = outcome.holds() && self.resize.is_in_flight(&self.pod);
         // What the pass came to may have changed the targets.
@@ -177,16 +180,6 @@ impl PodState {
         effects.list.extend(self.work.admit_next());
     }
 
-    /// Counts the first pass that brought a recommendation into force: the pod was not evicted for it.
-    fn count_first_resize(&mut self, record: &ChangeRecord, live: &LivePod, effects: &mut Effects) {
-        let resized = matches!(record.outcome, Outcome::Applied | Outcome::RuntimeOwed(_));
-        if resized && matches!(record.cause, Cause::Recommendation { .. }) {
-            let is_first = !std::mem::replace(&mut self.desired.resized, true);
-            let restarts = if is_first { live.containers.len() as u64 } else { 0 };
-            effects.push(Effect::Avoided(Avoided::Eviction { restarts }));
-        }
-    }
-
     /// Takes the API server's answers to a pass with this outcome.
     fn take_api_report(&mut self, api: &Report, outcome: &Outcome, now: Now) {
         let by_hand = self.desired.is_by_hand();
@@ -197,13 +190,6 @@ impl PodState {
                 self.growth.accept(&container);
             }
         }
-    }
-
-    fn take_shrinks(&mut self, mut report: ShrinkReport, number: u64, now: Timestamp) {
-        if self.growth.takes_back_denied(&self.pod, &report.lowered, now) {
-            report.lowered.clear();
-        }
-        self.shrink.pass_ended(report, number);
     }
 
     /// Ends an override that was written ahead of the spec, if the API server denies it now, or another client has changed the

@@ -1,7 +1,8 @@
 //! The state of one pod and how it changes: `PodState × PodInput → PodState + Vec<Effect>`.
 //!
 //! [`PodState`] holds every fact about a pod, and [`PodState::apply`] is the only way to change
-//! it. `apply` compares the state before with the state after, and derives the effects of every change: save the
+//! it. Each part of the state changes itself and returns what follows; `PodState` supplies what a part needs of the others,
+//! and carries out what follows for them. `apply` compares the state before with the state after, and derives the effects of every change: save the
 //! state, update the guard, move the least limits, watch lower limits, close files. No transition can forget these
 //! effects. No I/O and no clock: time is an argument.
 
@@ -69,7 +70,7 @@ pub(crate) struct PodState {
     pub(crate) identity: Option<PodId>,
     pub(crate) drift: Drift,
     pub(crate) shrink: ShrinkState,
-    pub(crate) growth: Growth,
+    growth: Growth,
     hooks: Hooks,
     /// When a limit was last too low for the pod.
     pub(crate) trouble: Option<Timestamp>,
@@ -331,8 +332,10 @@ impl PodState {
         let cause = self.work.pending().map(|pending| pending.cause.clone());
         let mut targets = self.desired.targets(&self.pod).unwrap_or_default();
         lift_kept(&self.shrink.backoffs().holds(effects.now.wall), &mut targets);
-        let announce = |hooks: &mut Hooks, of: HookedPod<'_>| hooks.pass_due(of, is_allowed, cause.as_ref(), &targets);
-        self.follow_hooks(announce, effects);
+        self.follow_hooks(
+            |hooks, of| hooks.pass_due(of, is_allowed, cause.as_ref(), &targets),
+            effects,
+        );
     }
 
     /// Applies a transition of the hooks, and its effects in order.

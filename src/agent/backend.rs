@@ -25,7 +25,7 @@ use crate::reconcile::controller::{Controller, Event, PodSnapshot, Reply, send};
 use crate::reconcile::overrides::Override;
 use crate::reconcile::pod::{PodState, ended_early, not_running};
 use crate::reconcile::work::OperatorRequest;
-use crate::resize::Facts;
+use crate::resize::{Facts, Support};
 
 /// Dry runs at once: each asks the controller and the runtime, and who may only read may ask for all pods.
 const PREVIEWS: usize = 8;
@@ -122,7 +122,7 @@ impl AgentBackend {
             // The answer shows the steps of a pass that runs at once.
             let facts = Facts {
                 too_early: None,
-                unreported: None,
+                support: Support::Resizes,
                 away: None,
                 ..facts
             };

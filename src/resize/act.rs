@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::amounts::least;
 use super::granted::{check_room, granted, grants, grows, lowers_memory};
-use super::{Accepted, Answer, Report, Resize, ResizeError, Unreported, changes, taken_back, undone};
+use super::{Accepted, Answer, Report, Resize, ResizeError, Support, changes, taken_back, undone};
 use crate::model::objects::{Pod, ResizePhase};
 use crate::model::{Cause, KubeletVersion, Outcome, PodAmounts, ResourceList, Step, Withheld};
 use crate::plan::Room;
@@ -30,8 +30,8 @@ pub struct Facts {
     /// In an emergency the agent patches only after this time: until then the kubelet would write an earlier request
     /// over limits that the agent has grown since.
     pub too_early: Option<Duration>,
-    /// Set while the kubelet has not reported the pod's resources. The agent patches nothing before.
-    pub unreported: Option<Unreported>,
+    /// Whether the kubelet has reported the pod's resources. The agent patches nothing before.
+    pub support: Support,
     /// A sentence about the outage, if the API server is away. The agent sends it nothing then.
     pub away: Option<String>,
     /// The amounts that the cgroups get before the spec can have them, where an operator or the guard has set some.
@@ -142,7 +142,7 @@ impl Resize {
             let settled = phase == ResizePhase::Settled;
             return Act::Write(Grant::spec_later(&so_far, facts.by_hand.as_ref(), settled, why, LATER));
         }
-        if let Some(Unreported { why, wait }) = &facts.unreported {
+        if let Support::NotReported { why, wait } = &facts.support {
             return Act::end(Outcome::Withheld(Withheld::Unanswered(why.clone())), *wait);
         }
         if let Some(wait) = facts.too_early {

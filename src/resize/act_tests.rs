@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::granted::{grants, grows};
 use super::{
-    Accepted, Act, Facts, Grant, Patch, Report, Resize, Unreported, altered, changes, check_room, granted, reserved,
+    Accepted, Act, Facts, Grant, Patch, Report, Resize, Support, altered, changes, check_room, granted, reserved,
 };
 use crate::model::objects::{Container, ContainerStatus, Pod, PodCondition, ResizePhase, ResizePolicy, annotation};
 use crate::model::{
@@ -469,10 +469,10 @@ fn a_patch_waits_and_knows_its_fallback() {
     let second = Some(std::time::Duration::from_secs(1));
     let why = || "not reported".to_owned();
     let unreported = Facts {
-        unreported: Some(Unreported {
+        support: Support::NotReported {
             why: why(),
             wait: second,
-        }),
+        },
         ..facts()
     };
     let waits = Act::End {

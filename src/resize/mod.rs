@@ -29,7 +29,7 @@ pub use answer::{Answer, Report, ResizeError};
 pub use granted::{check_room, granted, reserved};
 pub use patch::{altered, changes};
 pub use request::{Accepted, Prepared, WrittenAhead};
-pub use support::{NodeSupport, Support, Unreported};
+pub use support::{NodeSupport, Support};
 
 use crate::model::objects::{Container, Pod, ResizePhase};
 use crate::model::{Outcome, PodAmounts, Resource, Withheld};

@@ -16,23 +16,19 @@ use crate::model::objects::{ContainerStatus, Pod, annotation};
 /// within seconds of the start.
 const REPORTED_WITHIN: SignedDuration = SignedDuration::from_secs(60);
 
-/// Whether a kubelet resizes in place.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Whether a pod's status shows yet that its kubelet resizes in place.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Support {
-    /// The pod's status shows that the kubelet resizes.
+    /// The status shows it.
+    #[default]
     Resizes,
-    /// The kubelet resizes, or may do so, and the pod's status does not show it yet.
-    NotReported(Unreported),
-    Never,
-}
-
-/// The agent waits until the pod's status shows that its kubelet resizes in place.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unreported {
-    /// The reason of the wait, as a sentence.
-    pub why: String,
-    /// How long the wait lasts at most. None if the kubelet certainly resizes.
-    pub wait: Option<Duration>,
+    /// The kubelet resizes, or may do so. The agent waits until the status shows it.
+    NotReported {
+        /// The reason of the wait, as a sentence.
+        why: String,
+        /// How long the wait lasts at most. None if the kubelet certainly resizes.
+        wait: Option<Duration>,
+    },
 }
 
 /// The evidence of a node's version and pods about its kubelet.
@@ -69,27 +65,27 @@ impl NodeSupport {
         }
     }
 
-    /// Whether the kubelet resizes this pod.
-    pub fn for_pod(&self, pod: &Pod, now: Timestamp) -> Support {
+    /// Whether the kubelet resizes this pod; `None` if it never does.
+    pub fn for_pod(&self, pod: &Pod, now: Timestamp) -> Option<Support> {
         if pod.resizes_in_place() {
-            return Support::Resizes;
+            return Some(Support::Resizes);
         }
         // Every API server whose kubelets resize counts the generations of a spec. A pod without one is from a manifest.
         let at_the_api_server =
             pod.metadata.generation > 0 && !pod.metadata.annotations.contains_key(annotation::MIRROR);
         if !at_the_api_server || self.resizes == Some(false) {
-            return Support::Never;
+            return None;
         }
         let certain = self.version >= Some(KubeletVersion::ALWAYS_RESIZES);
         let until = reported_by(pod, self.upgraded).filter(|_| !certain);
         if until.is_some_and(|until| until <= now) {
-            return Support::Never;
+            return None;
         }
         let version = self.version.map_or_else(String::new, |version| format!(" ({version})"));
         let or_until = until.map_or_else(String::new, |until| {
             format!(", or until {until:.0}: a kubelet that reports none by then has resizing in place switched off")
         });
-        Support::NotReported(Unreported {
+        Some(Support::NotReported {
             why: format!(
                 "waits until its kubelet{version} reports the containers' resources in the pod's status, to be asked through \
                  pods/resize{or_until}"
@@ -142,17 +138,17 @@ mod tests {
     }
 
     /// What is known of a pod beside others on a node with this kubelet.
-    fn support(pod: &Pod, others: &[Pod], version: Option<u32>, now: i64) -> Support {
+    fn support(pod: &Pod, others: &[Pod], version: Option<u32>, now: i64) -> Option<Support> {
         let version = version.map(KubeletVersion);
         let pods = others.iter().chain([pod]);
         NodeSupport::of(pods, version, None, at(now)).for_pod(pod, at(now))
     }
 
     /// Until when a pod waits that is looked at now, if it does.
-    fn waits(support: &Support, now: i64) -> Option<Option<i64>> {
+    fn waits(support: &Option<Support>, now: i64) -> Option<Option<i64>> {
         match support {
-            Support::NotReported(Unreported { wait, .. }) => Some(wait.map(|wait| now + wait.as_secs().cast_signed())),
-            Support::Resizes | Support::Never => None,
+            Some(Support::NotReported { wait, .. }) => Some(wait.map(|wait| now + wait.as_secs().cast_signed())),
+            Some(Support::Resizes) | None => None,
         }
     }
 
@@ -163,13 +159,13 @@ mod tests {
             waits(&support(&unreported(), &[], Some(36), 86_400), 86_400),
             Some(None)
         );
-        assert_eq!(support(&reported(), &[], Some(36), 1), Support::Resizes);
+        assert_eq!(support(&reported(), &[], Some(36), 1), Some(Support::Resizes));
     }
 
     #[test]
     fn a_gated_kubelet_is_awaited_a_minute() {
         assert_eq!(waits(&support(&unreported(), &[], Some(33), 1), 1), Some(Some(60)));
-        assert_eq!(support(&unreported(), &[], Some(34), 60), Support::Never);
+        assert_eq!(support(&unreported(), &[], Some(34), 60), None);
         let mut pending = unreported();
         pending.status.container_statuses[0].state = ContainerState::default();
         assert_eq!(
@@ -178,7 +174,7 @@ mod tests {
             "nothing runs yet"
         );
         // One pod that was never reported tells for all of them.
-        assert_eq!(support(&pending, &[unreported()], Some(34), 60), Support::Never);
+        assert_eq!(support(&pending, &[unreported()], Some(34), 60), None);
     }
 
     #[test]
@@ -189,13 +185,13 @@ mod tests {
             node.for_pod(&pod, at(now))
         };
         assert_eq!(waits(&support(86_400), 86_400), Some(Some(86_460)));
-        assert_eq!(support(86_460), Support::Never);
+        assert_eq!(support(86_460), None);
     }
 
     #[test]
     fn one_reported_pod_tells_for_its_node() {
-        assert_eq!(support(&unreported(), &[], None, 1), Support::Never);
-        assert_eq!(support(&unreported(), &[], Some(32), 1), Support::Never);
+        assert_eq!(support(&unreported(), &[], None, 1), None);
+        assert_eq!(support(&unreported(), &[], Some(32), 1), None);
         assert_eq!(
             waits(&support(&unreported(), &[reported()], None, 1), 1),
             Some(Some(60))
@@ -216,7 +212,7 @@ mod tests {
             .annotations
             .insert(annotation::MIRROR.to_owned(), "hash".to_owned());
         for pod in [manifest, mirror] {
-            assert_eq!(support(&pod, &[reported()], Some(36), 1), Support::Never);
+            assert_eq!(support(&pod, &[reported()], Some(36), 1), None);
         }
     }
 }

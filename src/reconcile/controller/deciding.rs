@@ -17,7 +17,7 @@ use crate::reconcile::inventory::Inventory;
 use crate::reconcile::metrics::decision_labels;
 use crate::reconcile::no_room::NoRoomFor;
 use crate::reconcile::pod::{Now, PodInput, PodState, Pods};
-use crate::resize::{self, NodeSupport, Support};
+use crate::resize::{self, NodeSupport};
 use crate::sources::NodeView;
 
 /// A namespace's quotas come within this time, or their absence is said.
@@ -135,7 +135,7 @@ impl Decider<'_> {
         // carries out what it has found infeasible.
         let resizes = self.patches
             && match &self.support {
-                Some(support) => support.for_pod(pod, self.now) != Support::Never,
+                Some(support) => support.for_pod(pod, self.now).is_some(),
                 None => pod.resizes_in_place(),
             };
         let spec = resizes.then(|| match ResizePhase::of(pod) {

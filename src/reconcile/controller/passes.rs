@@ -23,7 +23,7 @@ use crate::plan::shrink::{Progress, next_turns};
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::pod::{Now, PodInput, PodState};
 use crate::reconcile::work::PassId;
-use crate::resize::{Act, Facts, NodeSupport, Support};
+use crate::resize::{Act, Facts, NodeSupport};
 
 /// Writes come in bursts, like those of a pass: files are compared this long after the first write.
 const BURST: Duration = Duration::from_millis(20);
@@ -139,11 +139,7 @@ impl ResizeEndpoint {
         now: Now,
     ) -> Option<Facts> {
         let resizer = self.get()?;
-        let unreported = match support.for_pod(&state.pod, now.wall) {
-            Support::Never => return None,
-            Support::Resizes => None,
-            Support::NotReported(unreported) => Some(unreported),
-        };
+        let support = support.for_pod(&state.pod, now.wall)?;
         let (room, yields) = capacity.reserve(state, targets);
         // The saved object may be older than the spec: an agent that knows no more patches nothing that nobody asked for since.
         let is_silent = state.decision.reason == Reason::SourcesSilent && !state.desired.is_by_hand();
@@ -153,7 +149,7 @@ impl ResizeEndpoint {
             yields,
             kubelet: capacity.kubelet,
             too_early: state.too_early_to_patch(cause, now),
-            unreported,
+            support,
             away: resizer.away().or(silent),
             by_hand: state.by_hand(now.wall),
         })

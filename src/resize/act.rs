@@ -1,10 +1,10 @@
-//! What a pass does about a pod's resize: before it begins, and after the API server's answer. Pure.
+//! What a pass does about a pod's resize. Pure.
 
 use std::time::Duration;
 
-use super::amounts::least;
-use super::granted::{check_room, granted, grants, grows, lowers_memory};
-use super::{Accepted, Answer, Report, Resize, ResizeError, Support, changes, taken_back, undone};
+use super::kubelet::{check_room, granted, grants, grows, lowers_memory};
+use super::request::least;
+use super::{Patch, Report, Resize, ResizeError, Support, changes};
 use crate::model::objects::{Pod, ResizePhase};
 use crate::model::{Cause, KubeletVersion, Outcome, PodAmounts, ResourceList, Step, Withheld};
 use crate::plan::Room;
@@ -13,10 +13,7 @@ use crate::plan::Room;
 const RECLAIM_EVERY: Duration = Duration::from_secs(2);
 
 /// The next pass tries the API server again after this time, unless the agent notices earlier that it is back.
-const LATER: Duration = Duration::from_secs(5);
-
-/// The pause after a call that the API server did not answer.
-const SOON: Duration = Duration::from_secs(1);
+pub(super) const LATER: Duration = Duration::from_secs(5);
 
 /// What the node, its kubelet and the API server have to do with a pod's resize.
 #[derive(Debug, Clone, Default)]
@@ -82,34 +79,9 @@ pub struct Grant {
     pub follows: Option<PodAmounts>,
 }
 
-/// A change of the pod's spec.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Patch {
-    pub changes: Vec<Step>,
-    /// The spec for which the changes were computed. The pass sends the patch only if the API server still has this spec.
-    pub from: PodAmounts,
-    /// Whether an earlier request has no answer. Only the API server's spec shows whether that was carried out, so the pass reads
-    /// the spec before it sends the patch.
-    pub reads_first: bool,
-    /// The generation of that spec, as far as the agent knows.
-    generation: i64,
-    /// The amounts that the spec gets.
-    pub targets: PodAmounts,
-    /// The kubelet's grant so far. The spec gets it back, as far as it changes, if the cgroups cannot hold the targets.
-    pub held: PodAmounts,
-    /// The spec without the requests of this agent that the kubelet has not allocated.
-    before: PodAmounts,
-    /// Whether the cgroups got values before the spec could have them, or the patch only reads the spec.
-    pub ahead: bool,
-    /// The amounts that the cgroups get if the API server turns out to be away, instead of those `held`.
-    by_hand: Option<PodAmounts>,
-    /// An error if the node is not known to have room.
-    room: Result<(), String>,
-}
-
 impl Act {
     /// The pass ends with this outcome.
-    const fn end(outcome: Outcome, retry_after: Option<Duration>) -> Self {
+    pub(super) const fn end(outcome: Outcome, retry_after: Option<Duration>) -> Self {
         Self::End {
             outcome,
             retry_after,
@@ -160,30 +132,6 @@ impl Resize {
         }
     }
 
-    fn patch(
-        &self,
-        pod: &Pod,
-        changes: Vec<Step>,
-        targets: &PodAmounts,
-        room: Result<(), String>,
-        by_hand: Option<PodAmounts>,
-    ) -> Patch {
-        let (accepted, from) = (self.accepted.as_ref(), self.spec(pod));
-        Patch {
-            // Without a change the pass only reads the spec.
-            ahead: self.is_ahead() || changes.is_empty(),
-            changes,
-            before: accepted.map_or_else(|| from.clone(), |accepted| accepted.without_requests(pod, from.clone())),
-            from,
-            reads_first: self.prepared.is_some(),
-            generation: pod.metadata.generation,
-            targets: targets.clone(),
-            held: self.granted_so_far(pod, &ResizePhase::of(pod)),
-            by_hand,
-            room,
-        }
-    }
-
     /// The spec that the API server has, as far as this agent knows.
     pub fn spec(&self, pod: &Pod) -> PodAmounts {
         let accepted = self.accepted.as_ref();
@@ -192,7 +140,7 @@ impl Resize {
 
     /// The kubelet's grant to the containers of `pod`. A kubelet that has not answered yet lowers amounts at any moment: the cgroups
     /// hold no more than that.
-    fn granted_so_far(&self, pod: &Pod, phase: &ResizePhase) -> PodAmounts {
+    pub(super) fn granted_so_far(&self, pod: &Pod, phase: &ResizePhase) -> PodAmounts {
         let granted = granted(pod, phase, self.held());
         match &self.accepted {
             Some(accepted) if *phase == ResizePhase::Accepted || accepted.is_unseen_in(pod) => {
@@ -250,7 +198,12 @@ fn not_asked(pod: &Pod, why: String) -> String {
 }
 
 impl Grant {
-    fn new(phase: &ResizePhase, wanted: &PodAmounts, granted: &PodAmounts, room: Result<(), String>) -> Self {
+    pub(super) fn new(
+        phase: &ResizePhase,
+        wanted: &PodAmounts,
+        granted: &PodAmounts,
+        room: Result<(), String>,
+    ) -> Self {
         let settled = *phase == ResizePhase::Settled;
         let Err(withheld) = grants(phase, room) else {
             return Self {
@@ -288,7 +241,7 @@ impl Grant {
 
     /// The API server is away, so the spec follows later. The cgroups get the values of operators and
     /// of the guard at once, and the `granted` ones without such values.
-    fn spec_later(
+    pub(super) fn spec_later(
         granted: &PodAmounts,
         by_hand: Option<&PodAmounts>,
         settled: bool,
@@ -337,100 +290,5 @@ impl Grant {
     /// Whether the cgroups get amounts that the spec cannot have yet.
     pub const fn is_written_ahead(&self) -> bool {
         self.ahead && matches!(self.withheld, Some(Withheld::SpecLater(_)))
-    }
-}
-
-impl Patch {
-    /// What the pass does after the API server's answer: `pod` has the patch, or the call failed while the API server is `away`.
-    /// Completes the `report` about that.
-    pub fn answered(&self, answer: Result<&Pod, &ResizeError>, away: Option<String>, report: &mut Report) -> Act {
-        let error = match answer {
-            Ok(pod) => {
-                report.answer = Answer::Accepted(self.accepted(pod.metadata.generation));
-                return Act::Write(self.grant(pod));
-            }
-            Err(error) => error,
-        };
-        let reason = error.to_string();
-        match error {
-            ResizeError::Stale if self.ahead => Act::Write(self.later(&reason, SOON)),
-            ResizeError::Refused { retry_after, .. } if self.ahead => {
-                Act::Write(self.later(&reason, retry_after.unwrap_or(SOON)))
-            }
-            ResizeError::Away(_) => {
-                let why = away.unwrap_or_else(|| "the API server did not answer".to_owned());
-                Act::Write(self.later(&why, SOON))
-            }
-            // A denial of the present amounts says nothing about requests that have no answer.
-            ResizeError::Denied(_) if self.changes.is_empty() => Act::Write(self.later(&reason, LATER)),
-            ResizeError::Denied(why) => {
-                report.denied = Some(why.clone());
-                // The pass also takes back values that were written before the API server was asked.
-                Act::Write(Grant {
-                    targets: self.held.clone(),
-                    ..Grant::default()
-                })
-            }
-            ResizeError::Unsupported { everywhere, .. } => {
-                report.unsupported = *everywhere;
-                Act::Direct
-            }
-            ResizeError::Stale => Act::end(Outcome::Withheld(Withheld::Unanswered(reason)), Some(SOON)),
-            ResizeError::Refused { retry_after, .. } => Act::end(Outcome::Refused(reason), *retry_after),
-            ResizeError::Altered(_) => {
-                // Admission has changed the spec after this request.
-                report.answer = Answer::Accepted(self.accepted(self.generation));
-                Act::end(Outcome::Refused(reason), None)
-            }
-            ResizeError::Gone(_) => Act::end(Outcome::Interrupted(reason), None),
-        }
-    }
-
-    /// The amounts that the cgroups may hold once the API server has applied the patch and returned `pod`. They are new: a file
-    /// that differs from them is no drift.
-    fn grant(&self, pod: &Pod) -> Grant {
-        let grant = Grant::new(&ResizePhase::of(pod), &self.targets, &self.held, self.room.clone());
-        Grant {
-            settled: grant.settled && grant.withheld.is_some(),
-            ..grant
-        }
-    }
-
-    /// The amounts that the cgroups may hold if the API server could not be asked, for the reason `why`.
-    fn later(&self, why: &str, wait: Duration) -> Grant {
-        Grant::spec_later(&self.held, self.by_hand.as_ref(), false, why, wait)
-    }
-
-    /// The request as the API server accepted it.
-    fn accepted(&self, generation: i64) -> Accepted {
-        Accepted {
-            targets: self.targets.clone(),
-            generation,
-            held: self.held.clone(),
-            before: self.before.clone(),
-        }
-    }
-
-    /// The changes that take the patch back where `pod` still has it: the patched amounts become those of `held`.
-    ///
-    /// # Errors
-    /// A sentence, if the API server would refuse them.
-    pub fn undo(&self, pod: &Pod, held: &PodAmounts) -> Result<Vec<Step>, String> {
-        changes(pod, &taken_back(&pod.requirements(), &self.targets, &self.undone(held)))
-    }
-
-    /// The spec once the patch is taken back: the patched amounts are those of `held`.
-    pub fn undone(&self, held: &PodAmounts) -> PodAmounts {
-        undone(&self.from, &self.targets, held)
-    }
-
-    /// The request that takes the patch back, as the API server accepted it.
-    pub fn taken_back(&self, generation: i64, held: PodAmounts) -> Accepted {
-        Accepted {
-            targets: self.undone(&held),
-            generation,
-            held,
-            before: self.before.clone(),
-        }
     }
 }

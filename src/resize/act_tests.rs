@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::granted::{grants, grows};
+use super::kubelet::{grants, grows};
 use super::{
     Accepted, Act, Facts, Grant, Patch, Report, Resize, Support, altered, changes, check_room, granted, reserved,
 };

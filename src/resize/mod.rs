@@ -11,25 +11,19 @@
 //! get what the kubelet has [granted](granted()) so far.
 
 mod act;
-mod amounts;
-mod answer;
-mod granted;
+mod kubelet;
 mod patch;
 mod request;
-mod support;
 
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-pub use act::{Act, Facts, Grant, Patch};
-pub use amounts::{differing, is_made_of, taken_back, undone};
-pub use answer::{Answer, Report, ResizeError};
-pub use granted::{check_room, granted, reserved};
-pub use patch::{altered, changes};
-pub use request::{Accepted, Prepared, WrittenAhead};
-pub use support::{NodeSupport, Support};
+pub use act::{Act, Facts, Grant};
+pub use kubelet::{NodeSupport, Support, check_room, granted, reserved};
+pub use patch::{Answer, Patch, Report, ResizeError, altered, changes};
+pub use request::{Accepted, Prepared, WrittenAhead, differing, taken_back};
 
 use crate::model::objects::{Container, Pod, ResizePhase};
 use crate::model::{Outcome, PodAmounts, Resource, Withheld};
@@ -186,7 +180,7 @@ impl Resize {
         let known = accepted.map_or_else(|| before.requirements(), |accepted| accepted.spec(before));
         let undone: Vec<_> = self.prepared.iter().map(Prepared::undone).collect();
         let prepared = self.prepared.iter().flat_map(Prepared::specs);
-        amounts::edits(&known, &pod.requirements(), prepared.chain(&undone))
+        request::edits(&known, &pod.requirements(), prepared.chain(&undone))
     }
 
     /// The spec of `pod` without requests of this agent that the kubelet has not allocated; `None` if there are none.
@@ -285,8 +279,8 @@ impl Resize {
         let Some(written) = self.written_ahead.as_mut().filter(|_| !is_ours) else {
             return false;
         };
-        let edits = amounts::edits(&written.spec, &pod.requirements(), std::iter::once(targets));
-        let is_overtaken = amounts::overtake(&edits, &written.spec, targets, set);
+        let edits = request::edits(&written.spec, &pod.requirements(), std::iter::once(targets));
+        let is_overtaken = request::overtake(&edits, &written.spec, targets, set);
         for (of, resources) in written.spec.iter_mut().filter(|_| !is_overtaken) {
             if let Some(edit) = edits.get(of) {
                 resources.overlay(edit);
@@ -474,7 +468,7 @@ impl Resize {
         } else if known.is_some() && is_spec(&undone) {
             // The patch was taken back.
             (&undone, None)
-        } else if is_made_of(&parts, &spec) {
+        } else if request::is_made_of(&parts, &spec) {
             (&spec, Some(prepared.clone()))
         } else {
             return;

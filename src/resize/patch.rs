@@ -1,7 +1,246 @@
-//! The steps of a patch of a pod's amounts, and what admission made of them. Pure.
+//! A patch of a pod's spec: its steps, what the API server makes of it, and what the pass does then. Pure.
 
-use crate::model::objects::{Container, Pod};
-use crate::model::{Change, PodAmounts, Requirements, Resource, Step, Target};
+use std::time::Duration;
+
+use super::act::LATER;
+use super::request::undone;
+use super::{Accepted, Act, Grant, Resize, taken_back};
+use crate::model::objects::{Container, Pod, ResizePhase};
+use crate::model::{Change, Outcome, PodAmounts, Requirements, Resource, Step, Target, Withheld};
+
+/// The pause after a call that the API server did not answer.
+const SOON: Duration = Duration::from_secs(1);
+
+/// A change of the pod's spec.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Patch {
+    pub changes: Vec<Step>,
+    /// The spec for which the changes were computed. The pass sends the patch only if the API server still has this spec.
+    pub from: PodAmounts,
+    /// Whether an earlier request has no answer. Only the API server's spec shows whether that was carried out, so the pass reads
+    /// the spec before it sends the patch.
+    pub reads_first: bool,
+    /// The generation of that spec, as far as the agent knows.
+    generation: i64,
+    /// The amounts that the spec gets.
+    pub targets: PodAmounts,
+    /// The kubelet's grant so far. The spec gets it back, as far as it changes, if the cgroups cannot hold the targets.
+    pub held: PodAmounts,
+    /// The spec without the requests of this agent that the kubelet has not allocated.
+    before: PodAmounts,
+    /// Whether the cgroups got values before the spec could have them, or the patch only reads the spec.
+    pub ahead: bool,
+    /// The amounts that the cgroups get if the API server turns out to be away, instead of those `held`.
+    by_hand: Option<PodAmounts>,
+    /// An error if the node is not known to have room.
+    room: Result<(), String>,
+}
+
+/// The API server did not make the requested change.
+#[derive(Debug, thiserror::Error)]
+pub enum ResizeError {
+    /// The API server cannot resize in place, `everywhere` or because of the pod's kubelet.
+    #[error("no resizing in place here: {why}")]
+    Unsupported { why: String, everywhere: bool },
+    /// The pod no longer exists.
+    #[error("{0}")]
+    Gone(String),
+    /// Admission made another change. The text names both.
+    #[error("admission made something else of what was asked for: {0}")]
+    Altered(String),
+    /// A quota, a LimitRange, admission or validation denies the request, and will until a rule changes.
+    #[error("{0}")]
+    Denied(String),
+    /// The API server does not answer.
+    #[error("{0}")]
+    Away(String),
+    /// The pod has changed since the agent read it, and must be read again.
+    #[error(
+        "another client changes the pod at the same time; the amounts are requested once the agent knows the change"
+    )]
+    Stale,
+    /// The API server refuses for now.
+    #[error("{reason}")]
+    Refused {
+        reason: String,
+        /// How long the API server asks to wait (`Retry-After`).
+        retry_after: Option<Duration>,
+    },
+}
+
+/// What became of the request that a pass prepared.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Answer {
+    /// The pass prepared no request.
+    #[default]
+    NotAsked,
+    /// The API server has not carried it out, and will not.
+    NotCarriedOut,
+    /// The API server may have carried it out although no answer says so.
+    Unanswered,
+    /// The API server has accepted it, or the request that took it back.
+    Accepted(Accepted),
+    /// The API server has accepted it. The request that takes it back, to these amounts, has no answer.
+    TakingBack(PodAmounts),
+}
+
+impl Answer {
+    /// What became of a request that ended with this error.
+    pub const fn of_error(error: &ResizeError) -> Self {
+        match error {
+            ResizeError::Unsupported { .. } | ResizeError::Gone(_) | ResizeError::Denied(_) | ResizeError::Stale => {
+                Self::NotCarriedOut
+            }
+            ResizeError::Altered(_) | ResizeError::Away(_) | ResizeError::Refused { .. } => Self::Unanswered,
+        }
+    }
+
+    /// The request that the API server has accepted last.
+    pub const fn accepted(&self) -> Option<&Accepted> {
+        match self {
+            Self::Accepted(accepted) => Some(accepted),
+            Self::NotAsked | Self::NotCarriedOut | Self::Unanswered | Self::TakingBack(_) => None,
+        }
+    }
+}
+
+/// How the API server answered a pass.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Report {
+    pub answer: Answer,
+    /// Why a rule denies the request. The pass writes the values that were granted before.
+    pub denied: Option<String>,
+    /// The API server did not show the spec before the pass wrote amounts of the pod's object, which may be older.
+    pub unread: bool,
+    /// The API server cannot resize any pod in place.
+    pub unsupported: bool,
+    /// The pass sent no request: the node has no room for the targets.
+    pub no_room: bool,
+    /// How long to wait before the next request.
+    pub retry_after: Option<Duration>,
+}
+
+impl Resize {
+    /// The patch with these changes, which give the spec of `pod` the `targets`.
+    pub(super) fn patch(
+        &self,
+        pod: &Pod,
+        changes: Vec<Step>,
+        targets: &PodAmounts,
+        room: Result<(), String>,
+        by_hand: Option<PodAmounts>,
+    ) -> Patch {
+        let (accepted, from) = (self.accepted.as_ref(), self.spec(pod));
+        Patch {
+            // Without a change the pass only reads the spec.
+            ahead: self.is_ahead() || changes.is_empty(),
+            changes,
+            before: accepted.map_or_else(|| from.clone(), |accepted| accepted.without_requests(pod, from.clone())),
+            from,
+            reads_first: self.prepared.is_some(),
+            generation: pod.metadata.generation,
+            targets: targets.clone(),
+            held: self.granted_so_far(pod, &ResizePhase::of(pod)),
+            by_hand,
+            room,
+        }
+    }
+}
+
+impl Patch {
+    /// What the pass does after the API server's answer: `pod` has the patch, or the call failed while the API server is `away`.
+    /// Completes the `report` about that.
+    pub fn answered(&self, answer: Result<&Pod, &ResizeError>, away: Option<String>, report: &mut Report) -> Act {
+        let error = match answer {
+            Ok(pod) => {
+                report.answer = Answer::Accepted(self.accepted(pod.metadata.generation));
+                return Act::Write(self.grant(pod));
+            }
+            Err(error) => error,
+        };
+        let reason = error.to_string();
+        match error {
+            ResizeError::Stale if self.ahead => Act::Write(self.later(&reason, SOON)),
+            ResizeError::Refused { retry_after, .. } if self.ahead => {
+                Act::Write(self.later(&reason, retry_after.unwrap_or(SOON)))
+            }
+            ResizeError::Away(_) => {
+                let why = away.unwrap_or_else(|| "the API server did not answer".to_owned());
+                Act::Write(self.later(&why, SOON))
+            }
+            // A denial of the present amounts says nothing about requests that have no answer.
+            ResizeError::Denied(_) if self.changes.is_empty() => Act::Write(self.later(&reason, LATER)),
+            ResizeError::Denied(why) => {
+                report.denied = Some(why.clone());
+                // The pass also takes back values that were written before the API server was asked.
+                Act::Write(Grant {
+                    targets: self.held.clone(),
+                    ..Grant::default()
+                })
+            }
+            ResizeError::Unsupported { everywhere, .. } => {
+                report.unsupported = *everywhere;
+                Act::Direct
+            }
+            ResizeError::Stale => Act::end(Outcome::Withheld(Withheld::Unanswered(reason)), Some(SOON)),
+            ResizeError::Refused { retry_after, .. } => Act::end(Outcome::Refused(reason), *retry_after),
+            ResizeError::Altered(_) => {
+                // Admission has changed the spec after this request.
+                report.answer = Answer::Accepted(self.accepted(self.generation));
+                Act::end(Outcome::Refused(reason), None)
+            }
+            ResizeError::Gone(_) => Act::end(Outcome::Interrupted(reason), None),
+        }
+    }
+
+    /// The amounts that the cgroups may hold once the API server has applied the patch and returned `pod`. They are new: a file
+    /// that differs from them is no drift.
+    fn grant(&self, pod: &Pod) -> Grant {
+        let grant = Grant::new(&ResizePhase::of(pod), &self.targets, &self.held, self.room.clone());
+        Grant {
+            settled: grant.settled && grant.withheld.is_some(),
+            ..grant
+        }
+    }
+
+    /// The amounts that the cgroups may hold if the API server could not be asked, for the reason `why`.
+    fn later(&self, why: &str, wait: Duration) -> Grant {
+        Grant::spec_later(&self.held, self.by_hand.as_ref(), false, why, wait)
+    }
+
+    /// The request as the API server accepted it.
+    fn accepted(&self, generation: i64) -> Accepted {
+        Accepted {
+            targets: self.targets.clone(),
+            generation,
+            held: self.held.clone(),
+            before: self.before.clone(),
+        }
+    }
+
+    /// The changes that take the patch back where `pod` still has it: the patched amounts become those of `held`.
+    ///
+    /// # Errors
+    /// A sentence, if the API server would refuse them.
+    pub fn undo(&self, pod: &Pod, held: &PodAmounts) -> Result<Vec<Step>, String> {
+        changes(pod, &taken_back(&pod.requirements(), &self.targets, &self.undone(held)))
+    }
+
+    /// The spec once the patch is taken back: the patched amounts are those of `held`.
+    pub fn undone(&self, held: &PodAmounts) -> PodAmounts {
+        undone(&self.from, &self.targets, held)
+    }
+
+    /// The request that takes the patch back, as the API server accepted it.
+    pub fn taken_back(&self, generation: i64, held: PodAmounts) -> Accepted {
+        Accepted {
+            targets: self.undone(&held),
+            generation,
+            held,
+            before: self.before.clone(),
+        }
+    }
+}
 
 /// The steps of a patch after which the pod's spec has the wanted amounts: one for each container that differs.
 ///

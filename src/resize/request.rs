@@ -1,11 +1,11 @@
-//! The requests of one pod's resize: accepted, without an answer, and still to be made. Pure.
+//! The requests of one pod's resize: accepted, without an answer, and still to be made. Which amounts each of them changes, and what
+//! becomes of them beside edits of other clients. Pure.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::amounts::{taken_back, undone};
-use crate::model::PodAmounts;
 use crate::model::objects::{Pod, ResizePhase};
+use crate::model::{PodAmounts, Requirements, Resource};
 
 /// The last request that the API server accepted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -112,4 +112,101 @@ pub struct WrittenAhead {
     /// The spec at that time, with what is known since to come from this agent or not to concern it. Another spec is another client's
     /// change, or a request without an answer.
     pub spec: PodAmounts,
+}
+
+/// The amounts to which a request that changes the spec `from` into `to` is taken back: those of `held` where the request changes an
+/// amount, and those of `from` elsewhere.
+pub(super) fn undone(from: &PodAmounts, to: &PodAmounts, held: &PodAmounts) -> PodAmounts {
+    each(from, [to, held], |from, [to, held]| {
+        let undo = |[from, to, held]: [Option<u64>; 3]| if from == to { from } else { held.or(from) };
+        Requirements::choose([from, to, held], undo)
+    })
+}
+
+/// The `spec` without what it still has of a request for the amounts `asked`: it gets the amounts `before` there. The amounts
+/// that another client has set since stay, and so does a resource whose request would be above its limit.
+pub fn taken_back(spec: &PodAmounts, asked: &PodAmounts, before: &PodAmounts) -> PodAmounts {
+    each(spec, [asked, before], |spec, [asked, before]| {
+        let restore = |[has, asked, before]: [Option<u64>; 3]| if has == asked { before.or(has) } else { has };
+        Requirements::choose([spec, asked, before], restore).valid_or(spec)
+    })
+}
+
+/// The amounts of `spec` that are neither in `known` nor in one of the `parts`. All others are unset.
+pub(super) fn edits<'a>(
+    known: &'a PodAmounts,
+    spec: &PodAmounts,
+    parts: impl Iterator<Item = &'a PodAmounts>,
+) -> PodAmounts {
+    let new = |[has, known]: [Option<u64>; 2]| has.filter(|_| has != known);
+    let mut edited = std::iter::once(known).chain(parts).fold(spec.clone(), |edited, part| {
+        each(&edited, [part], |edited, [part]| {
+            Requirements::choose([edited, part], new)
+        })
+    });
+    let unset = Requirements::default();
+    let is_known = |name: &str| known.container(name).is_some();
+    let containers = &mut edited.containers;
+    containers.retain(|edit| edit.resources != unset && is_known(&edit.name));
+    edited.pod.take_if(|edit| **edit == unset || known.pod.is_none());
+    edited
+}
+
+/// Whether another client's `edits` are of amounts that the cgroups have ahead of the spec: those that differ between the spec
+/// `before` and the `targets`, and those that an operator has `set`.
+pub(super) fn overtake(edits: &PodAmounts, before: &PodAmounts, targets: &PodAmounts, set: &PodAmounts) -> bool {
+    let ahead = |[edit, before, target, set]: [Option<u64>; 4]| edit.filter(|_| before != target || set.is_some());
+    edits.iter().any(|(of, edit)| {
+        let [before, target, set] = [before, targets, set].map(|all| all.get(of).copied().unwrap_or_default());
+        let [before, target] = [before, target].map(Requirements::with_requests);
+        Requirements::choose([edit, &before, &target, &set], ahead) != Requirements::default()
+    })
+}
+
+/// The least of both amounts, where both are set.
+pub(super) fn least(one: &PodAmounts, other: &PodAmounts) -> PodAmounts {
+    each(one, [other], |one, [other]| {
+        Requirements::choose([one, other], |[one, other]| match (one, other) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            _ => one,
+        })
+    })
+}
+
+/// Combines the amounts of each container of `all`, and of the pod, with the same ones of the `others`. Those that one of the
+/// others does not have stay as they are.
+fn each<const N: usize>(
+    all: &PodAmounts,
+    others: [&PodAmounts; N],
+    combine: impl Fn(&Requirements, [&Requirements; N]) -> Requirements,
+) -> PodAmounts {
+    let mut combined = all.clone();
+    for (of, resources) in combined.iter_mut() {
+        let found = others.map(|other| Some(other.get(of)?.with_requests()));
+        if found.iter().all(Option::is_some) {
+            let found = found.map(Option::unwrap_or_default);
+            *resources = combine(resources, found.each_ref());
+        }
+    }
+    combined
+}
+
+/// Whether every amount of `whole` is in one of the `parts`. A container that no part names is ignored.
+pub(super) fn is_made_of(parts: &[&PodAmounts], whole: &PodAmounts) -> bool {
+    whole.iter().all(|(of, resources)| {
+        let parts = parts.iter().filter_map(|part| part.get(of));
+        let parts: Vec<[u64; 4]> = parts.map(Requirements::amounts).collect();
+        let mut all = resources.amounts().into_iter().enumerate();
+        parts.is_empty() || all.all(|(number, amount)| parts.iter().any(|part| part[number] == amount))
+    })
+}
+
+/// The resources of which these give a container, or the pod, different amounts.
+pub fn differing(one: &PodAmounts, other: &PodAmounts) -> Vec<Resource> {
+    let amounts = |has: &Requirements, resource| has.with_requests().of(resource).map(Option::unwrap_or_default);
+    let differs = |resource: &Resource| {
+        let mut all = one.iter();
+        all.any(|(of, one)| other.get(of).map(|other| amounts(other, *resource)) != Some(amounts(one, *resource)))
+    };
+    Resource::ALL.into_iter().filter(differs).collect()
 }

@@ -132,21 +132,15 @@ impl Resize {
         }
     }
 
-    /// The spec that the API server has, as far as this agent knows.
-    pub fn spec(&self, pod: &Pod) -> PodAmounts {
-        let accepted = self.accepted.as_ref();
-        accepted.map_or_else(|| pod.requirements(), |accepted| accepted.spec(pod))
-    }
-
     /// The kubelet's grant to the containers of `pod`. A kubelet that has not answered yet lowers amounts at any moment: the cgroups
     /// hold no more than that.
     pub(super) fn granted_so_far(&self, pod: &Pod, phase: &ResizePhase) -> PodAmounts {
         let granted = granted(pod, phase, self.held());
-        match &self.accepted {
-            Some(accepted) if *phase == ResizePhase::Accepted || accepted.is_unseen_in(pod) => {
-                least(&granted, &accepted.spec(pod))
-            }
-            _ => granted,
+        let is_unanswered = *phase == ResizePhase::Accepted && self.accepted.is_some();
+        if is_unanswered || self.unseen(pod).is_some() {
+            least(&granted, &self.spec(pod))
+        } else {
+            granted
         }
     }
 

@@ -176,8 +176,7 @@ impl Resize {
         if pod.metadata.generation <= before.metadata.generation || self.unseen(pod).is_some() {
             return PodAmounts::default();
         }
-        let accepted = self.accepted.as_ref();
-        let known = accepted.map_or_else(|| before.requirements(), |accepted| accepted.spec(before));
+        let known = self.spec(before);
         let undone: Vec<_> = self.prepared.iter().map(Prepared::undone).collect();
         let prepared = self.prepared.iter().flat_map(Prepared::specs);
         request::edits(&known, &pod.requirements(), prepared.chain(&undone))
@@ -202,9 +201,25 @@ impl Resize {
         let answered = unanswered.fold(amounts, |amounts, (targets, undone)| {
             taken_back(&amounts, targets, &undone)
         });
+        self.without_accepted(pod, answered)
+    }
+
+    /// These amounts of `pod` without the accepted request, unless the kubelet has allocated that.
+    fn without_accepted(&self, pod: &Pod, amounts: PodAmounts) -> PodAmounts {
         match &self.accepted {
-            Some(accepted) => accepted.without_requests(pod, answered),
-            None => answered,
+            Some(accepted) if accepted.is_unseen_in(pod) || ResizePhase::of(pod).is_open() => {
+                let before = request::known_before(&accepted.before, &accepted.held);
+                taken_back(&amounts, &accepted.targets, before)
+            }
+            _ => amounts,
+        }
+    }
+
+    /// The spec that the API server has, as far as this agent knows.
+    pub fn spec(&self, pod: &Pod) -> PodAmounts {
+        match self.unseen(pod) {
+            Some(accepted) => pod.with_requirements(&accepted.targets).requirements(),
+            None => pod.requirements(),
         }
     }
 
@@ -366,7 +381,8 @@ impl Resize {
     /// set.
     pub fn returns_to(&mut self, own: &PodAmounts) {
         if let Some(accepted) = &mut self.accepted {
-            accepted.forget_by_hand(own);
+            let before = request::known_before(&accepted.before, &accepted.held);
+            accepted.before = request::undone(before, &accepted.targets, own);
         }
     }
 
@@ -474,10 +490,7 @@ impl Resize {
             return;
         };
         let (targets, held) = (targets.clone(), prepared.held.clone());
-        let before = match known {
-            Some(known) => known.without_requests(pod, undone),
-            None => undone,
-        };
+        let before = self.without_accepted(pod, undone);
         self.accepted = Some(Accepted {
             targets,
             generation,

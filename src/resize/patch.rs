@@ -130,12 +130,12 @@ impl Resize {
         room: Result<(), String>,
         by_hand: Option<PodAmounts>,
     ) -> Patch {
-        let (accepted, from) = (self.accepted.as_ref(), self.spec(pod));
+        let from = self.spec(pod);
         Patch {
             // Without a change the pass only reads the spec.
             ahead: self.is_ahead() || changes.is_empty(),
             changes,
-            before: accepted.map_or_else(|| from.clone(), |accepted| accepted.without_requests(pod, from.clone())),
+            before: self.without_accepted(pod, from.clone()),
             from,
             reads_first: self.prepared.is_some(),
             generation: pod.metadata.generation,

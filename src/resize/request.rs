@@ -4,7 +4,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::model::objects::{Pod, ResizePhase};
+use crate::model::objects::Pod;
 use crate::model::{PodAmounts, Requirements, Resource};
 
 /// The last request that the API server accepted.
@@ -37,33 +37,10 @@ impl Accepted {
             changes.into_iter().all(|((to, before), has)| to == before || to == has)
         })
     }
-
-    /// The spec that the API server has, as far as this agent knows: the accepted one if `pod` is older.
-    pub fn spec(&self, pod: &Pod) -> PodAmounts {
-        if self.is_unseen_in(pod) {
-            return pod.with_requirements(&self.targets).requirements();
-        }
-        pod.requirements()
-    }
-
-    /// Takes the pod's `own` amounts for those before, where the request changes some.
-    pub(super) fn forget_by_hand(&mut self, own: &PodAmounts) {
-        self.before = undone(known_before(&self.before, &self.held), &self.targets, own);
-    }
-
-    /// These amounts of `pod` without the requests of this agent that the kubelet has not allocated.
-    pub fn without_requests(&self, pod: &Pod, amounts: PodAmounts) -> PodAmounts {
-        let is_open = self.is_unseen_in(pod) || ResizePhase::of(pod).is_open();
-        if is_open {
-            taken_back(&amounts, &self.targets, known_before(&self.before, &self.held))
-        } else {
-            amounts
-        }
-    }
 }
 
 /// The spec `before` a request; where a file of version 0.1 has none, the kubelet's grant.
-fn known_before<'a>(before: &'a PodAmounts, held: &'a PodAmounts) -> &'a PodAmounts {
+pub(super) fn known_before<'a>(before: &'a PodAmounts, held: &'a PodAmounts) -> &'a PodAmounts {
     if before.is_empty() { held } else { before }
 }
 

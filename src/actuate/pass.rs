@@ -203,7 +203,7 @@ impl Pass {
             self.done.api.answer = Answer::NotCarriedOut;
         }
         self.aim_at(Aim {
-            amounts: patch.targets.clone(),
+            amounts: patch.request.targets.clone(),
             lift_undeclared: false,
             // The targets are new: a file that differs from them is no drift.
             held_before: false,
@@ -211,7 +211,7 @@ impl Pass {
         });
         self = self.run_kernel_stages(Self::check_plan).await?;
         failpoint("pass.room_made");
-        if self.job.targets.amounts != patch.targets {
+        if self.job.targets.amounts != patch.request.targets {
             return Err(self.stop(overtaken()));
         }
         let answer = self.patch(&patch).await;

@@ -107,7 +107,7 @@ impl Pass {
 
     /// Takes a patch back as far as the spec still has it, so that the spec has the values that the kubelet had granted before.
     pub(super) async fn undo_patch(&mut self, mut patched: Pod, patch: &Patch) {
-        let mut held = patch.held.clone();
+        let mut held = patch.request.held.clone();
         // Keeps the limits that the guard has raised meanwhile.
         self.node.least_limits.lift(self.uid(), &mut held);
         let mut undone = Err(ResizeError::Stale);

@@ -523,7 +523,8 @@ fn a_patch_waits_and_knows_its_fallback() {
     let Act::Patch(patch) = decided(&facts(), 200, &Cause::Sweep) else {
         panic!("nothing stands in the way")
     };
-    assert_eq!((&patch.targets, &patch.held), (&named(200), &named(100)));
+    let request = &patch.request;
+    assert_eq!((&request.targets, &request.held), (&named(200), &named(100)));
     let mut pod = settled(100);
     ask(&mut pod, 200);
     assert_eq!(

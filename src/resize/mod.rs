@@ -318,7 +318,9 @@ impl Resize {
     pub fn begins(&mut self, pod: &Pod, act: &Act, is_new: bool, now: Timestamp) {
         match act {
             // A patch without changes only reads the spec.
-            Act::Patch(patch) if !patch.changes.is_empty() => self.prepare(pod, &patch.targets, &patch.held),
+            Act::Patch(Patch { changes, request, .. }) if !changes.is_empty() => {
+                self.prepare(pod, &request.targets, &request.held);
+            }
             Act::Write(grant) if is_new && grant.is_written_ahead() => self.write_ahead(pod, now),
             _ => {}
         }

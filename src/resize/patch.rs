@@ -20,17 +20,12 @@ pub struct Patch {
     /// Whether an earlier request has no answer. Only the API server's spec shows whether that was carried out, so the pass reads
     /// the spec before it sends the patch.
     pub reads_first: bool,
-    /// The generation of that spec, as far as the agent knows.
-    generation: i64,
-    /// The amounts that the spec gets.
-    pub targets: PodAmounts,
-    /// The kubelet's grant so far. The spec gets it back, as far as it changes, if the cgroups cannot hold the targets.
-    pub held: PodAmounts,
-    /// The spec without the requests of this agent that the kubelet has not allocated.
-    before: PodAmounts,
+    /// The request as the API server accepts it, with the generation of the spec before. The spec gets back what the kubelet held, as
+    /// far as it changes, if the cgroups cannot hold the targets.
+    pub request: Accepted,
     /// Whether the cgroups got values before the spec could have them, or the patch only reads the spec.
     pub ahead: bool,
-    /// The amounts that the cgroups get if the API server turns out to be away, instead of those `held`.
+    /// The amounts that the cgroups get if the API server turns out to be away, instead of those that the kubelet held.
     by_hand: Option<PodAmounts>,
     /// An error if the node is not known to have room.
     room: Result<(), String>,
@@ -135,12 +130,14 @@ impl Resize {
             // Without a change the pass only reads the spec.
             ahead: self.is_ahead() || changes.is_empty(),
             changes,
-            before: self.without_accepted(pod, from.clone()),
+            request: Accepted {
+                targets: targets.clone(),
+                generation: pod.metadata.generation,
+                held: self.granted_so_far(pod, &ResizePhase::of(pod)),
+                before: self.without_accepted(pod, from.clone()),
+            },
             from,
             reads_first: self.prepared.is_some(),
-            generation: pod.metadata.generation,
-            targets: targets.clone(),
-            held: self.granted_so_far(pod, &ResizePhase::of(pod)),
             by_hand,
             room,
         }
@@ -153,7 +150,10 @@ impl Patch {
     pub fn answered(&self, answer: Result<&Pod, &ResizeError>, away: Option<String>, report: &mut Report) -> Act {
         let error = match answer {
             Ok(pod) => {
-                report.answer = Answer::Accepted(self.accepted(pod.metadata.generation));
+                report.answer = Answer::Accepted(Accepted {
+                    generation: pod.metadata.generation,
+                    ..self.request.clone()
+                });
                 return Act::Write(self.grant(pod));
             }
             Err(error) => error,
@@ -174,7 +174,7 @@ impl Patch {
                 report.denied = Some(why.clone());
                 // The pass also takes back values that were written before the API server was asked.
                 Act::Write(Grant {
-                    targets: self.held.clone(),
+                    targets: self.request.held.clone(),
                     ..Grant::default()
                 })
             }
@@ -186,7 +186,7 @@ impl Patch {
             ResizeError::Refused { retry_after, .. } => Act::end(Outcome::Refused(reason), *retry_after),
             ResizeError::Altered(_) => {
                 // Admission has changed the spec after this request.
-                report.answer = Answer::Accepted(self.accepted(self.generation));
+                report.answer = Answer::Accepted(self.request.clone());
                 Act::end(Outcome::Refused(reason), None)
             }
             ResizeError::Gone(_) => Act::end(Outcome::Interrupted(reason), None),
@@ -196,7 +196,8 @@ impl Patch {
     /// The amounts that the cgroups may hold once the API server has applied the patch and returned `pod`. They are new: a file
     /// that differs from them is no drift.
     fn grant(&self, pod: &Pod) -> Grant {
-        let grant = Grant::new(&ResizePhase::of(pod), &self.targets, &self.held, self.room.clone());
+        let Accepted { targets, held, .. } = &self.request;
+        let grant = Grant::new(&ResizePhase::of(pod), targets, held, self.room.clone());
         Grant {
             settled: grant.settled && grant.withheld.is_some(),
             ..grant
@@ -205,17 +206,7 @@ impl Patch {
 
     /// The amounts that the cgroups may hold if the API server could not be asked, for the reason `why`.
     fn later(&self, why: &str, wait: Duration) -> Grant {
-        Grant::spec_later(&self.held, self.by_hand.as_ref(), false, why, wait)
-    }
-
-    /// The request as the API server accepted it.
-    fn accepted(&self, generation: i64) -> Accepted {
-        Accepted {
-            targets: self.targets.clone(),
-            generation,
-            held: self.held.clone(),
-            before: self.before.clone(),
-        }
+        Grant::spec_later(&self.request.held, self.by_hand.as_ref(), false, why, wait)
     }
 
     /// The changes that take the patch back where `pod` still has it: the patched amounts become those of `held`.
@@ -223,12 +214,13 @@ impl Patch {
     /// # Errors
     /// A sentence, if the API server would refuse them.
     pub fn undo(&self, pod: &Pod, held: &PodAmounts) -> Result<Vec<Step>, String> {
-        changes(pod, &taken_back(&pod.requirements(), &self.targets, &self.undone(held)))
+        let undone = self.undone(held);
+        changes(pod, &taken_back(&pod.requirements(), &self.request.targets, &undone))
     }
 
     /// The spec once the patch is taken back: the patched amounts are those of `held`.
     pub fn undone(&self, held: &PodAmounts) -> PodAmounts {
-        undone(&self.from, &self.targets, held)
+        undone(&self.from, &self.request.targets, held)
     }
 
     /// The request that takes the patch back, as the API server accepted it.
@@ -237,7 +229,7 @@ impl Patch {
             targets: self.undone(&held),
             generation,
             held,
-            before: self.before.clone(),
+            before: self.request.before.clone(),
         }
     }
 }

@@ -263,7 +263,7 @@ impl World {
             self.above_spec |= pass.api.denied.is_some() && self.is_above_spec();
         }
         if let (Some(undo), Act::Patch(patch)) = (undo, &pass.resize) {
-            let mut held = self.state.desired.with_temporary(patch.held.clone());
+            let mut held = self.state.desired.with_temporary(patch.request.held.clone());
             if let Some((container, mib)) = raised {
                 held.containers[container].resources.lift(Resource::Memory, mib * MIB);
             }

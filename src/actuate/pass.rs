@@ -535,7 +535,7 @@ impl Pass {
         done.quotas = std::mem::take(&mut pass.job.targets.scope.quotas);
         done.stale = pass.incomplete || matches!(done.record.outcome, Outcome::Interrupted(_));
         done.handles = done.handles.take().filter(|_| !done.stale);
-        if let Some(why) = &done.api.denied {
+        if let Some(why) = done.api.answer.denied() {
             done.record.outcome.deny(why);
         }
         if let (Outcome::Applied | Outcome::Unchanged, Some(withheld)) = (&done.record.outcome, pass.withheld) {

@@ -344,7 +344,7 @@ impl Resize {
         }
         match &report.answer {
             Answer::NotAsked => {}
-            Answer::NotCarriedOut => self.end_prepared(false),
+            Answer::NotCarriedOut | Answer::Denied(_) => self.end_prepared(false),
             Answer::Unanswered => self.end_prepared(true),
             Answer::Accepted(accepted) => {
                 (self.accepted, self.prepared) = (Some(accepted.clone()), None);

@@ -71,6 +71,8 @@ pub enum Answer {
     NotAsked,
     /// The API server has not carried it out, and will not.
     NotCarriedOut,
+    /// A rule denies it, for this reason. The pass writes the values that were granted before.
+    Denied(String),
     /// The API server may have carried it out although no answer says so.
     Unanswered,
     /// The API server has accepted it, or the request that took it back.
@@ -81,11 +83,10 @@ pub enum Answer {
 
 impl Answer {
     /// What became of a request that ended with this error.
-    pub const fn of_error(error: &ResizeError) -> Self {
+    pub fn of_error(error: &ResizeError) -> Self {
         match error {
-            ResizeError::Unsupported { .. } | ResizeError::Gone(_) | ResizeError::Denied(_) | ResizeError::Stale => {
-                Self::NotCarriedOut
-            }
+            ResizeError::Unsupported { .. } | ResizeError::Gone(_) | ResizeError::Stale => Self::NotCarriedOut,
+            ResizeError::Denied(why) => Self::Denied(why.clone()),
             ResizeError::Altered(_) | ResizeError::Away(_) | ResizeError::Refused { .. } => Self::Unanswered,
         }
     }
@@ -94,7 +95,15 @@ impl Answer {
     pub const fn accepted(&self) -> Option<&Accepted> {
         match self {
             Self::Accepted(accepted) => Some(accepted),
-            Self::NotAsked | Self::NotCarriedOut | Self::Unanswered | Self::TakingBack(_) => None,
+            _ => None,
+        }
+    }
+
+    /// Why a rule denies the request.
+    pub fn denied(&self) -> Option<&str> {
+        match self {
+            Self::Denied(why) => Some(why),
+            _ => None,
         }
     }
 }
@@ -103,8 +112,6 @@ impl Answer {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
     pub answer: Answer,
-    /// Why a rule denies the request. The pass writes the values that were granted before.
-    pub denied: Option<String>,
     /// The API server did not show the spec before the pass wrote amounts of the pod's object, which may be older.
     pub unread: bool,
     /// The API server cannot resize any pod in place.
@@ -170,14 +177,11 @@ impl Patch {
             }
             // A denial of the present amounts says nothing about requests that have no answer.
             ResizeError::Denied(_) if self.changes.is_empty() => Act::Write(self.later(&reason, LATER)),
-            ResizeError::Denied(why) => {
-                report.denied = Some(why.clone());
-                // The pass also takes back values that were written before the API server was asked.
-                Act::Write(Grant {
-                    targets: self.request.held.clone(),
-                    ..Grant::default()
-                })
-            }
+            // The pass also takes back values that were written before the API server was asked.
+            ResizeError::Denied(_) => Act::Write(Grant {
+                targets: self.request.held.clone(),
+                ..Grant::default()
+            }),
             ResizeError::Unsupported { everywhere, .. } => {
                 report.unsupported = *everywhere;
                 Act::Direct

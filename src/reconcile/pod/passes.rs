@@ -148,7 +148,8 @@ impl PodState {
         let runs = |id: &str| live.containers.values().any(|container| container.id == id);
         self.desired.scope.quotas.update(done.quotas, runs);
         self.desired.note_bursts(&self.pod, &live, done.bursts, now.wall);
-        if let Some(why) = &api.denied {
+        let denied = api.answer.denied();
+        if let Some(why) = denied {
             self.deny_temporary(why, now.wall, quiet, &mut record.outcome);
         }
         let outcome = record.outcome.clone();
@@ -163,7 +164,7 @@ impl PodState {
             shrink.lowered.clear();
         }
         self.shrink.pass_ended(shrink, pass.number);
-        self.end_overtaken_override(api.denied.clone().filter(|_| is_current), effects);
+        self.end_overtaken_override(denied.filter(|_| is_current), effects);
         record.in_flight = outcome.holds() && self.resize.is_in_flight(&self.pod);
         // What the pass came to may have changed the targets.
         let is_still_current = self.work.is_current(pass);
@@ -194,7 +195,7 @@ impl PodState {
 
     /// Ends an override that was written ahead of the spec, if the API server denies it now, or another client has changed the
     /// spec since.
-    fn end_overtaken_override(&mut self, denied: Option<String>, effects: &mut Effects) {
+    fn end_overtaken_override(&mut self, denied: Option<&str>, effects: &mut Effects) {
         let denied = denied.filter(|_| self.work.request().is_none());
         let Some((why, ahead)) = denied.zip(self.resize.written_ahead().cloned()) else {
             return self.yield_to_spec(effects);
@@ -207,7 +208,7 @@ impl PodState {
         } else {
             // The operator's answer was that the spec follows.
             self.desired.end_override();
-            self.record_lost_change(why, effects);
+            self.record_lost_change(why.to_owned(), effects);
         }
     }
 

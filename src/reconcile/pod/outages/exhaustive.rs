@@ -17,7 +17,7 @@ use std::hash::Hasher;
 use super::*;
 use crate::model::Requirements;
 use crate::model::objects::PodCondition;
-use crate::resize::{Answer as Answered, Report};
+use crate::resize::Answer as Answered;
 
 /// How many acts follow each start, unless the environment says otherwise.
 const DEPTH: usize = 5;
@@ -352,9 +352,8 @@ impl World {
             work.has_failed(),
         ));
         if let Some(pass) = &self.running {
-            let Report { answer, denied, .. } = &pass.api;
             // The generation of an accepted request counts by its order.
-            let answer = match answer {
+            let answer = match &pass.api.answer {
                 Answered::Accepted(_) => &Answered::Unanswered,
                 other => other,
             };
@@ -368,7 +367,7 @@ impl World {
                 &pass.writes,
                 pass.reads(),
             ));
-            key.add(&(answer, denied));
+            key.add(answer);
         }
         let unanswered = self.unanswered.map(|of| of.map(order));
         key.add(&(self.kernel, self.away, self.denied, self.growing, unanswered));

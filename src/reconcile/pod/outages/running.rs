@@ -158,9 +158,10 @@ impl World {
         };
         let is_conflict = is_stale && (is_read || !matches!(answer, Answer::Fails { .. }));
         let is_sent = is_patch && !is_conflict && !matches!(answer, Answer::NotSent | Answer::NotRead);
-        pass.api.answer = match (is_patch, is_sent && answer != Answer::Denies) {
+        pass.api.answer = match (is_patch, is_sent) {
             (false, _) => resize::Answer::NotAsked,
             (true, false) => resize::Answer::NotCarriedOut,
+            (true, true) if answer == Answer::Denies => resize::Answer::Denied("a quota".to_owned()),
             (true, true) => resize::Answer::Unanswered,
         };
         let error = match answer {
@@ -196,8 +197,8 @@ impl World {
         let answered = error.as_ref().map_or(Ok(&self.server), Err);
         let next = patch.answered(answered, None, &mut pass.api);
         pass.turn_to(next);
-        if let Some(why) = &pass.api.denied {
-            pass.outcome = Some(Outcome::Refused(why.clone()));
+        if let Some(why) = pass.api.answer.denied() {
+            pass.outcome = Some(Outcome::Refused(why.to_owned()));
         }
         self.running = Some(pass);
     }
@@ -260,7 +261,7 @@ impl World {
             pass.outcome = Some(Outcome::RolledBack("EBUSY".to_owned()));
         } else if let Some(amounts) = pass.writes.take() {
             self.write(amounts);
-            self.above_spec |= pass.api.denied.is_some() && self.is_above_spec();
+            self.above_spec |= pass.api.answer.denied().is_some() && self.is_above_spec();
         }
         if let (Some(undo), Act::Patch(patch)) = (undo, &pass.resize) {
             let mut held = self.state.desired.with_temporary(patch.request.held.clone());
@@ -270,7 +271,7 @@ impl World {
             self.take_back(&mut pass.api, patch, held, undo);
         }
         let outcome = pass.outcome.clone().unwrap_or(Outcome::Unchanged);
-        self.denied |= pass.api.denied.is_some();
+        self.denied |= pass.api.answer.denied().is_some();
         let record = ChangeRecord::new(pass.of, pass.cause, outcome);
         let done = JobDone {
             api: pass.api,

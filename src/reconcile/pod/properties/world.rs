@@ -387,7 +387,7 @@ impl World {
         let mut done = self.ended(outcome(which));
         let patch = self.aims.as_ref().filter(|job| matches!(job.resize, Act::Patch(_)));
         if denied {
-            done.api.denied = Some("a quota".to_owned());
+            done.api.answer = Answer::Denied("a quota".to_owned());
         } else if let Some(job) = patch.filter(|_| which < 2) {
             let (targets, held) = (job.targets.amounts.clone(), self.server.requirements());
             self.set_spec(&targets);

@@ -288,20 +288,23 @@ impl Resize {
     }
 
     /// Takes what another client has set in the spec of `pod` since the cgroups were written ahead of it. Returns whether that is an
-    /// amount that the cgroups have ahead: with the `targets`, or because an operator has `set` it.
+    /// amount that the cgroups have ahead: with the `targets`, or because an operator has `set` it. Then no request counts any more.
     pub fn is_overtaken(&mut self, pod: &Pod, targets: &PodAmounts, set: &PodAmounts) -> bool {
         let is_ours = self.is_spec_of(pod);
         let Some(written) = self.written_ahead.as_mut().filter(|_| !is_ours) else {
             return false;
         };
         let edits = request::edits(&written.spec, &pod.requirements(), std::iter::once(targets));
-        let is_overtaken = request::overtake(&edits, &written.spec, targets, set);
-        for (of, resources) in written.spec.iter_mut().filter(|_| !is_overtaken) {
+        if request::overtake(&edits, &written.spec, targets, set) {
+            *self = Self::default();
+            return true;
+        }
+        for (of, resources) in written.spec.iter_mut() {
             if let Some(edit) = edits.get(of) {
                 resources.overlay(edit);
             }
         }
-        is_overtaken
+        false
     }
 
     /// Takes the state of an earlier agent, which may have taken its last request back to the amounts `undone`.

@@ -14,7 +14,6 @@ use crate::plan::hook::Hook;
 use crate::plan::lift_kept;
 use crate::reconcile::desired::{Recommended, TemporaryLimit};
 use crate::reconcile::no_room::NoRoomFor;
-use crate::resize::Resize;
 
 impl PodState {
     /// Replaces the pod's object, and makes a pass due when the kubelet has answered in it.
@@ -140,7 +139,6 @@ impl PodState {
             return;
         }
         self.desired.yield_to(self.desired.base(&self.pod), &spec);
-        self.resize = Resize::default();
         let why = "another client changed the pod's resources; its values apply";
         self.record_lost_change(why.to_owned(), effects);
         if let Some(request) = self.work.take_override() {

@@ -207,7 +207,7 @@ impl Resize {
     /// These amounts of `pod` without the accepted request, unless the kubelet has allocated that.
     fn without_accepted(&self, pod: &Pod, amounts: PodAmounts) -> PodAmounts {
         match &self.accepted {
-            Some(accepted) if accepted.is_unseen_in(pod) || ResizePhase::of(pod).is_open() => {
+            Some(accepted) if self.unseen(pod).is_some() || ResizePhase::of(pod).is_open() => {
                 let before = request::known_before(&accepted.before, &accepted.held);
                 taken_back(&amounts, &accepted.targets, before)
             }
@@ -226,7 +226,7 @@ impl Resize {
     /// The accepted request that `pod` does not show yet, because the object is older.
     pub fn unseen(&self, pod: &Pod) -> Option<&Accepted> {
         let accepted = self.accepted.as_ref();
-        accepted.filter(|accepted| accepted.is_unseen_in(pod))
+        accepted.filter(|accepted| pod.metadata.generation < accepted.generation)
     }
 
     /// Whether `pod` shows every request that the API server may have carried out.
@@ -236,8 +236,7 @@ impl Resize {
 
     /// Whether the kubelet has not carried out the accepted request yet.
     pub fn is_in_flight(&self, pod: &Pod) -> bool {
-        let accepted = self.accepted.as_ref();
-        accepted.is_some_and(|accepted| accepted.is_unseen_in(pod) || ResizePhase::of(pod) != ResizePhase::Settled)
+        self.unseen(pod).is_some() || self.accepted.is_some() && ResizePhase::of(pod) != ResizePhase::Settled
     }
 
     /// Whether the spec has the amounts that the accepted request changed, and the kubelet has carried them out.

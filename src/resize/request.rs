@@ -23,13 +23,8 @@ pub struct Accepted {
 }
 
 impl Accepted {
-    /// Whether `pod` is older than the request, and does not show it yet.
-    pub const fn is_unseen_in(&self, pod: &Pod) -> bool {
-        pod.metadata.generation < self.generation
-    }
-
     /// Whether the spec of `pod` has the amounts that the request changed.
-    pub fn is_in(&self, pod: &Pod) -> bool {
+    pub(super) fn is_in(&self, pod: &Pod) -> bool {
         let (before, spec) = (known_before(&self.before, &self.held), pod.requirements());
         self.targets.iter().all(|(of, resources)| {
             let amounts = |all: &PodAmounts| all.get(of).unwrap_or(resources).amounts();
@@ -75,7 +70,7 @@ impl Prepared {
     }
 
     /// The spec once the patch is taken back.
-    pub fn undone(&self) -> PodAmounts {
+    pub(super) fn undone(&self) -> PodAmounts {
         let before = known_before(&self.before, &self.held);
         undone(before, &self.targets, &self.held)
     }

@@ -1,14 +1,30 @@
 //! The resize of one pod at the API server and its kubelet. Pure.
 //!
 //! Where the kubelet resizes in place (KEP-1287), the pod spec is the truth. The kubelet first allocates the spec's amounts, then
-//! writes them. [`Resize`] is the whole of what the agent knows about that: the request that the API server has accepted, those
-//! without an answer, and whether the cgroups are ahead of the spec. [`Resize::next`] returns what a pass does ([`Act`]),
-//! [`Patch::answered`] what the pass does after the API server's answer, and [`Resize::begins`], [`Resize::answered`] and
-//! [`Resize::sees`] take what happens. A request is saved before the API server sees it: an agent that is killed in between
-//! recognises its own request in the spec.
+//! writes them. [`Resize`] is the whole of what the agent knows about that. A pass asks [`Resize::next`] what to do ([`Act`]), and
+//! after a patch [`Patch::answered`]. The cgroups get the patched amounts once the kubelet has allocated them, or once the node is
+//! known to have room. Until then they get what the kubelet has [granted](granted()) so far.
 //!
-//! The cgroups get the patched amounts once the kubelet has allocated them, or once the node is known to have room. Until then they
-//! get what the kubelet has [granted](granted()) so far.
+//! | what happens | input | what [`Resize`] knows then |
+//! |---|---|---|
+//! | a pass is about to patch the spec | [`begins`](Resize::begins) | a prepared request, which is saved before the API server sees it |
+//! | the API server accepts the patch | [`answered`](Resize::answered) | the accepted request, [`unseen`](Resize::unseen) until the pod's object shows its generation |
+//! | the API server denies the patch, or another client was faster | [`answered`](Resize::answered) | what it knew before the pass |
+//! | no answer comes, or the agent is killed | [`answered`](Resize::answered), [`restored`](Resize::restored) | still the prepared request: the next patch reads the spec first |
+//! | an object has the amounts of a prepared request | [`sees`](Resize::sees) | this request as the accepted one |
+//! | the kubelet has carried out the accepted request | [`sees`](Resize::sees) | the spec as the grant; there is no request to take back |
+//! | the API server is away, and an operator or the guard has set amounts | [`begins`](Resize::begins), [`answered`](Resize::answered) | the spec that the cgroups are ahead of |
+//! | another client has changed that spec | [`is_overtaken`](Resize::is_overtaken) | nothing: the other client's amounts apply |
+//! | the spec has what the cgroups have | [`answered`](Resize::answered), [`catch_up`](Resize::catch_up) | that the cgroups are not ahead |
+//! | a pass ends | [`ended`](Resize::ended) | its [`Progress`] |
+//! | the pod is back at its own amounts | [`end_return`](Resize::end_return), [`returns_to`](Resize::returns_to) | these as the spec before the request |
+//!
+//! A request has three sets of amounts: its `targets`, the kubelet's grant `held` before, and the spec `before` without requests that
+//! the kubelet has not allocated. The spec gets back `held` where the cgroups cannot hold the targets, and `before` where nothing is
+//! desired any more.
+//!
+//! The state and its inputs are here, the acts of a pass in `act.rs`, a patch and its answers in `patch.rs`, the requests and the
+//! arithmetic of their amounts in `request.rs`, and what a pod's status shows of its kubelet in `kubelet.rs`.
 
 mod act;
 mod kubelet;

@@ -20,7 +20,7 @@ use super::pass::Pass;
 use crate::failpoint::failpoint;
 use crate::model::objects::Pod;
 use crate::model::{Step, StepRecord};
-use crate::resize::{Answer, Patch, ResizeError};
+use crate::resize::{Accepted, Answer, Patch, ResizeError};
 
 /// Calls the `resize` subresource.
 #[tonic::async_trait]
@@ -110,9 +110,10 @@ impl Pass {
         let mut held = patch.request.held.clone();
         // Keeps the limits that the guard has raised meanwhile.
         self.node.least_limits.lift(self.uid(), &mut held);
+        let back = patch.taken_back(held);
         let mut undone = Err(ResizeError::Stale);
         for _ in 0..MOST_CONFLICTS {
-            let changes = match patch.undo(&patched, &held) {
+            let changes = match patch.undo(&patched, &back) {
                 Ok(changes) if changes.is_empty() => return,
                 Ok(changes) => changes,
                 Err(invalid) => return self.done.record.outcome.add(&format!("the request stands: {invalid}")),
@@ -130,11 +131,14 @@ impl Pass {
             }
         }
         match undone {
-            Ok(pod) => self.done.api.answer = Answer::Accepted(patch.taken_back(pod.metadata.generation, held)),
+            Ok(pod) => {
+                let generation = pod.metadata.generation;
+                self.done.api.answer = Answer::Accepted(Accepted { generation, ..back });
+            }
             Err(error) => {
                 let why = format!("the API server did not take the request back: {error}");
                 self.done.record.outcome.add(&why);
-                self.done.api.answer = Answer::TakingBack(patch.undone(&held));
+                self.done.api.answer = Answer::TakingBack(back.targets);
             }
         }
     }

@@ -213,28 +213,23 @@ impl Patch {
         Grant::spec_later(&self.request.held, self.by_hand.as_ref(), false, why, wait)
     }
 
-    /// The changes that take the patch back where `pod` still has it: the patched amounts become those of `held`.
-    ///
-    /// # Errors
-    /// A sentence, if the API server would refuse them.
-    pub fn undo(&self, pod: &Pod, held: &PodAmounts) -> Result<Vec<Step>, String> {
-        let undone = self.undone(held);
-        changes(pod, &taken_back(&pod.requirements(), &self.request.targets, &undone))
-    }
-
-    /// The spec once the patch is taken back: the patched amounts are those of `held`.
-    pub fn undone(&self, held: &PodAmounts) -> PodAmounts {
-        undone(&self.from, &self.request.targets, held)
-    }
-
-    /// The request that takes the patch back, as the API server accepted it.
-    pub fn taken_back(&self, generation: i64, held: PodAmounts) -> Accepted {
+    /// The request that takes the patch back: the patched amounts become those of `held`.
+    pub fn taken_back(&self, held: PodAmounts) -> Accepted {
         Accepted {
-            targets: self.undone(&held),
-            generation,
+            targets: undone(&self.from, &self.request.targets, &held),
+            generation: self.request.generation,
             held,
             before: self.request.before.clone(),
         }
+    }
+
+    /// The changes of the request `back` where `pod` still has the patch.
+    ///
+    /// # Errors
+    /// A sentence, if the API server would refuse them.
+    pub fn undo(&self, pod: &Pod, back: &Accepted) -> Result<Vec<Step>, String> {
+        let without = taken_back(&pod.requirements(), &self.request.targets, &back.targets);
+        changes(pod, &without)
     }
 }
 

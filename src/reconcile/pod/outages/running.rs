@@ -289,7 +289,8 @@ impl World {
         if let Some(field) = self.amid_pass.take() {
             self.edit(field);
         }
-        let changes = patch.undo(&self.server, &held).unwrap();
+        let back = patch.taken_back(held);
+        let changes = patch.undo(&self.server, &back).unwrap();
         if changes.is_empty() {
             return;
         }
@@ -298,9 +299,10 @@ impl World {
         }
         if undo.silent {
             self.unanswered = Some(undo.carries_out.then_some(self.server.metadata.generation));
-            api.answer = resize::Answer::TakingBack(patch.undone(&held));
+            api.answer = resize::Answer::TakingBack(back.targets);
         } else {
-            api.answer = resize::Answer::Accepted(patch.taken_back(self.server.metadata.generation, held));
+            let generation = self.server.metadata.generation;
+            api.answer = resize::Answer::Accepted(Accepted { generation, ..back });
         }
     }
 }

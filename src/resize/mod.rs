@@ -481,43 +481,22 @@ impl Resize {
 
     /// Recognises the spec of `pod` as a patch of this agent, or of an earlier one that did not see the answer.
     fn recognise(&mut self, pod: &Pod) {
-        let (known, generation) = (self.accepted.as_ref(), pod.metadata.generation);
-        let newer = known.is_none_or(|known| known.generation < generation);
+        let generation = pod.metadata.generation;
+        let newer = self.accepted.as_ref().is_none_or(|known| known.generation < generation);
         let Some(prepared) = self.prepared.as_ref().filter(|_| newer) else {
             return;
         };
         let spec = pod.requirements();
-        let is_spec = |targets: &PodAmounts| targets.same(&spec);
-        // The object may be older than the patches, even if one of them goes back to the spec before.
-        if !prepared.before.is_empty() && is_spec(&prepared.before) {
-            return;
-        }
-        // A patch has only the containers that differ from the known spec: several patches may each have left
-        // a part of this spec.
-        let (parts, undone): (Vec<_>, _) = (prepared.specs().collect(), prepared.undone());
-        let (targets, unanswered) = if let Some(number) = prepared.earlier.iter().rposition(is_spec) {
-            let mut since = prepared.clone();
-            since.before = since.earlier.drain(..=number).next_back().unwrap_or_default();
-            (&prepared.earlier[number], Some(since))
-        } else if is_spec(&prepared.targets) {
-            (&prepared.targets, None)
-        } else if known.is_some() && is_spec(&undone) {
-            // The patch was taken back.
-            (&undone, None)
-        } else if request::is_made_of(&parts, &spec) {
-            (&spec, Some(prepared.clone()))
-        } else {
+        let Some((targets, unanswered)) = prepared.recognised_in(&spec, self.accepted.is_some()) else {
             return;
         };
-        let (targets, held) = (targets.clone(), prepared.held.clone());
-        let before = self.without_accepted(pod, undone);
-        self.accepted = Some(Accepted {
+        let accepted = Accepted {
             targets,
             generation,
-            held,
-            before,
-        });
-        self.prepared = unanswered;
+            held: prepared.held.clone(),
+            before: self.without_accepted(pod, prepared.undone()),
+        };
+        (self.accepted, self.prepared) = (Some(accepted), unanswered);
         if let Some(written) = &mut self.written_ahead {
             // The cgroups are ahead of this spec now, if at all.
             written.spec = spec;

@@ -69,6 +69,31 @@ impl Prepared {
         all.map(move |targets| (targets, undone(before, targets, &self.held)))
     }
 
+    /// The amounts of the patch that the `spec` of a later object has, and the patches that have no answer still. `None` if the object
+    /// may be older than the patches, or the spec is another client's. A patch can only have been taken back where the API server
+    /// `has_accepted` one before.
+    pub(super) fn recognised_in(&self, spec: &PodAmounts, has_accepted: bool) -> Option<(PodAmounts, Option<Self>)> {
+        let is_spec = |targets: &PodAmounts| targets.same(spec);
+        // One of the patches may go back to the spec before.
+        if !self.before.is_empty() && is_spec(&self.before) {
+            return None;
+        }
+        // A patch has only the containers that differ from the known spec: several patches may each have left
+        // a part of this spec.
+        let (parts, undone): (Vec<_>, _) = (self.specs().collect(), self.undone());
+        if let Some(number) = self.earlier.iter().rposition(is_spec) {
+            let mut since = self.clone();
+            since.before = since.earlier.drain(..=number).next_back().unwrap_or_default();
+            Some((self.earlier[number].clone(), Some(since)))
+        } else if is_spec(&self.targets) {
+            Some((self.targets.clone(), None))
+        } else if has_accepted && is_spec(&undone) {
+            Some((undone, None))
+        } else {
+            is_made_of(&parts, spec).then(|| (spec.clone(), Some(self.clone())))
+        }
+    }
+
     /// The spec once the patch is taken back.
     pub(super) fn undone(&self) -> PodAmounts {
         let before = known_before(&self.before, &self.held);
@@ -164,7 +189,7 @@ fn each<const N: usize>(
 }
 
 /// Whether every amount of `whole` is in one of the `parts`. A container that no part names is ignored.
-pub(super) fn is_made_of(parts: &[&PodAmounts], whole: &PodAmounts) -> bool {
+fn is_made_of(parts: &[&PodAmounts], whole: &PodAmounts) -> bool {
     whole.iter().all(|(of, resources)| {
         let parts = parts.iter().filter_map(|part| part.get(of));
         let parts: Vec<[u64; 4]> = parts.map(Requirements::amounts).collect();

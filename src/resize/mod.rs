@@ -178,8 +178,7 @@ impl Resize {
     /// Limits may differ: temporary and kept limits are in the patch, too.
     pub fn has_asked_for(&self, targets: &PodAmounts) -> bool {
         let accepted = self.accepted.iter().map(|accepted| &accepted.targets);
-        let prepared = self.prepared.iter();
-        let prepared = prepared.flat_map(|prepared| prepared.earlier.iter().chain([&prepared.targets]));
+        let prepared = self.prepared.iter().flat_map(Prepared::patches);
         accepted.chain(prepared).any(|asked| {
             let mut targets = targets.iter();
             targets.all(|(of, target)| asked.get(of).is_some_and(|asked| asked.requests == target.requests))

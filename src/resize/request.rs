@@ -57,16 +57,21 @@ pub struct Prepared {
 }
 
 impl Prepared {
+    /// The amounts that each of the patches gives the spec.
+    pub(super) fn patches(&self) -> impl Iterator<Item = &PodAmounts> {
+        self.earlier.iter().chain([&self.targets])
+    }
+
     /// The spec before the patches, and the amounts that each of them gives it.
     pub(super) fn specs(&self) -> impl Iterator<Item = &PodAmounts> {
-        self.earlier.iter().chain([&self.before, &self.targets])
+        self.patches().chain([&self.before])
     }
 
     /// Each of the patches, with the spec once it is taken back.
     pub(super) fn requests(&self) -> impl Iterator<Item = (&PodAmounts, PodAmounts)> {
         let before = known_before(&self.before, &self.held);
-        let all = self.earlier.iter().chain([&self.targets]);
-        all.map(move |targets| (targets, undone(before, targets, &self.held)))
+        let patches = self.patches();
+        patches.map(move |targets| (targets, undone(before, targets, &self.held)))
     }
 
     /// The amounts of the patch that the `spec` of a later object has, and the patches that have no answer still. `None` if the object

@@ -14,7 +14,7 @@
 //! | an object has the amounts of a prepared request | [`sees`](Resize::sees) | this request as the accepted one |
 //! | the kubelet has carried out the accepted request | [`sees`](Resize::sees) | the spec as the grant; there is no request to take back |
 //! | the API server is away, and an operator or the guard has set amounts | [`begins`](Resize::begins), [`answered`](Resize::answered) | the spec that the cgroups are ahead of |
-//! | another client has changed that spec | [`is_overtaken`](Resize::is_overtaken) | nothing: the other client's amounts apply |
+//! | another client has changed what the cgroups have ahead of that spec | [`is_overtaken`](Resize::is_overtaken) | nothing: the other client's amounts apply |
 //! | the spec has what the cgroups have | [`answered`](Resize::answered), [`catch_up`](Resize::catch_up) | that the cgroups are not ahead |
 //! | a pass ends | [`ended`](Resize::ended) | its [`Progress`] |
 //! | the pod is back at its own amounts | [`end_return`](Resize::end_return), [`returns_to`](Resize::returns_to) | these as the spec before the request |

@@ -175,7 +175,7 @@ fn explain_limit(candidate: &Candidate<'_>, resource: Resource, limit: u64, targ
 }
 
 /// The pod's own amounts after its containers' change. The request is at least what the containers need together, init
-/// containers included.
+/// containers included. A limit whose change would restart a container stays.
 pub(super) fn pod_level(
     has: &Requirements,
     policy: Option<&ContainerPolicy>,
@@ -185,6 +185,11 @@ pub(super) fn pod_level(
     let mut after = *has;
     let followed = |resource: &Resource| policy.is_none_or(|policy| !policy.is_off() && policy.controls(*resource));
     for resource in Resource::ALL.into_iter().filter(followed) {
+        // The pod's limit is that of a container without one of its own (`containerResourcesFromRequirements`, kubernetes
+        // `pkg/kubelet/kuberuntime`): the kubelet would restart such a container with each change.
+        let restarts =
+            |one: &Candidate<'_>| one.outcome.limits.amount(resource) == 0 && one.spec.restarts_for(resource);
+        let kept = has.limits.get(resource).filter(|_| candidates.iter().any(restarts));
         let (mut request, mut limit) = (has.requests.get(resource), has.limits.get(resource));
         let mut highest = 0;
         // VPA's webhook boosts containers only, so the end of a boost moves no other amount either.
@@ -205,10 +210,11 @@ pub(super) fn pod_level(
         let least = highest.max(request.unwrap_or(0));
         // Equal amounts stay equal: the pod's class depends on that.
         let is_equal = has.limits.get(resource) == has.requests.get(resource);
-        let limit = if is_equal {
-            request
-        } else {
-            limit.map(|limit| limit.max(least))
+        let (request, limit) = match kept {
+            Some(_) if is_equal => (kept, kept),
+            Some(limit) => (request.map(|request| request.min(limit)), kept),
+            None if is_equal => (request, request),
+            None => (request, limit.map(|limit| limit.max(least))),
         };
         after.requests.set(resource, request);
         after.limits.set(resource, limit);

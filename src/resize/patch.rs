@@ -248,7 +248,10 @@ pub fn changes(pod: &Pod, wanted: &PodAmounts) -> Result<Vec<Step>, String> {
                 check(container, &to)?;
                 container.resources
             }
-            None => pod.spec.resources.unwrap_or_default(),
+            None => {
+                check_pod(pod, wanted, &to)?;
+                pod.spec.resources.unwrap_or_default()
+            }
         };
         if from != to {
             steps.push(Step {
@@ -301,6 +304,29 @@ fn check(container: &Container, to: &Requirements) -> Result<(), String> {
                 "container {name}: its {field} stays {old} instead of {new}: its resizePolicy for {resource} is RestartContainer, \
                  so the kubelet would restart it, and vscaled never restarts; set NotRequired in the workload's pod template, or \
                  change the amount there and let new pods have it{alone}"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a patch can give a running pod these amounts of its own. The pod's limit is that of a container without one of its own
+/// (`containerResourcesFromRequirements`, kubernetes `pkg/kubelet/kuberuntime`).
+fn check_pod(pod: &Pod, wanted: &PodAmounts, to: &Requirements) -> Result<(), String> {
+    let from = pod.spec.resources.unwrap_or_default();
+    for resource in Resource::ALL {
+        let (old, new) = (from.limits.text(resource), to.limits.text(resource));
+        let restarts = |one: &&Container| {
+            let own = wanted.container(&one.name).unwrap_or(&one.resources);
+            own.limits.amount(resource) == 0 && one.restarts_for(resource)
+        };
+        let restarting = pod.running_containers().find(restarts);
+        if let Some(Container { name, .. }) = restarting.filter(|_| old != new) {
+            let [old, new] = [old, new].map(|limit| limit.unwrap_or_else(|| "unset".to_owned()));
+            return Err(format!(
+                "pod: its limits.{resource} stays {old} instead of {new}: container {name} has no {resource} limit of its own, and its \
+                 resizePolicy for {resource} is RestartContainer, so the kubelet would restart it, and vscaled never restarts; give \
+                 it a limit or set NotRequired in the workload's pod template"
             ));
         }
     }

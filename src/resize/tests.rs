@@ -1,5 +1,5 @@
 use super::*;
-use crate::model::objects::{Container, ContainerStatus};
+use crate::model::objects::{Container, ContainerStatus, ResizePolicy};
 use crate::model::{Bytes, Cause, NamedRequirements, Requirements};
 
 fn of(limit: u64) -> Requirements {
@@ -231,4 +231,30 @@ fn growth_is_patched_once_calm_or_in_danger() {
     // A limit that grows every few milliseconds is no reason to ask as often.
     assert_eq!(too_early(5 * SECOND, true, Some(SECOND / 4)), Some(SECOND * 3 / 4));
     assert_eq!(too_early(SECOND / 2, true, Some(Duration::ZERO)), Some(SECOND / 2));
+}
+
+#[test]
+fn an_inherited_limit_restarts_nothing() {
+    let mut pod = asked(100);
+    pod.spec.containers.push(Container {
+        name: "side".to_owned(),
+        resize_policy: vec![ResizePolicy {
+            resource_name: "memory".to_owned(),
+            restart_policy: "RestartContainer".to_owned(),
+        }],
+        ..Container::default()
+    });
+    pod.spec.resources = Some(of(500));
+    let wanted = PodAmounts {
+        pod: Some(Box::new(of(600))),
+        ..PodAmounts::default()
+    };
+    let error = changes(&pod, &wanted).unwrap_err();
+    let words = "pod: its limits.memory stays 500 instead of 600: container side has no memory limit of its own";
+    assert!(error.contains(words), "{error}");
+    pod.spec.containers[1].resources = of(300);
+    assert_eq!(changes(&pod, &wanted).unwrap().len(), 1, "a limit of its own");
+    pod.spec.containers[1].resources = Requirements::default();
+    pod.spec.containers[1].resize_policy.clear();
+    assert_eq!(changes(&pod, &wanted).unwrap().len(), 1, "no restart");
 }

@@ -76,3 +76,37 @@ fn unresized_pod_levels_bound_containers() {
         (Reason::PodLevelExceeded, 1)
     );
 }
+
+/// [`own`] with a container that has no memory limit of its own, and restarts when its memory changes.
+fn with_inherited_limit(resources: &str) -> NodeView {
+    let mut view = own(resources, "");
+    let side = r#"{"name": "side", "resources": {"requests": {"memory": "10Mi"}},
+        "resizePolicy": [{"resourceName": "memory", "restartPolicy": "RestartContainer"}]}"#;
+    let pod = pod_of(&mut view);
+    pod.spec.containers.push(serde_json::from_str(side).unwrap());
+    view
+}
+
+#[test]
+fn a_pod_limit_that_restarts_a_container_stays() {
+    let of_pod = |decision: &PodDecision| amounts(decision.amounts.pod.as_deref().unwrap(), Resource::Memory);
+    let roomy = decide_one(&with_inherited_limit(
+        r#"{"requests": {"memory": "150Mi"}, "limits": {"memory": "700Mi"}}"#,
+    ));
+    assert_eq!(
+        (roomy.action(), memory(&roomy, "app"), of_pod(&roomy)),
+        (Action::Resize, "200Mi/600Mi".to_owned(), "250Mi/700Mi".to_owned())
+    );
+    let narrow = decide_one(&with_inherited_limit(ROOMY));
+    assert_eq!(
+        (narrow.reason, of_pod(&narrow)),
+        (Reason::PodLevelExceeded, "150Mi/500Mi".to_owned())
+    );
+    let equal = decide_one(&with_inherited_limit(
+        r#"{"requests": {"memory": "700Mi"}, "limits": {"memory": "700Mi"}}"#,
+    ));
+    assert_eq!(
+        (equal.action(), of_pod(&equal)),
+        (Action::Resize, "700Mi/700Mi".to_owned())
+    );
+}

@@ -175,11 +175,13 @@ fn explain_limit(candidate: &Candidate<'_>, resource: Resource, limit: u64, targ
 }
 
 /// The pod's own amounts after its containers' change. The request is at least what the containers need together, init
-/// containers included. A limit whose change would restart a container stays.
+/// containers included. The limit is at least that of each of the first containers, which are `regular`. A limit whose change
+/// would restart a container stays.
 pub(super) fn pod_level(
     has: &Requirements,
     policy: Option<&ContainerPolicy>,
     candidates: &[Candidate<'_>],
+    regular: usize,
     needed: &ResourceList,
 ) -> Requirements {
     let mut after = *has;
@@ -191,7 +193,6 @@ pub(super) fn pod_level(
             |one: &Candidate<'_>| one.outcome.limits.amount(resource) == 0 && one.spec.restarts_for(resource);
         let kept = has.limits.get(resource).filter(|_| candidates.iter().any(restarts));
         let (mut request, mut limit) = (has.requests.get(resource), has.limits.get(resource));
-        let mut highest = 0;
         // VPA's webhook boosts containers only, so the end of a boost moves no other amount either.
         for candidate in candidates.iter().filter(|candidate| !candidate.ends_boost(resource)) {
             let [before, after] = [&candidate.standing, &candidate.outcome];
@@ -200,14 +201,15 @@ pub(super) fn pod_level(
             change(&mut request, requests);
             // The pod's limit bounds a container without a limit of its own.
             change(&mut limit, if limits[0].is_some() { limits } else { requests });
-            highest = after.limits.amount(resource).max(highest);
         }
         let min = policy.map_or(0, |policy| policy.min_allowed.amount(resource));
         let min = min.max(needed.amount(resource));
         let max = policy.and_then(|policy| policy.max_allowed.get(resource));
         let max = max.filter(|max| *max > 0).unwrap_or(u64::MAX);
         let request = request.map(|request| request.max(min).min(max.max(has.requests.amount(resource))));
-        let least = highest.max(request.unwrap_or(0));
+        let limits = candidates.iter().take(regular).map(|one| &one.outcome.limits);
+        let limits = limits.map(|limits| limits.amount(resource));
+        let least = limits.fold(request.unwrap_or(0), u64::max);
         // Equal amounts stay equal: the pod's class depends on that.
         let is_equal = has.limits.get(resource) == has.requests.get(resource);
         let (request, limit) = match kept {

@@ -186,7 +186,9 @@ impl<'a> Case<'a> {
         let mut outcome = amounts(&self.candidates, |one| one.outcome);
         outcome.pod = self.pod_level.map(|pod_level| {
             let needed = self.pod.total(&outcome, |has| has.requests);
-            Box::new(capping::pod_level(&pod_level, policy, &self.candidates, &needed))
+            let regular = self.pod.spec.containers.len();
+            let after = capping::pod_level(&pod_level, policy, &self.candidates, regular, &needed);
+            Box::new(after)
         });
         self.decision.boosts.done.extend(boost::taken_back(&self.candidates));
         if !self.candidates.iter().any(Candidate::changes) {

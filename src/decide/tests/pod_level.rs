@@ -110,3 +110,26 @@ fn a_pod_limit_that_restarts_a_container_stays() {
         (Action::Resize, "700Mi/700Mi".to_owned())
     );
 }
+
+#[test]
+fn a_sidecars_limit_may_exceed_the_pods() {
+    let with_sidecar = |resources: &str| {
+        let mut view = own(resources, "");
+        let mesh = r#"{"name": "mesh", "restartPolicy": "Always",
+            "resources": {"requests": {"memory": "10Mi"}, "limits": {"memory": "2Gi"}}}"#;
+        pod_of(&mut view)
+            .spec
+            .init_containers
+            .push(serde_json::from_str(mesh).unwrap());
+        view
+    };
+    let decision = decide_one(&with_sidecar(ROOMY));
+    assert_eq!(
+        amounts(decision.amounts.pod.as_deref().unwrap(), Resource::Memory),
+        "250Mi/800Mi",
+        "the API server compares only regular containers"
+    );
+    let mut fixed = with_sidecar(r#"{"requests": {"memory": "1Gi"}, "limits": {"memory": "1Gi"}}"#);
+    pod_of(&mut fixed).status.resources = None;
+    assert_eq!(decide_one(&fixed).action(), Action::Resize);
+}

@@ -361,15 +361,16 @@ impl Pod {
     }
 
     /// Whether these amounts of regular containers and sidecars exceed the pod's own (these, or
-    /// `spec.resources`). No container's limit may exceed the pod's, and the [total](Self::total) of all requests may not exceed
-    /// the pod's request (`validatePodResourceConsistency`, kubernetes `pkg/apis/core/validation`). Returns the resource, the
-    /// containers' amount, and the pod's.
+    /// `spec.resources`). No regular container's limit may exceed the pod's, and the [total](Self::total) of all requests may not
+    /// exceed the pod's request (`validatePodResourceConsistency`, kubernetes `pkg/apis/core/validation`). Returns the resource,
+    /// the containers' amount, and the pod's.
     pub fn exceeded_by(&self, amounts: &PodAmounts) -> Option<(Resource, u64, u64)> {
         let pod_level = self.pod_level_in(amounts)?;
         let requests = self.total(amounts, |has| has.requests);
         Resource::ALL.into_iter().find_map(|resource| {
-            let containers = amounts.containers.iter();
-            let limits = containers.map(|named| named.resources.limits.amount(resource));
+            let regular = self.spec.containers.iter();
+            let regular = regular.map(|own| amounts.container(&own.name).unwrap_or(&own.resources));
+            let limits = regular.map(|has| has.limits.amount(resource));
             let bound = |list: ResourceList| list.get(resource).unwrap_or(u64::MAX);
             let limit = (limits.max()?, bound(pod_level.limits));
             let sum = (requests.amount(resource), bound(pod_level.requests));

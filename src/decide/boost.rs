@@ -52,7 +52,8 @@ impl Case<'_> {
                 boosts.done.extend(lasts.is_none().then(|| container.to_owned()));
                 continue;
             };
-            if differ(&candidate.in_force, &candidate.spec.resources, Resource::Cpu) {
+            // Only the agent's record says so: a status differs from the spec while any resize is under way.
+            if differ(&candidate.standing, &candidate.spec.resources, Resource::Cpu) {
                 // The boost was taken back already, and the agent does not give it again.
                 keep_ratio(candidate, read(before).ok());
                 continue;

@@ -10,7 +10,7 @@ use super::*;
 use crate::decide::decide_pod;
 use crate::model::objects::annotation::{ACT, BOOST_PREFIX, IGNORE};
 use crate::model::objects::{
-    ContainerPolicy, CpuBoost, PodCondition, ResourcePolicy, StartupBoost, UpdateMode, UpdatePolicy,
+    ContainerPolicy, ContainerStatus, CpuBoost, PodCondition, ResourcePolicy, StartupBoost, UpdateMode, UpdatePolicy,
 };
 use crate::model::{Action, MilliCpu, Reason};
 
@@ -355,6 +355,24 @@ fn a_boost_that_needs_a_restart_stays() {
         (Reason::RestartRequired, "1/3".into())
     );
     assert_eq!(decision.boosts.done, [""; 0]);
+}
+
+#[test]
+fn a_resize_under_way_ends_no_boost() {
+    let mut view = boosted(30);
+    let pod = pod_of(&mut view);
+    let mut has = pod.spec.containers[0].resources;
+    has.limits.cpu = Some(MilliCpu::new(2000));
+    pod.status.container_statuses = vec![ContainerStatus {
+        name: "app".to_owned(),
+        resources: Some(has),
+        ..ContainerStatus::default()
+    }];
+    let decision = decide_one(&view);
+    assert_eq!(
+        (decision.reason, cpu(&decision, "app")),
+        (Reason::StartupBoost, "1/3".into())
+    );
 }
 
 #[test]

@@ -75,6 +75,9 @@ impl KubeletVersion {
     /// From this version on an init container without a limit leaves its pod's limit undeclared: `ResourceConfigForPod` uses the
     /// shared resource helpers. Before, only regular containers counted.
     pub const INIT_CONTAINERS_DECLARE_LIMITS: Self = Self(27);
+    /// From this version on `ResourceConfigForPod` looks at each container alone: an init container without a limit leaves its pod's
+    /// limit undeclared also after a sidecar with one. Before, the sum of the sidecars and the init container counted.
+    pub const EACH_CONTAINER_DECLARES_LIMITS: Self = Self(37);
     /// From this version on an explicit cpu request of zero gives the least shares (kubernetes#108832) rather than those of the
     /// limit.
     pub const ZERO_REQUEST_IS_LEAST: Self = Self(25);

@@ -377,16 +377,17 @@ impl<'a> EffectivePod<'a> {
         ResourceList::from_fn(|resource| Some(with_overhead(limits.get(resource)?, resource)))
     }
 
-    /// Whether the pod declares a limit of this resource: with a pod-level limit; or if every container has a limit, and every
-    /// init step has one together with the sidecars started before it (`ResourceConfigForPod`, kubernetes
-    /// `pkg/kubelet/cm/helpers_linux.go`). So upstream accepts a limit-less init container after a limited sidecar.
+    /// Whether the pod declares a limit of this resource: with a pod-level limit, or if every container has one
+    /// (`ResourceConfigForPod`, kubernetes `pkg/kubelet/cm/helpers_linux.go`). Before 1.37 an init container needs one together
+    /// with the sidecars started before it.
     fn declares(&self, resource: Resource) -> bool {
         let is_limited = |limits: ResourceList| limits.amount(resource) > 0;
+        let each_counts = self.kubelet >= KubeletVersion::EACH_CONTAINER_DECLARES_LIMITS;
         let mut all = self.containers.iter();
-        let mut regular = || all.all(|one| one.init || is_limited(one.resources.limits));
+        let mut each = || all.all(|one| (one.init && !each_counts) || is_limited(one.resources.limits));
         let init = || init_steps(self.parts(|container| container.limits)).all(is_limited);
         let init_counts = self.kubelet >= KubeletVersion::INIT_CONTAINERS_DECLARE_LIMITS;
-        is_limited(self.pod_level.limits) || regular() && (!init_counts || init())
+        is_limited(self.pod_level.limits) || each() && (!init_counts || init())
     }
 
     /// Regular containers, then sidecars.

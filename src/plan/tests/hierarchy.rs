@@ -111,17 +111,18 @@ fn init_containers_declare_limits_for_newer_kubelets_only() {
 }
 
 #[test]
-fn a_limitless_init_after_a_sidecar_is_declared() {
+fn each_container_declares_limits_from_1_37() {
     let limitless = json!({ "name": "setup", "resources": {} });
     let sidecar = json!({ "name": "proxy", "restartPolicy": "Always", "resources": limited("10m", "10Mi") });
-    let with_init = |init: [&Value; 2]| {
+    let with_init = |minor: u32, init: [&Value; 2]| {
         let containers = json!([{ "name": "a", "resources": limited("100m", "100Mi") }]);
-        on_v2(&pod(&json!({ "containers": containers, "initContainers": init })))
-            .pod
-            .memory_limit
+        let pod = pod(&json!({ "containers": containers, "initContainers": init }));
+        let given = on_kubelet(minor, &pod).pod;
+        (given.memory_limit, given.cpu_limit)
     };
-    assert_eq!(with_init([&sidecar, &limitless]), mebibytes(110));
-    assert_eq!(with_init([&limitless, &sidecar]), None);
+    assert_eq!(with_init(36, [&sidecar, &limitless]), (mebibytes(110), cpu(110)));
+    assert_eq!(with_init(36, [&limitless, &sidecar]), (None, None));
+    assert_eq!(with_init(37, [&sidecar, &limitless]), (None, None));
 }
 
 #[test]

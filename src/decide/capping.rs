@@ -20,7 +20,7 @@ use super::note::Note;
 use super::pod_share;
 use crate::lint::limit_floor;
 use crate::model::objects::ContainerPolicy;
-use crate::model::{Requirements, Resource, ResourceList};
+use crate::model::{Bytes, Requirements, Resource, ResourceList};
 
 /// Applies every bound to the recommendations of a pod's containers.
 pub(super) fn cap(candidates: &mut [Candidate<'_>], limits: &Limits<'_>, notes: &mut Vec<Note>) {
@@ -176,7 +176,7 @@ fn explain_limit(candidate: &Candidate<'_>, resource: Resource, limit: u64, targ
 
 /// The pod's own amounts after its containers' change. The request is at least what the containers need together, init
 /// containers included. The limit is at least that of each of the first containers, which are `regular`. A limit whose change
-/// would restart a container stays.
+/// would restart a container stays, and none comes down below the fixed heaps that it alone bounds.
 pub(super) fn pod_level(
     has: &Requirements,
     policy: Option<&ContainerPolicy>,
@@ -209,19 +209,29 @@ pub(super) fn pod_level(
         let request = request.map(|request| request.max(min).min(max.max(has.requests.amount(resource))));
         let limits = candidates.iter().take(regular).map(|one| &one.outcome.limits);
         let limits = limits.map(|limits| limits.amount(resource));
-        let least = limits.fold(request.unwrap_or(0), u64::max);
+        let heaps = heaps_of(candidates, resource).min(has.limits.amount(resource));
+        let least = limits.fold(request.unwrap_or(0), u64::max).max(heaps);
+        let with_heaps = request.map(|request| request.max(heaps));
         // Equal amounts stay equal: the pod's class depends on that.
         let is_equal = has.limits.get(resource) == has.requests.get(resource);
         let (request, limit) = match kept {
             Some(_) if is_equal => (kept, kept),
             Some(limit) => (request.map(|request| request.min(limit)), kept),
-            None if is_equal => (request, request),
+            None if is_equal => (with_heaps, with_heaps),
             None => (request, limit.map(|limit| limit.max(least))),
         };
         after.requests.set(resource, request);
         after.limits.set(resource, limit);
     }
     after
+}
+
+/// What the fixed heaps of containers without a limit of their own need of the pod's.
+fn heaps_of(candidates: &[Candidate<'_>], resource: Resource) -> u64 {
+    let all = candidates.iter().filter(|_| resource == Resource::Memory);
+    let inheriting = all.filter(|one| one.outcome.limits.amount(resource) == 0);
+    let heaps = inheriting.filter_map(|one| limit_floor(one.spec));
+    heaps.map(Bytes::get).fold(0, u64::saturating_add)
 }
 
 /// Adds the difference between two amounts, if both are set.

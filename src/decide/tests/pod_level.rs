@@ -133,3 +133,21 @@ fn a_sidecars_limit_may_exceed_the_pods() {
     pod_of(&mut fixed).status.resources = None;
     assert_eq!(decide_one(&fixed).action(), Action::Resize);
 }
+
+#[test]
+fn a_pod_limit_keeps_room_for_inherited_heaps() {
+    let with_heap = |resources: &str, heap: &str| {
+        let mut view = own(resources, "");
+        let app = format!(
+            r#"{{"name": "app", "args": ["{heap}"], "resources": {{"requests": {{"cpu": "200m", "memory": "500Mi"}}}}}}"#
+        );
+        pod_of(&mut view).spec.containers = vec![serde_json::from_str(&app).unwrap()];
+        pod_memory(&decide_one(&view))
+    };
+    let burstable = r#"{"requests": {"memory": "500Mi"}, "limits": {"memory": "600Mi"}}"#;
+    assert_eq!(with_heap(burstable, "-Xmx256m"), "200Mi/320Mi", "256Mi and 64Mi");
+    assert_eq!(with_heap(burstable, "-Xmx1g"), "200Mi/600Mi", "a heap raises no limit");
+    assert_eq!(with_heap(burstable, "serve"), "200Mi/300Mi");
+    let equal = r#"{"requests": {"memory": "500Mi"}, "limits": {"memory": "500Mi"}}"#;
+    assert_eq!(with_heap(equal, "-Xmx256m"), "320Mi/320Mi");
+}

@@ -62,8 +62,10 @@ fn quantity(bytes: &[u8]) {
 fn manifests(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     if let Ok(manifests) = sources::parse_manifests("fuzz", &text) {
-        let containers = manifests.view.pods.iter().flat_map(|pod| pod.all_containers());
-        containers.for_each(|container| drop(lint::findings(container)));
+        for pod in &manifests.view.pods {
+            let containers = pod.all_containers();
+            containers.for_each(|container| drop(lint::findings(container, pod.spec.resources)));
+        }
     }
     drop(sources::parse_pod_templates("fuzz", &text));
 }

@@ -71,6 +71,7 @@ fn of_template(template: &PodTemplate) -> Vec<ShownFinding<'_>> {
     let spec = &template.spec;
     let (sidecars, init): (Vec<_>, Vec<_>) = spec.init_containers.iter().partition(|init| init.is_sidecar());
     // No resize concerns an init container that ends before the others start.
+    let findings = |container| findings(container, spec.resources);
     let of_init = init.into_iter().flat_map(findings);
     let of_init = of_init.filter(|finding| finding.rule.severity() == LintSeverity::Error);
     let of_others = sidecars.into_iter().chain(&spec.containers).flat_map(findings);

@@ -288,7 +288,9 @@ pub fn decide_pod(
     known: EarlierDecisions<'_>,
 ) -> PodDecision {
     let mut decision = PodDecision::new(pod, Reason::NoVpa);
-    let findings = pod.running_containers().flat_map(findings);
+    let findings = pod
+        .running_containers()
+        .flat_map(|container| findings(container, pod.spec.resources));
     decision.notes.extend(findings.map(Note::out_of_reach));
     let candidates = pod.running_containers();
     let applied = known.applied.and_then(|applied| applied.pod.as_deref());

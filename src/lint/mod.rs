@@ -10,7 +10,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::model::objects::{Container, MemoryOption, MemorySetting};
-use crate::model::{Bytes, Resource};
+use crate::model::{Bytes, Requirements, Resource};
 use value::{Amount, LEAST_HEAP, amount, part_of, share};
 
 /// Memory beside the heap for code, stacks and buffers: a tenth of the heap,
@@ -67,9 +67,12 @@ pub struct Finding {
     limit: Option<Bytes>,
 }
 
-/// The findings about a container's settings, in the order in which its runtime reads them.
-pub fn findings(container: &Container) -> Vec<Finding> {
-    let limit = container.resources.limits.memory.filter(|limit| limit.get() > 0);
+/// The findings about a container's settings, in the order in which its runtime reads them. A container without a memory limit has
+/// that of the pod's own resources (`getMemoryLimit`, kubernetes `pkg/kubelet/kuberuntime`).
+pub fn findings(container: &Container, of_pod: Option<Requirements>) -> Vec<Finding> {
+    let limits = container.resources.limits.nonzero();
+    let limits = limits.or(of_pod.unwrap_or_default().limits.nonzero());
+    let limit = limits.memory;
     let settings = counting(container);
     let restarts = container.restarts_for(Resource::Memory);
     let found = settings.filter_map(|setting| {

@@ -9,7 +9,7 @@ fn container(mut declared: Value) -> Container {
 }
 
 fn rules(declared: Value) -> Vec<(LintRule, String)> {
-    let found = findings(&container(declared)).into_iter();
+    let found = findings(&container(declared), None).into_iter();
     found.map(|finding| (finding.rule, finding.setting.value)).collect()
 }
 
@@ -24,6 +24,17 @@ fn a_heap_that_fills_its_limit_is_an_error() {
     assert_eq!(of("512m", "512Mi"), LintRule::HeapFillsLimit);
     assert_eq!(of("512m", "500Mi"), LintRule::HeapFillsLimit);
     assert_eq!(LintRule::HeapFillsLimit.severity(), LintSeverity::Error);
+}
+
+#[test]
+fn a_container_without_limit_has_the_pods() {
+    let of_pod: Requirements = serde_json::from_value(json!({"limits": {"memory": "512Mi"}})).unwrap();
+    let rule = |resources: Value| {
+        let container = container(json!({"args": ["-Xmx512m"], "resources": resources}));
+        findings(&container, Some(of_pod))[0].rule
+    };
+    assert_eq!(rule(json!({})), LintRule::HeapFillsLimit);
+    assert_eq!(rule(json!({"limits": {"memory": "1Gi"}})), LintRule::FixedHeap);
 }
 
 #[test]
@@ -151,7 +162,7 @@ fn messages_name_setting_reason_and_remedy() {
              GC.RefreshMemoryLimit() when the limit changes",
         ),
     ] {
-        assert_eq!(findings(&container(declared))[0].to_string(), message);
+        assert_eq!(findings(&container(declared), None)[0].to_string(), message);
     }
 }
 
@@ -214,7 +225,7 @@ proptest! {
         let args = ["-Xmx", "-Xms", "-XX:MaxRAMPercentage=", "-XX:MinRAMPercentage=", "-XX:InitialRAMFraction=", "--max-old-space-size="]
             .map(|flag| format!("{flag}{value}"));
         let container = container(json!({"args": args, "env": env}));
-        for finding in findings(&container) {
+        for finding in findings(&container, None) {
             prop_assert!(finding.to_string().contains(finding.setting.option.name()));
         }
         prop_assert!(limit_floor(&container).is_none_or(|floor| floor.get() > LEAST_MARGIN));

@@ -84,7 +84,7 @@ impl PodState {
     }
 
     /// Raises the limits of containers to those that are kept for now, and the pod's own limit to what is kept of its cgroup's, to the one
-    /// that waits for its turn, and to those of its containers: the API server takes no higher ones.
+    /// that waits for its turn, and to those of its regular containers: the API server takes no higher ones.
     fn lift_kept(&self, targets: &mut PodAmounts, now: Timestamp) {
         let holds = self.holds(now);
         lift_kept(&holds, targets);
@@ -92,10 +92,8 @@ impl PodState {
         let of_cgroup = holds.get(&Target::Pod).and_then(|limit| limit.bounded());
         let of_cgroup = of_cgroup.map(|limit| limit.get().saturating_sub(overhead));
         let waits = self.shrink.backoffs().put_off_limit(&Target::Pod);
-        let limits = targets
-            .containers
-            .iter()
-            .filter_map(|named| named.resources.limits.memory);
+        let regular = self.pod.spec.containers.iter();
+        let limits = regular.filter_map(|own| targets.container(&own.name)?.limits.memory);
         let largest = limits.max().filter(|_| !holds.is_empty()).map(Bytes::get);
         if let Some(own) = &mut targets.pod {
             for least in [of_cgroup, waits, largest].into_iter().flatten() {

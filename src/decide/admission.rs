@@ -14,8 +14,9 @@ use crate::model::{PageSize, PodAmounts, QosClass, Reason, Requirements, Resourc
 impl Case<'_> {
     /// Why the pod may not be given these amounts. None if it may. `outcome` has the candidates' outcomes, and the pod's own.
     pub(super) fn forbids(&mut self, outcome: &PodAmounts, limits: &Limits<'_>) -> Option<Reason> {
+        let admitted = admitted(self.pod, outcome, limits);
         let notes = &mut self.decision.notes;
-        if let Some((from, to)) = class_change(self.pod, outcome) {
+        if let Some((from, to)) = class_change(self.pod, &admitted) {
             let text = format!("the pod is {from} and would become {to}, which the API refuses");
             notes.push(Note::new(None, None, text));
             return Some(Reason::QoSClassChange);
@@ -32,7 +33,7 @@ impl Case<'_> {
             notes.push(Note::new(None, None, why));
             return Some(Reason::LimitRangeExceeded);
         }
-        if let Some(Breach { why, is_new }) = breach_of(self.pod, &self.candidates, outcome, limits) {
+        if let Some(Breach { why, is_new }) = breach_of(self.pod, &self.candidates, &admitted, limits) {
             notes.push(Note::new(None, None, why));
             if is_new {
                 return Some(Reason::LimitRangeExceeded);
@@ -57,19 +58,44 @@ struct Breach {
     is_new: bool,
 }
 
-/// The first rule of a LimitRange that these amounts break, a new breach before an old one.
-fn breach_of(pod: &Pod, candidates: &[Candidate<'_>], outcome: &PodAmounts, limits: &Limits<'_>) -> Option<Breach> {
+/// The pod with these amounts as the API server admits it: at a resize each container without a limit or a request gets the default
+/// of a LimitRange (`mergePodResourceRequirements`, kubernetes `plugin/pkg/admission/limitranger`). No API server is asked where the
+/// kubelet does not resize.
+fn admitted(pod: &Pod, outcome: &PodAmounts, limits: &Limits<'_>) -> Pod {
+    let mut admitted = pod.with_requirements(outcome);
+    let of_containers = limits.items.iter().filter(|(_, item)| item.kind == "Container");
+    let defaults: Vec<_> = of_containers.map(|(_, item)| *item).collect();
+    let is_patched = pod.statuses().any(|status| status.resources.is_some());
+    if is_patched && !defaults.is_empty() {
+        let spec = &mut admitted.spec;
+        for container in spec.containers.iter_mut().chain(&mut spec.init_containers) {
+            let mut has = container.resources.with_requests();
+            for item in &defaults {
+                has.requests = has.requests.or(item.default_request);
+                has.limits = has.limits.or(item.default);
+            }
+            container.resources = has;
+        }
+    }
+    admitted
+}
+
+/// The first rule of a LimitRange that the `admitted` pod breaks, a new breach before an old one.
+fn breach_of(pod: &Pod, candidates: &[Candidate<'_>], admitted: &Pod, limits: &Limits<'_>) -> Option<Breach> {
     let standing = amounts(candidates, |one| one.standing);
     let breaches = limits.items.iter().flat_map(|(range, item)| {
         let parts: Vec<_> = match item.kind.as_str() {
             "Pod" => vec![None],
-            _ => pod.all_containers().map(Some).collect(),
+            _ => pod.all_containers().zip(admitted.all_containers()).map(Some).collect(),
         };
-        let breach = |part: Option<&Container>| {
-            let [before, after] = [&standing, outcome].map(|amounts| match part {
-                Some(container) => *amounts.container(&container.name).unwrap_or(&container.resources),
-                None => sums(pod, amounts),
-            });
+        let breach = |part: Option<(&Container, &Container)>| {
+            let (before, after) = match part {
+                Some((was, becomes)) => {
+                    let before = standing.container(&was.name).unwrap_or(&was.resources);
+                    (*before, becomes.resources)
+                }
+                None => (sums(pod, &standing), sums(admitted, PodAmounts::NONE)),
+            };
             let (resource, what) = broken(item, &after)?;
             let others = limits.items.iter();
             let others = others.filter(|(_, other)| contradict(item, other, resource, candidates.len() as u64));
@@ -78,9 +104,9 @@ fn breach_of(pod: &Pod, candidates: &[Candidate<'_>], outcome: &PodAmounts, limi
                 .collect();
             let mut changed = candidates
                 .iter()
-                .filter(|one| part.is_none_or(|part| part.name == one.spec.name));
+                .filter(|one| part.is_none_or(|(was, _)| was.name == one.spec.name));
             let by_policy = changed.any(|one| one.is_pinned(resource));
-            let of = part.map_or("the pod".to_owned(), |part| format!("container {}", part.name));
+            let of = part.map_or("the pod".to_owned(), |(was, _)| format!("container {}", was.name));
             Some(Breach {
                 why: format!(
                     "{of}: {resource} {what} of LimitRange {range} for a {}{contradicted}",
@@ -180,19 +206,18 @@ fn contradict(one: &LimitRangeItem, other: &LimitRangeItem, resource: Resource, 
     above(one, other) || above(other, one)
 }
 
-/// The pod's class and the one that it would get, if they differ. A resize must not change the class (KEP-1287).
-fn class_change(pod: &Pod, outcome: &PodAmounts) -> Option<(QosClass, QosClass)> {
+/// The pod's class and the one that it would get as it is `admitted`, if they differ. A resize must not change the class (KEP-1287).
+fn class_change(pod: &Pod, admitted: &Pod) -> Option<(QosClass, QosClass)> {
     // The class follows from the pod's own resources where it has any.
     let own = pod.spec.resources.is_some();
     if own && pod.resizable_pod_level().is_none() {
         return None;
     }
     let from = pod.qos_class();
-    let mut to = pod.qos_with(outcome);
+    let mut to = admitted.computed_qos();
     // A lone limit implies an equal request only until the API server fills in the request. It has done so for every
     // object that has a class.
-    let init = pod.spec.init_containers.iter().map(|container| &container.resources);
-    let mut after = outcome.iter().map(|(_, resources)| resources).chain(init);
+    let mut after = admitted.all_containers().map(|container| &container.resources);
     if !own && to == QosClass::Guaranteed && pod.status.qos_class.is_some() && after.any(has_lone_limit) {
         to = QosClass::Burstable;
     }

@@ -91,6 +91,7 @@ fn limit_range() -> impl Strategy<Value = LimitRange> {
         range.spec.limits = items
             .into_iter()
             .map(|(kind, min, max, default)| LimitRangeItem {
+                default_request: ResourceList::default(),
                 max_ratio: crate::model::objects::Ratios::default(),
                 kind: kind.to_owned(),
                 min,
@@ -272,6 +273,7 @@ pub(super) fn anything() -> impl Strategy<Value = NodeView> {
             .spec
             .limits
             .extend(items.into_iter().map(|(kind, min, max, default)| LimitRangeItem {
+                default_request: ResourceList::default(),
                 max_ratio: crate::model::objects::Ratios::default(),
                 kind: kind.to_owned(),
                 min,

@@ -262,3 +262,45 @@ fn a_default_limit_below_a_request_skips() {
     );
     assert_eq!(range("64Mi").reason, Reason::OutOfBounds);
 }
+
+/// [`WEB`] with limits that equal its requests, and a container that declares nothing, where the kubelet resizes; and a LimitRange that
+/// came later.
+fn with_bare_container(items: &str) -> NodeView {
+    let equal = "{requests: {cpu: 100m, memory: 100Mi}, limits: {cpu: 100m, memory: 100Mi}}";
+    let web = WEB
+        .replacen(
+            "{requests: {cpu: 100m, memory: 100Mi}, limits: {cpu: 300m, memory: 300Mi}}",
+            &format!("{equal}\n  - {{name: bare}}"),
+            1,
+        )
+        .replacen(
+            "status: {phase",
+            &format!("status: {{containerStatuses: [{{name: app, resources: {equal}}}], phase"),
+            1,
+        );
+    view(&format!(
+        "{web}---\nkind: LimitRange\nmetadata: {{name: l}}\nspec: {{limits: [{items}]}}"
+    ))
+}
+
+#[test]
+fn defaults_that_admission_fills_in_count() {
+    let default = |request: &str| {
+        format!(
+            "{{type: Container, default: {{cpu: 1, memory: 300Mi}}, defaultRequest: {{cpu: 1, memory: {request}}}}}"
+        )
+    };
+    let guaranteed = decide_one(&with_bare_container(&default("300Mi")));
+    assert_eq!(guaranteed.reason, Reason::QoSClassChange, "{:?}", guaranteed.notes);
+    let burstable = decide_one(&with_bare_container(&default("30Mi")));
+    assert_eq!(burstable.reason, Reason::OutOfBounds, "{:?}", burstable.notes);
+    let max = format!("{}, {{type: Pod, max: {{memory: 400Mi}}}}", default("30Mi"));
+    let exceeded = decide_one(&with_bare_container(&max));
+    assert_eq!(
+        (exceeded.reason, notes(&exceeded)),
+        (
+            Reason::LimitRangeExceeded,
+            vec!["the pod: memory limit 500Mi is above the maximum 400Mi of LimitRange l for a Pod".to_owned()]
+        )
+    );
+}

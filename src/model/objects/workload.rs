@@ -171,6 +171,9 @@ pub struct LimitRangeItem {
     pub min: ResourceList,
     /// The limit of a container that has none.
     pub default: ResourceList,
+    /// The request of a container that has none.
+    #[serde(rename = "defaultRequest")]
+    pub default_request: ResourceList,
     /// The highest limit as a multiple of its request.
     #[serde(rename = "maxLimitRequestRatio")]
     pub max_ratio: Ratios,

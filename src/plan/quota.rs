@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::hierarchy::pod_amounts;
-use crate::model::objects::{Pod, PodKey, QuotaAmounts, QuotaStatus, ResizePhase, ResourceQuota, Shared};
+use crate::model::objects::{LimitRange, Pod, PodKey, QuotaAmounts, QuotaStatus, ResizePhase, ResourceQuota, Shared};
 use crate::model::{KubeletVersion, PodAmounts, Requirements, Resource, ResourceList, Withheld};
 
 /// The quotas of some namespaces, and what pods of this node take from them beyond what is counted.
@@ -24,6 +24,8 @@ pub struct QuotaAccount {
     kubelet: KubeletVersion,
     /// The pods that take more than their objects show, with the amounts beyond those.
     beyond: BTreeMap<PodKey, (Arc<Pod>, Requirements)>,
+    /// The defaults of LimitRanges for containers, by namespace.
+    defaults: BTreeMap<String, Requirements>,
 }
 
 type AmountsOf = fn(&Requirements) -> ResourceList;
@@ -39,7 +41,26 @@ impl QuotaAccount {
             awaited: awaited.clone(),
             kubelet,
             beyond: BTreeMap::new(),
+            defaults: BTreeMap::new(),
         }
+    }
+
+    /// Takes over the defaults of LimitRanges: at a resize, admission fills them in before it checks quotas
+    /// (`mergePodResourceRequirements`, kubernetes `plugin/pkg/admission/limitranger`).
+    #[must_use]
+    pub fn with_limit_ranges(mut self, ranges: &[Shared<LimitRange>]) -> Self {
+        for range in ranges {
+            let of_containers = range.spec.limits.iter().filter(|item| item.kind == "Container");
+            for item in of_containers {
+                let defaults = Requirements {
+                    requests: item.default_request,
+                    limits: item.default,
+                };
+                let known = self.defaults.entry(range.metadata.namespace.clone()).or_default();
+                known.overlay(&defaults);
+            }
+        }
+        self
     }
 
     /// Gives quotas without a status the one that their controller would, where these are all pods of the namespaces.
@@ -85,6 +106,7 @@ impl QuotaAccount {
         let is_patched = is_patched && !wanted.same(&pod.requirements());
         let [before, after] = [held, wanted].map(|targets| self.beyond(pod, targets));
         let namespace = &pod.metadata.namespace;
+        let defaults = self.defaults.get(namespace).copied().unwrap_or_default();
         if self.awaited.contains(namespace) && !is_patched && exceeds(&after, &before) {
             return Err(format!("the quotas of namespace {namespace} are not known yet"));
         }
@@ -96,7 +118,9 @@ impl QuotaAccount {
                         continue;
                     };
                     let key = format!("{list}.{resource}");
-                    if let Some(container) = without(pod, wanted, of, resource).filter(|_| is_patched) {
+                    let is_filled_in = of(&defaults).get(resource).is_some();
+                    let without = without(pod, wanted, of, resource).filter(|_| is_patched && !is_filled_in);
+                    if let Some(container) = without {
                         return Err(format!("failed quota: {name}: must specify {key} for: {container}"));
                     }
                     let [before, after, others] = [before, after, others].map(|one| of(&one).amount(resource));

@@ -53,6 +53,7 @@ impl NodeCapacity {
     ) -> Self {
         let object = view.node.as_ref();
         let quotas = QuotaAccount::new(&view.quotas, &view.awaited_quotas, kubelet);
+        let quotas = quotas.with_limit_ranges(&view.limit_ranges);
         let mut capacity = Self {
             declared: Capacity::of(object),
             any: Capacity::of_node_or(object, machine),

@@ -130,6 +130,14 @@ fn an_uncounted_container_blocks_patches() {
         "{metadata: {name: p}, spec: {resources: {limits: {memory: 1Gi}}, containers: [{name: app, resources: {limits: {memory: 100Mi}}}]}}",
     );
     assert_eq!(patched(&account, &own, &to(&own, 50)), Ok(()));
+    let range: LimitRange =
+        parse("{metadata: {name: l}, spec: {limits: [{type: Container, defaultRequest: {cpu: 100m}}]}}");
+    let account = account.with_limit_ranges(&[Shared::from(Arc::new(range))]);
+    assert_eq!(
+        patched(&account, &pod, &to(&pod, 50)),
+        Ok(()),
+        "admission fills it in first"
+    );
 }
 
 #[test]

@@ -6,6 +6,8 @@
 //!
 //! Stages that read or write the kernel's files block, and run on threads that may. A pass that has to wait leaves its thread.
 
+mod observed;
+
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,19 +15,20 @@ use std::time::{Duration, Instant};
 use super::execute::Executor;
 use super::handles::PodHandles;
 use super::job::{Job, JobDone};
-use super::least_limits::OfPod;
 use super::node::Node;
 use super::runtime_stage;
-use super::shrink::{Lowering, Next, ShrinkChecks, ShrinkReport, StepError, reclaim_below_limits};
+use super::shrink::{Next, ShrinkChecks, ShrinkReport, StepError, reclaim_below_limits};
 use crate::cgroup::CgroupError;
 use crate::failpoint::failpoint;
 use crate::model::objects::{Pod, PodUid};
 use crate::model::{
-    Bytes, Cause, ChangeRecord, MemoryLimit, Outcome, PodAmounts, PodValues, Setting, Settings, Step, Target, Withheld,
+    Bytes, Cause, ChangeRecord, MemoryLimit, Outcome, PodAmounts, Setting, Settings, Step, Target, Withheld,
 };
 use crate::plan::{Plan, PlanError};
 use crate::resize::{Act, Answer, Grant, Patch};
 use crate::slots::Class;
+
+pub(super) use observed::Observed;
 
 /// What a pass writes towards.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,20 +51,10 @@ pub(super) struct Pass {
     /// What the pass was begun with, and what it writes towards now.
     decided: Aim,
     aim: Aim,
-    pub(super) wanted: PodValues,
-    pub(super) plan: Plan,
     /// The steps on files and units, to undo if the pass fails.
     written: Vec<Step>,
     /// The pod after the patch of this pass.
     patched: Option<(Box<Pod>, Box<Patch>)>,
-    /// The least limits that `wanted` was made with.
-    least_limits: OfPod,
-    /// The cgroups whose memory limits come down.
-    checks: ShrinkChecks,
-    /// When the pass began to make room for lower limits, and in how many turns it has.
-    making_room: Option<(Instant, u32)>,
-    /// A container of the pod has no cgroup any more.
-    incomplete: bool,
     /// Why the pass writes the granted values instead of the wanted ones.
     withheld: Option<Withheld>,
     /// The kubelet waits until less memory is in use than the limits allow.
@@ -84,12 +77,12 @@ pub async fn reconcile(node: Arc<Node>, job: Box<Job>) -> JobDone {
 }
 
 async fn stages(pass: Box<Pass>) -> Staged<Box<Pass>> {
-    let pass = pass.find_aim().await?;
-    let mut pass = pass.run_kernel_stages(Pass::write).await?;
+    let (pass, observed) = pass.find_aim().await?;
+    let (mut pass, observed) = pass.run_kernel_stages(observed, Pass::write).await?;
     failpoint("pass.written");
-    if !pass.kubelet_resizes && (pass.job.check_runtime || !pass.plan.steps.is_empty()) {
+    if !pass.kubelet_resizes && (pass.job.check_runtime || !observed.plan.steps.is_empty()) {
         let start = Instant::now();
-        let synced = Box::pin(runtime_stage::sync(&mut pass)).await;
+        let synced = Box::pin(runtime_stage::sync(&mut pass, &observed)).await;
         pass.done.record.stages.runtime = start.elapsed();
         if let Err(outcome) = synced {
             return Err(pass.stop(outcome));
@@ -123,38 +116,34 @@ impl Pass {
             done,
             aim: decided.clone(),
             decided,
-            wanted: PodValues::default(),
-            plan: Plan::default(),
             written: Vec::new(),
             patched: None,
-            least_limits: OfPod::new(),
-            checks: ShrinkChecks::default(),
-            making_room: None,
-            incomplete: false,
             withheld: None,
             reclaims: false,
             kubelet_resizes: false,
         })
     }
 
-    /// Carries out what comes before a write, such as a patch of the spec, until the values to write are known.
-    async fn find_aim(mut self: Box<Self>) -> Staged<Box<Self>> {
+    /// Carries out what comes before a write, such as a patch of the spec, until the values to write are known. Returns beside the pass
+    /// what it has observed meanwhile.
+    async fn find_aim(mut self: Box<Self>) -> Staged<(Box<Self>, Option<Box<Observed>>)> {
         let mut act = std::mem::take(&mut self.job.resize);
+        let mut observed = None;
         loop {
             self.kubelet_resizes = act != Act::Direct;
-            (self, act) = match act {
+            (self, observed, act) = match act {
                 Act::Direct => {
                     let aim = Aim {
                         kubelet_unasked: true,
                         ..self.decided.clone()
                     };
                     self.aim_at(aim);
-                    return Ok(self);
+                    return Ok((self, observed));
                 }
                 Act::Write(grant) if grant.follows.is_some() => self.compare_and_read(grant).await?,
                 Act::Write(grant) => {
                     self.aim_at_grant(grant);
-                    return Ok(self);
+                    return Ok((self, observed));
                 }
                 Act::Patch(patch) => self.make_room_and_patch(patch).await?,
                 Act::End {
@@ -170,14 +159,13 @@ impl Pass {
         }
     }
 
-    /// From here on the pass writes towards these values. What it has observed for others does not count any more.
+    /// From here on the pass writes towards these values.
     fn aim_at(&mut self, aim: Aim) {
         if aim != self.aim {
             let targets = &mut self.job.targets;
             targets.amounts.clone_from(&aim.amounts);
             targets.lift_undeclared = aim.lift_undeclared;
             targets.kubelet_unasked = aim.kubelet_unasked;
-            self.making_room = None;
             self.aim = aim;
         }
     }
@@ -197,8 +185,9 @@ impl Pass {
         (self.withheld, self.reclaims) = (grant.withheld, grant.reclaim);
     }
 
-    /// Makes room for the patched values, as for a write, and patches the spec. Returns what the pass does after the answer.
-    async fn make_room_and_patch(mut self: Box<Self>, patch: Patch) -> Staged<(Box<Self>, Act)> {
+    /// Makes room for the patched values, as for a write, and patches the spec. Returns what the pass has observed and still uses, and
+    /// what it does after the answer.
+    async fn make_room_and_patch(mut self: Box<Self>, patch: Patch) -> Staged<(Box<Self>, Option<Box<Observed>>, Act)> {
         if !patch.changes.is_empty() {
             self.done.api.answer = Answer::NotCarriedOut;
         }
@@ -209,7 +198,8 @@ impl Pass {
             held_before: false,
             ..self.decided.clone()
         });
-        self = self.run_kernel_stages(Self::check_plan).await?;
+        let observed;
+        (self, observed) = self.run_kernel_stages(None, Self::check_plan).await?;
         failpoint("pass.room_made");
         if self.job.targets.amounts != patch.request.targets {
             return Err(self.stop(overtaken()));
@@ -218,51 +208,57 @@ impl Pass {
         let away = self.job.resizer.as_ref().and_then(|resizer| resizer.away());
         let next = patch.answered(answer.as_ref(), away, &mut self.done.api);
         let is_fast = matches!(&next, Act::Write(grant) if grant.withheld.is_none());
-        match answer {
+        let observed = match answer {
             Ok(pod) if is_fast => {
                 // The cgroups may be unable to hold the values after all.
                 self.patched = Some((Box::new(pod), Box::new(patch)));
+                Some(observed)
             }
             // The pass does something else than what it has observed for.
-            _ => self.making_room = None,
-        }
-        Ok((self, next))
+            _ => None,
+        };
+        Ok((self, observed, next))
     }
 
     /// Observes the cgroups, and reads the pod if they differ from its object, or get back what the object has. The guard's limits do not
-    /// wait for that. Returns what the pass does after the answer.
-    async fn compare_and_read(mut self: Box<Self>, grant: Grant) -> Staged<(Box<Self>, Act)> {
+    /// wait for that. Returns what the pass has observed and still uses, and what it does after the answer.
+    async fn compare_and_read(mut self: Box<Self>, grant: Grant) -> Staged<(Box<Self>, Option<Box<Observed>>, Act)> {
         let before = (self.done.foreign.clone(), self.job.cgroups.clone());
         self.aim_at_grant(grant.clone());
         let observed;
         (self, observed) = self.on_files(Self::observe).await;
-        if let Err(outcome) = observed {
-            return Err(self.stop(outcome));
-        }
-        let may_end_return = self.decided.lift_undeclared && grant.withheld.is_none();
-        let is_as_known = self.plan.steps.is_empty() && !may_end_return;
-        let next = if is_as_known || !self.least_limits.is_empty() {
-            // The pass uses what it has observed; with steps it reads the files again before it writes.
-            self.making_room = Some((Instant::now(), u32::from(!self.plan.steps.is_empty())));
-            Act::Write(Grant { follows: None, ..grant })
-        } else {
-            // It observes again after the answer. What differs from a late object is no drift.
-            self.done.flipped.clear();
-            (self.done.foreign, self.job.cgroups) = before;
-            let read = self.read_soon().await;
-            grant.was_read(read.as_ref(), &mut self.done.api)
+        let mut observed = match observed {
+            Ok(observed) => observed,
+            Err(outcome) => return Err(self.stop(outcome)),
         };
-        Ok((self, next))
+        let may_end_return = self.decided.lift_undeclared && grant.withheld.is_none();
+        let is_as_known = observed.plan.steps.is_empty() && !may_end_return;
+        if is_as_known || !observed.least_limits.is_empty() {
+            // The pass uses what it has observed; with steps it reads the files again before it writes.
+            observed.making_room = Some((Instant::now(), u32::from(!observed.plan.steps.is_empty())));
+            return Ok((self, Some(observed), Act::Write(Grant { follows: None, ..grant })));
+        }
+        // It observes again after the answer. What differs from a late object is no drift.
+        self.done.flipped.clear();
+        (self.done.foreign, self.job.cgroups) = before;
+        let read = self.read_soon().await;
+        let next = grant.was_read(read.as_ref(), &mut self.done.api);
+        Ok((self, None, next))
     }
 
     /// Observes the cgroups, makes room for lower memory limits, and ends with `last`: the pass writes, or checks its plan before a
     /// patch. After the patch, the pass uses what it has observed before.
-    async fn run_kernel_stages(mut self: Box<Self>, last: fn(&mut Self) -> Result<(), Outcome>) -> Staged<Box<Self>> {
+    async fn run_kernel_stages(
+        mut self: Box<Self>,
+        mut observed: Option<Box<Observed>>,
+        last: fn(&mut Self, &mut Observed) -> Result<(), Outcome>,
+    ) -> Staged<(Box<Self>, Box<Observed>)> {
         loop {
-            let next;
-            (self, next) = self.on_files(move |pass| pass.advance(last)).await;
-            match next {
-                Ok(Some(until)) => {
+            let advanced;
+            (self, advanced) = self.on_files(move |pass| pass.advance(observed, last)).await;
+            match advanced {
+                Ok((kept, Some(until))) => {
+                    observed = Some(kept);
                     let wait = until.saturating_duration_since(Instant::now());
                     tracing::debug!(
                         ?wait,
@@ -270,7 +266,7 @@ impl Pass {
                     );
                     tokio::time::sleep_until(until.into()).await;
                 }
-                Ok(None) => return Ok(self),
+                Ok((observed, None)) => return Ok((self, observed)),
                 Err(outcome) => return Err(self.stop(outcome)),
             }
         }
@@ -309,56 +305,45 @@ impl Pass {
     }
 
     /// Advances until the pass has ended with `last`, or returns the time at which to continue.
-    fn advance(&mut self, last: fn(&mut Self) -> Result<(), Outcome>) -> Result<Option<Instant>, Outcome> {
-        if self.making_room.is_none() {
-            self.observe()?;
+    fn advance(
+        &mut self,
+        observed: Option<Box<Observed>>,
+        last: fn(&mut Self, &mut Observed) -> Result<(), Outcome>,
+    ) -> Result<(Box<Observed>, Option<Instant>), Outcome> {
+        let mut observed = match observed.filter(|observed| observed.aim == self.aim) {
+            Some(observed) => observed,
+            None => self.observe()?,
+        };
+        if let Some(until) = self.make_room(&mut observed)? {
+            return Ok((observed, Some(until)));
         }
-        if let Some(until) = self.make_room()? {
-            return Ok(Some(until));
-        }
-        if !self.is_current() {
+        if !self.is_current(&observed) {
             return Err(overtaken());
         }
-        last(self)?;
-        Ok(None)
+        last(self, &mut observed)?;
+        Ok((observed, None))
     }
 
     /// Checks the steps that follow the patch, and carries out none.
-    fn check_plan(&mut self) -> Result<(), Outcome> {
-        Executor::new(&self.node, opened(&self.done)?).check_all(&self.plan)
+    fn check_plan(&mut self, observed: &mut Observed) -> Result<(), Outcome> {
+        Executor::new(&self.node, opened(self.done.handles.as_ref())?).check_all(&observed.plan)
     }
 
     /// Whether the guard has raised no limit of the pod since the pass observed.
-    pub(super) fn is_current(&self) -> bool {
-        self.node.least_limits.of(self.uid()) == self.least_limits
-    }
-
-    /// Whether the guard has raised the limit, or a part of it. Such a limit ends no watch of a lowered one: it says nothing about
-    /// the limit that is decided.
-    fn is_temporary(&self, target: &Target) -> bool {
-        match target {
-            Target::Container(name) => self.least_limits.contains_key(name),
-            Target::Pod => !self.least_limits.is_empty(),
-        }
-    }
-
-    /// Whether the decided limit is above a watched one.
-    fn was_raised(&self, watched: &Lowering) -> bool {
-        let wanted = self.wanted.tree.get(&watched.target).and_then(Settings::memory_limit);
-        !self.is_temporary(&watched.target) && wanted > Some(MemoryLimit::Bytes(watched.to.get()))
+    pub(super) fn is_current(&self, observed: &Observed) -> bool {
+        self.node.least_limits.of(self.uid()) == observed.least_limits
     }
 
     pub(super) fn uid(&self) -> &PodUid {
         &self.job.targets.bound.live().id.uid
     }
 
-    fn observe(&mut self) -> Result<(), Outcome> {
+    fn observe(&mut self) -> Result<Box<Observed>, Outcome> {
         let stages = &mut self.done.record.stages;
         if stages.queued.is_zero() {
             stages.queued = self.job.asked.elapsed();
         }
         let start = Instant::now();
-        self.job.seen.extend(self.checks.seen());
         let live = Arc::clone(self.job.targets.bound.live());
         let (handles, tree) = PodHandles::open_and_read(&self.node.hierarchy, &live)?;
         let handles = &*self.done.handles.insert(handles);
@@ -368,31 +353,42 @@ impl Pass {
         self.job.cgroups = Some(found);
         stages.observe = start.elapsed();
         let start = Instant::now();
-        self.incomplete = tree.containers.len() < live.containers.len();
+        self.done.stale = tree.containers.len() < live.containers.len();
         let amounts = &mut self.job.targets.amounts;
         let decided = amounts.containers.clone();
-        self.least_limits = self.node.least_limits.lift(&live.id.uid, amounts);
+        let least_limits = self.node.least_limits.lift(&live.id.uid, amounts);
         let pairs = amounts.containers.iter().zip(decided);
         let grown: Vec<_> = pairs
             .filter_map(|(now, decided)| (*now != decided).then(|| now.name.clone()))
             .collect();
-        self.wanted = self.job.targets.values(&tree, &self.node.traits);
+        let mut wanted = self.job.targets.values(&tree, &self.node.traits);
         if !others {
             let (foreign, held_before) = (&mut self.done.foreign, self.aim.held_before);
-            self.done.flipped = foreign.find_flips(&tree, &mut self.wanted, held_before, &grown);
+            self.done.flipped = foreign.find_flips(&tree, &mut wanted, held_before, &grown);
         }
-        self.plan = Plan::of_files(&tree, &self.wanted.tree, &self.node.traits)?;
-        self.checks = ShrinkChecks::of(&self.plan, handles, &self.job.seen)?;
+        let plan = Plan::of_files(&tree, &wanted.tree, &self.node.traits)?;
+        let checks = ShrinkChecks::of(&plan, handles, &self.job.seen)?;
+        self.job.seen.extend(checks.seen());
         stages.plan = start.elapsed();
-        Ok(())
+        Ok(Box::new(Observed {
+            aim: self.aim.clone(),
+            wanted,
+            plan,
+            least_limits,
+            checks,
+            making_room: None,
+        }))
     }
 
     /// Makes room for lower memory limits in one turn; returns the time of the next turn, if the pass needs one.
-    fn make_room(&mut self) -> Result<Option<Instant>, Outcome> {
-        let (since, turns) = self.making_room.get_or_insert_with(|| (Instant::now(), 0));
+    fn make_room(&mut self, observed: &mut Observed) -> Result<Option<Instant>, Outcome> {
+        let (since, turns) = observed.making_room.get_or_insert_with(|| (Instant::now(), 0));
         *turns += 1;
-        let next = self.checks.advance(opened(&self.done)?, true)?;
-        if !self.checks.is_empty() && self.done.api.answer.accepted().is_none() {
+        let next = observed.checks.advance(opened(self.done.handles.as_ref())?, true);
+        // Also a turn that fails has read the memory in use.
+        self.job.seen.extend(observed.checks.seen());
+        let next = next?;
+        if !observed.checks.is_empty() && self.done.api.answer.accepted().is_none() {
             self.done.record.stages.prepare = since.elapsed();
         }
         match next {
@@ -405,33 +401,33 @@ impl Pass {
         }
     }
 
-    fn write(&mut self) -> Result<(), Outcome> {
-        let handles = opened(&self.done)?;
+    fn write(&mut self, observed: &mut Observed) -> Result<(), Outcome> {
+        let handles = opened(self.done.handles.as_ref())?;
         let mut lowered = Vec::new();
-        if self.making_room.is_some_and(|(_, turns)| turns > 1) {
+        if observed.making_room.is_some_and(|(_, turns)| turns > 1) {
             // Making room took a while, so the files are read again. A kubelet that has the new spec may have written the lower
             // limits first; the pass has them watched all the same.
             let tree = handles.read()?;
-            self.incomplete |= tree.containers.len() < self.job.targets.bound.live().containers.len();
+            self.done.stale |= tree.containers.len() < self.job.targets.bound.live().containers.len();
             let holds = |target: &Target, to: Bytes| {
                 tree.get(target).and_then(Settings::memory_limit) == Some(MemoryLimit::Bytes(to.get()))
             };
-            lowered = self.before_lowering(handles, holds)?;
-            self.plan = Plan::of_files(&tree, &self.wanted.tree, &self.node.traits)?;
+            lowered = observed.before_lowering(handles, holds)?;
+            observed.plan = Plan::of_files(&tree, &observed.wanted.tree, &self.node.traits)?;
         }
-        lowered.extend(self.before_lowering(handles, |_, _| true)?);
-        let touched = self.touched(&lowered);
-        let bursts = new_bursts(&self.plan, handles)?;
+        lowered.extend(observed.before_lowering(handles, |_, _| true)?);
+        let touched = observed.touched(&lowered, &self.job.watched);
+        let bursts = new_bursts(&observed.plan, handles)?;
         let start = Instant::now();
         let mut executor = Executor::new(&self.node, handles);
         // With any property, systemd resets memory.oom.group, so that a kill would not end the whole container. Where the kubelet
         // resizes, the runtime sets the properties and then the file.
         executor.aligns_scopes = self.job.aligns_scopes && !self.kubelet_resizes;
-        let ended = executor.run(&self.plan);
+        let ended = executor.run(&observed.plan);
         let (took, verified) = (start.elapsed(), self.job.asked.elapsed());
         let executed = executor.done;
         if self.reclaims
-            && let Err(error) = reclaim_below_limits(&self.wanted.tree, handles)
+            && let Err(error) = reclaim_below_limits(&observed.wanted.tree, handles)
         {
             tracing::warn!(%error, "no room is made for the kubelet");
         }
@@ -446,45 +442,10 @@ impl Pass {
         self.done.record.steps.extend(executed.records);
         self.written = executed.written;
         self.done.record.stages.verified = verified;
-        if !self.plan.steps.is_empty() {
+        if !observed.plan.steps.is_empty() {
             self.done.record.stages.write = took;
         }
         ended
-    }
-
-    /// The cgroups whose memory limits the pass writes, and those whose watched limits another writer has raised to the wanted ones.
-    fn touched(&self, lowered: &[Lowering]) -> Vec<Target> {
-        let changes_memory = |step: &&Step| step.change.files().iter().any(|(_, to)| to.memory().is_some());
-        let steps = self.plan.steps.iter().filter(changes_memory).map(|step| &step.target);
-        let steps = steps.filter(|target| !self.is_temporary(target));
-        let raised = self.job.watched.iter().filter(|watched| self.was_raised(watched));
-        let limits = lowered.iter().chain(raised).map(|lowering| &lowering.target);
-        steps.chain(limits).cloned().collect()
-    }
-
-    /// Reads the cgroups whose limits are about to come down, those of them that `counts` selects. The watch
-    /// compares later readings with these.
-    fn before_lowering(
-        &self,
-        handles: &PodHandles,
-        counts: impl Fn(&Target, Bytes) -> bool,
-    ) -> Result<Vec<Lowering>, Outcome> {
-        let mut lowered = Vec::new();
-        for step in &self.plan.steps {
-            let (Some((from, to)), Some(cgroup)) = (step.change.lowered_memory(), handles.get(&step.target)) else {
-                continue;
-            };
-            if counts(&step.target, to) {
-                let last = cgroup.outer().watch_reading()?;
-                lowered.push(Lowering {
-                    target: step.target.clone(),
-                    from,
-                    to,
-                    before: self.checks.before(&step.target, last, to),
-                });
-            }
-        }
-        Ok(lowered)
     }
 
     /// Ends the pass with this outcome.
@@ -531,9 +492,8 @@ impl Pass {
             done.shrink.retain_written(&done.record.steps);
         }
         done.shrink.seen = std::mem::take(&mut pass.job.seen);
-        done.shrink.seen.extend(pass.checks.seen());
         done.quotas = std::mem::take(&mut pass.job.targets.scope.quotas);
-        done.stale = pass.incomplete || matches!(done.record.outcome, Outcome::Interrupted(_));
+        done.stale |= matches!(done.record.outcome, Outcome::Interrupted(_));
         done.handles = done.handles.take().filter(|_| !done.stale);
         if let Some(why) = done.api.answer.denied() {
             done.record.outcome.deny(why);
@@ -564,10 +524,8 @@ fn overtaken() -> Outcome {
 /// The pod's cgroups, which the first stage opens.
 ///
 /// Errors: that stage has not run.
-pub(super) fn opened(done: &JobDone) -> Result<&PodHandles, Outcome> {
-    done.handles
-        .as_ref()
-        .ok_or_else(|| Outcome::Interrupted("the pod's cgroups are not open".to_owned()))
+pub(super) fn opened(handles: Option<&PodHandles>) -> Result<&PodHandles, Outcome> {
+    handles.ok_or_else(|| Outcome::Interrupted("the pod's cgroups are not open".to_owned()))
 }
 
 /// The end of a pass over a pod whose files cannot be read.

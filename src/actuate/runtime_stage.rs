@@ -9,7 +9,7 @@ use futures::future::join_all;
 
 use super::handles::PodHandles;
 use super::node::{Node, RuntimeLink};
-use super::pass::{Pass, opened};
+use super::pass::{Observed, Pass, opened};
 use super::shrink::{Freezer, Marker};
 use crate::cgroup::{Cgroup, CgroupDir, CgroupError, Dir};
 use crate::failpoint::failpoint;
@@ -52,7 +52,7 @@ async fn fetch_containers<'a>(
 /// Updates the stored specs that differ from the wanted ones, and reads the files again, because the runtime writes them too.
 ///
 /// Errors: how the pass ends where the runtime was not updated, or the files do not hold their values.
-pub(super) async fn sync(pass: &mut Pass) -> Result<(), Outcome> {
+pub(super) async fn sync(pass: &mut Pass, observed: &Observed) -> Result<(), Outcome> {
     let node = Arc::clone(&pass.node);
     let runtime = match &node.runtime {
         RuntimeLink::None => return Ok(()),
@@ -64,7 +64,7 @@ pub(super) async fn sync(pass: &mut Pass) -> Result<(), Outcome> {
     if let Some(reason) = node.concurrency.runtime_away() {
         return Err(Outcome::RuntimeOwed(reason));
     }
-    let steps = spec_steps(runtime, pass)
+    let steps = spec_steps(runtime, pass, observed)
         .await
         .map_err(|error| give_up(&node, &error, false))?;
     for (target, cgroup) in pass.done.handles.iter().flat_map(PodHandles::iter) {
@@ -76,7 +76,7 @@ pub(super) async fn sync(pass: &mut Pass) -> Result<(), Outcome> {
         return Ok(());
     }
     for step in steps {
-        if !pass.is_current() {
+        if !pass.is_current(observed) {
             // The runtime would write the earlier limit.
             return Err(Outcome::RuntimeOwed(
                 "a limit was grown in an emergency meanwhile; the next pass updates the runtime".to_owned(),
@@ -89,7 +89,7 @@ pub(super) async fn sync(pass: &mut Pass) -> Result<(), Outcome> {
             return Err(give_up(&node, &error, true));
         }
     }
-    verify(pass)
+    verify(pass, observed)
 }
 
 /// Carries out and records one step.
@@ -207,10 +207,14 @@ fn give_up(node: &Node, error: &RuntimeError, update: bool) -> Outcome {
 }
 
 /// The steps for the stored specs that differ from the wanted ones.
-async fn spec_steps(runtime: &dyn ContainerRuntime, pass: &Pass) -> Result<Vec<Step>, RuntimeError> {
+async fn spec_steps(
+    runtime: &dyn ContainerRuntime,
+    pass: &Pass,
+    observed: &Observed,
+) -> Result<Vec<Step>, RuntimeError> {
     let mut steps = Vec::new();
     let live = pass.job.targets.bound.live();
-    for (name, answer) in fetch_containers(runtime, live, pass.wanted.specs.keys()).await {
+    for (name, answer) in fetch_containers(runtime, live, observed.wanted.specs.keys()).await {
         let target = Target::Container(name.clone());
         let stored = match answer {
             Ok(stored) => stored,
@@ -228,7 +232,7 @@ async fn spec_steps(runtime: &dyn ContainerRuntime, pass: &Pass) -> Result<Vec<S
         let written = |step: &StepRecord| step.target == target && step.change.writes_cgroups();
         let touched = || pass.done.record.steps.iter().any(written);
         let stored = stored.or_else(|| touched().then(CriResources::default));
-        let specs = stored.zip(pass.wanted.specs.get(name));
+        let specs = stored.zip(observed.wanted.specs.get(name));
         steps.extend(specs.and_then(|(stored, wanted)| spec_step(name, &stored, wanted, pass.node.traits.page)));
     }
     Ok(steps)
@@ -276,14 +280,16 @@ pub(super) async fn undo(pass: &mut Pass) {
 /// Reads the files again, because the runtime has written them too.
 ///
 /// Errors: how the pass ends where a file does not hold its value.
-fn verify(pass: &mut Pass) -> Result<(), Outcome> {
-    let tree = opened(&pass.done)?.read().map_err(|error| match error.into() {
-        Outcome::Refused(reason) => Outcome::Incomplete(reason),
-        ended => ended,
-    })?;
-    pass.done.formula = detected_formula(pass, &tree);
+fn verify(pass: &mut Pass, observed: &Observed) -> Result<(), Outcome> {
+    let tree = opened(pass.done.handles.as_ref())?
+        .read()
+        .map_err(|error| match error.into() {
+            Outcome::Refused(reason) => Outcome::Incomplete(reason),
+            ended => ended,
+        })?;
+    pass.done.formula = detected_formula(pass, observed, &tree);
     let incomplete = |reason| Err(Outcome::Incomplete(reason));
-    match Plan::of_files(&tree, &pass.wanted.tree, &pass.node.traits) {
+    match Plan::of_files(&tree, &observed.wanted.tree, &pass.node.traits) {
         Ok(plan) if plan.steps.is_empty() => Ok(()),
         // The runtime decides the formula of weights; the next pass uses the formula that the weights show.
         Ok(_) if pass.done.formula.is_some() => Ok(()),
@@ -297,11 +303,11 @@ fn verify(pass: &mut Pass) -> Result<(), Outcome> {
 }
 
 /// The formula that explains the weights the runtime has just written, if it is not the assumed one.
-fn detected_formula(pass: &Pass, tree: &PodTree) -> Option<WeightFormula> {
+fn detected_formula(pass: &Pass, observed: &Observed, tree: &PodTree) -> Option<WeightFormula> {
     if pass.node.traits.version == CgroupVersion::V1 {
         return None;
     }
-    let pairs = pass.wanted.specs.iter().filter_map(|(name, spec)| {
+    let pairs = observed.wanted.specs.iter().filter_map(|(name, spec)| {
         let shares = CpuShares::new(u64::try_from(spec.cpu_shares?).ok()?);
         match tree.containers.get(name)?.get(ControlFile::CpuWeight)? {
             Setting::CpuWeight(weight) => Some((shares, weight)),

@@ -1,8 +1,9 @@
 //! What a pass knows of the pod's cgroups from one observation.
 
+use std::sync::Arc;
 use std::time::Instant;
 
-use super::Aim;
+use super::{Aim, Pass};
 use crate::actuate::handles::PodHandles;
 use crate::actuate::least_limits::OfPod;
 use crate::actuate::shrink::{Lowering, ShrinkChecks};
@@ -22,6 +23,55 @@ pub(in crate::actuate) struct Observed {
     pub(super) checks: ShrinkChecks,
     /// When the pass began to make room for lower limits, and in how many turns it has.
     pub(super) making_room: Option<(Instant, u32)>,
+}
+
+impl Pass {
+    pub(super) fn observe(&mut self) -> Result<Box<Observed>, Outcome> {
+        let stages = &mut self.done.record.stages;
+        if stages.queued.is_zero() {
+            stages.queued = self.job.asked.elapsed();
+        }
+        let start = Instant::now();
+        let live = Arc::clone(self.job.targets.bound.live());
+        let (handles, tree) = PodHandles::open_and_read(&self.node.hierarchy, &live)?;
+        let handles = &*self.done.handles.insert(handles);
+        // A new cgroup may have the path of one that ended.
+        let found = handles.identities();
+        let others = self.job.cgroups.as_ref().is_some_and(|known| *known != found);
+        self.job.cgroups = Some(found);
+        stages.observe = start.elapsed();
+        let start = Instant::now();
+        self.done.stale = tree.containers.len() < live.containers.len();
+        let amounts = &mut self.job.targets.amounts;
+        let decided = amounts.containers.clone();
+        let least_limits = self.node.least_limits.lift(&live.id.uid, amounts);
+        let pairs = amounts.containers.iter().zip(decided);
+        let grown: Vec<_> = pairs
+            .filter_map(|(now, decided)| (*now != decided).then(|| now.name.clone()))
+            .collect();
+        let mut wanted = self.job.targets.values(&tree, &self.node.traits);
+        if !others {
+            let (foreign, held_before) = (&mut self.done.foreign, self.aim.held_before);
+            self.done.flipped = foreign.find_flips(&tree, &mut wanted, held_before, &grown);
+        }
+        let plan = Plan::of_files(&tree, &wanted.tree, &self.node.traits)?;
+        let checks = ShrinkChecks::of(&plan, handles, &self.job.seen)?;
+        self.job.seen.extend(checks.seen());
+        stages.plan = start.elapsed();
+        Ok(Box::new(Observed {
+            aim: self.aim.clone(),
+            wanted,
+            plan,
+            least_limits,
+            checks,
+            making_room: None,
+        }))
+    }
+
+    /// Whether the guard has raised no limit of the pod since the pass observed.
+    pub(in crate::actuate) fn is_current(&self, observed: &Observed) -> bool {
+        self.node.least_limits.of(self.uid()) == observed.least_limits
+    }
 }
 
 impl Observed {

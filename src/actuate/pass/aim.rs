@@ -1,0 +1,146 @@
+//! What a pass writes towards, and what it does until it knows that: it patches the spec, or compares the cgroups with it.
+//!
+//! [`Act`] says what to do next about the pod's resize, before the pass and after each answer of the API server.
+
+use std::time::Instant;
+
+use super::{Observed, Pass, Staged, overtaken};
+use crate::failpoint::failpoint;
+use crate::model::PodAmounts;
+use crate::resize::{Act, Answer, Grant, Patch};
+
+/// What a pass writes towards.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Aim {
+    pub(super) amounts: PodAmounts,
+    /// As in [`PodTargets`](crate::plan::PodTargets).
+    pub(super) lift_undeclared: bool,
+    /// As in [`PodTargets`](crate::plan::PodTargets).
+    pub(super) kubelet_unasked: bool,
+    /// As in [`Job`](crate::actuate::Job).
+    pub(super) held_before: bool,
+}
+
+impl Pass {
+    /// Carries out what comes before a write, such as a patch of the spec, until the values to write are known. Returns beside the pass
+    /// what it has observed meanwhile.
+    pub(super) async fn find_aim(mut self: Box<Self>) -> Staged<(Box<Self>, Option<Box<Observed>>)> {
+        let mut act = std::mem::take(&mut self.job.resize);
+        let mut observed = None;
+        loop {
+            self.kubelet_resizes = act != Act::Direct;
+            (self, observed, act) = match act {
+                Act::Direct => {
+                    let aim = Aim {
+                        kubelet_unasked: true,
+                        ..self.decided.clone()
+                    };
+                    self.aim_at(aim);
+                    return Ok((self, observed));
+                }
+                Act::Write(grant) if grant.follows.is_some() => self.compare_and_read(grant).await?,
+                Act::Write(grant) => {
+                    self.aim_at_grant(grant);
+                    return Ok((self, observed));
+                }
+                Act::Patch(patch) => self.make_room_and_patch(patch).await?,
+                Act::End {
+                    outcome,
+                    retry_after,
+                    no_room,
+                } => {
+                    let api = &mut self.done.api;
+                    (api.retry_after, api.no_room) = (retry_after, no_room);
+                    return Err(self.stop(outcome));
+                }
+            };
+        }
+    }
+
+    /// From here on the pass writes towards these values.
+    fn aim_at(&mut self, aim: Aim) {
+        if aim != self.aim {
+            let targets = &mut self.job.targets;
+            targets.amounts.clone_from(&aim.amounts);
+            targets.lift_undeclared = aim.lift_undeclared;
+            targets.kubelet_unasked = aim.kubelet_unasked;
+            self.aim = aim;
+        }
+    }
+
+    /// From here on the pass writes what the kubelet has granted.
+    fn aim_at_grant(&mut self, grant: Grant) {
+        let decided = &self.decided;
+        self.aim_at(Aim {
+            // The API server cannot remove a limit from a spec.
+            lift_undeclared: decided.lift_undeclared && grant.ahead,
+            // The kubelet restarts containers with the values of the spec.
+            kubelet_unasked: decided.kubelet_unasked || grant.is_written_ahead(),
+            held_before: decided.held_before && grant.settled,
+            amounts: grant.targets,
+        });
+        self.done.api.retry_after = grant.retry_after;
+        (self.withheld, self.reclaims) = (grant.withheld, grant.reclaim);
+    }
+
+    /// Makes room for the patched values, as for a write, and patches the spec. Returns what the pass has observed and still uses, and
+    /// what it does after the answer.
+    async fn make_room_and_patch(mut self: Box<Self>, patch: Patch) -> Staged<(Box<Self>, Option<Box<Observed>>, Act)> {
+        if !patch.changes.is_empty() {
+            self.done.api.answer = Answer::NotCarriedOut;
+        }
+        self.aim_at(Aim {
+            amounts: patch.request.targets.clone(),
+            lift_undeclared: false,
+            // The targets are new: a file that differs from them is no drift.
+            held_before: false,
+            ..self.decided.clone()
+        });
+        let observed;
+        (self, observed) = self.run_kernel_stages(None, Self::check_plan).await?;
+        failpoint("pass.room_made");
+        if self.job.targets.amounts != patch.request.targets {
+            return Err(self.stop(overtaken()));
+        }
+        let answer = self.patch(&patch).await;
+        let away = self.job.resizer.as_ref().and_then(|resizer| resizer.away());
+        let next = patch.answered(answer.as_ref(), away, &mut self.done.api);
+        let is_fast = matches!(&next, Act::Write(grant) if grant.withheld.is_none());
+        let observed = match answer {
+            Ok(pod) if is_fast => {
+                // The cgroups may be unable to hold the values after all.
+                self.patched = Some((Box::new(pod), Box::new(patch)));
+                Some(observed)
+            }
+            // The pass does something else than what it has observed for.
+            _ => None,
+        };
+        Ok((self, observed, next))
+    }
+
+    /// Observes the cgroups, and reads the pod if they differ from its object, or get back what the object has. The guard's limits do not
+    /// wait for that. Returns what the pass has observed and still uses, and what it does after the answer.
+    async fn compare_and_read(mut self: Box<Self>, grant: Grant) -> Staged<(Box<Self>, Option<Box<Observed>>, Act)> {
+        let before = (self.done.foreign.clone(), self.job.cgroups.clone());
+        self.aim_at_grant(grant.clone());
+        let observed;
+        (self, observed) = self.on_files(Self::observe).await;
+        let mut observed = match observed {
+            Ok(observed) => observed,
+            Err(outcome) => return Err(self.stop(outcome)),
+        };
+        let may_end_return = self.decided.lift_undeclared && grant.withheld.is_none();
+        let is_as_known = observed.plan.steps.is_empty() && !may_end_return;
+        if is_as_known || !observed.least_limits.is_empty() {
+            // The pass uses what it has observed; with steps it reads the files again before it writes.
+            observed.making_room = Some((Instant::now(), u32::from(!observed.plan.steps.is_empty())));
+            return Ok((self, Some(observed), Act::Write(Grant { follows: None, ..grant })));
+        }
+        // It observes again after the answer. What differs from a late object is no drift.
+        self.done.flipped.clear();
+        (self.done.foreign, self.job.cgroups) = before;
+        let read = self.read_soon().await;
+        let next = grant.was_read(read.as_ref(), &mut self.done.api);
+        Ok((self, None, next))
+    }
+}

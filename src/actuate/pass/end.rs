@@ -1,0 +1,60 @@
+//! The end of a pass: undoes what a failed pass did, and completes the result.
+
+use super::Pass;
+use crate::actuate::execute::Executor;
+use crate::actuate::job::JobDone;
+use crate::actuate::runtime_stage;
+use crate::failpoint::failpoint;
+use crate::model::Outcome;
+
+impl Pass {
+    /// Undoes the actions of a failed pass: files and units, then the runtime's stored specs, then the patch. Keeps the written
+    /// values where a cgroup has ended, or where only the verification failed: they are in order.
+    ///
+    /// The stored specs come after the files, although the pass updates the runtime after it writes them: the runtime writes a
+    /// lower limit without a check of the memory in use, which would kill where the file could not be put back.
+    async fn take_back(mut self: Box<Self>) -> Box<Self> {
+        if matches!(self.done.record.outcome, Outcome::RolledBack(_)) {
+            self = self.blocking(Self::undo_steps).await.0;
+            Box::pin(runtime_stage::undo(&mut self)).await;
+        }
+        if let Some((patched, patch)) = self.patched.take_if(|_| !self.done.record.outcome.holds()) {
+            failpoint("pass.not_taken_back");
+            Box::pin(self.undo_patch(*patched, &patch)).await;
+        }
+        self
+    }
+
+    fn undo_steps(&mut self) {
+        let Some(handles) = &self.done.handles else { return };
+        let mut executor = Executor::new(&self.node, handles);
+        executor.done.written = std::mem::take(&mut self.written);
+        if let Err(failed) = executor.undo() {
+            self.done.record.outcome.not_undone(&failed);
+        }
+        let executed = executor.done;
+        self.done.record.steps.extend(executed.records);
+        self.done.shrink.freezes.extend(executed.freezes);
+    }
+
+    /// Undoes what has to be undone, and completes the result. Closes the cgroups where one of them is gone.
+    pub(super) async fn end(self: Box<Self>) -> JobDone {
+        let mut pass = self.take_back().await;
+        let done = &mut pass.done;
+        if !done.record.outcome.holds() {
+            // The written steps were undone, or hold although the next pass plans the rest anew.
+            done.shrink.retain_written(&done.record.steps);
+        }
+        done.shrink.seen = std::mem::take(&mut pass.job.seen);
+        done.quotas = std::mem::take(&mut pass.job.targets.scope.quotas);
+        done.stale |= matches!(done.record.outcome, Outcome::Interrupted(_));
+        done.handles = done.handles.take().filter(|_| !done.stale);
+        if let Some(why) = done.api.answer.denied() {
+            done.record.outcome.deny(why);
+        }
+        if let (Outcome::Applied | Outcome::Unchanged, Some(withheld)) = (&done.record.outcome, pass.withheld) {
+            done.record.outcome = Outcome::Withheld(withheld);
+        }
+        pass.done
+    }
+}

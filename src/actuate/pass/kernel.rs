@@ -1,0 +1,170 @@
+//! The stages of a pass on the kernel's files: observe, make room, then check the plan or write.
+//!
+//! They block, so they run on threads that may. A pass that has to wait leaves its thread.
+
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{Observed, Pass, Staged, opened, overtaken};
+use crate::actuate::execute::Executor;
+use crate::actuate::handles::PodHandles;
+use crate::actuate::shrink::{Next, ShrinkReport, reclaim_below_limits};
+use crate::model::{Bytes, MemoryLimit, Outcome, Setting, Settings, Target};
+use crate::plan::Plan;
+
+impl Pass {
+    /// Observes the cgroups, makes room for lower memory limits, and ends with `last`: the pass writes, or checks its plan before a
+    /// patch. After the patch, the pass uses what it has observed before.
+    pub(super) async fn run_kernel_stages(
+        mut self: Box<Self>,
+        mut observed: Option<Box<Observed>>,
+        last: fn(&mut Self, &mut Observed) -> Result<(), Outcome>,
+    ) -> Staged<(Box<Self>, Box<Observed>)> {
+        loop {
+            let advanced;
+            (self, advanced) = self.on_files(move |pass| pass.advance(observed, last)).await;
+            match advanced {
+                Ok((kept, Some(until))) => {
+                    observed = Some(kept);
+                    let wait = until.saturating_duration_since(Instant::now());
+                    tracing::debug!(
+                        ?wait,
+                        "more memory is in use than the lower limits allow, with some to spare"
+                    );
+                    tokio::time::sleep_until(until.into()).await;
+                }
+                Ok((observed, None)) => return Ok((self, observed)),
+                Err(outcome) => return Err(self.stop(outcome)),
+            }
+        }
+    }
+
+    /// Runs a stage on the kernel's files once the pod's namespace has a slot.
+    pub(super) async fn on_files<T: Send + 'static>(
+        self: Box<Self>,
+        work: impl FnOnce(&mut Self) -> T + Send + 'static,
+    ) -> (Box<Self>, T) {
+        let node = Arc::clone(&self.node);
+        let (namespace, class) = self.user();
+        let _slot = node.concurrency.kernel.wait(&namespace, class).await;
+        self.blocking(work).await
+    }
+
+    pub(super) async fn blocking<T: Send + 'static>(
+        mut self: Box<Self>,
+        work: impl FnOnce(&mut Self) -> T + Send + 'static,
+    ) -> (Box<Self>, T) {
+        let span = tracing::Span::current();
+        let worked = tokio::task::spawn_blocking(move || {
+            let result = span.in_scope(|| work(&mut self));
+            (self, result)
+        });
+        worked.await.unwrap_or_else(|panic| resume_unwind(panic.into_panic()))
+    }
+
+    /// Advances until the pass has ended with `last`, or returns the time at which to continue.
+    fn advance(
+        &mut self,
+        observed: Option<Box<Observed>>,
+        last: fn(&mut Self, &mut Observed) -> Result<(), Outcome>,
+    ) -> Result<(Box<Observed>, Option<Instant>), Outcome> {
+        let mut observed = match observed.filter(|observed| observed.aim == self.aim) {
+            Some(observed) => observed,
+            None => self.observe()?,
+        };
+        if let Some(until) = self.make_room(&mut observed)? {
+            return Ok((observed, Some(until)));
+        }
+        if !self.is_current(&observed) {
+            return Err(overtaken());
+        }
+        last(self, &mut observed)?;
+        Ok((observed, None))
+    }
+
+    /// Checks the steps that follow the patch, and carries out none.
+    pub(super) fn check_plan(&mut self, observed: &mut Observed) -> Result<(), Outcome> {
+        Executor::new(&self.node, opened(self.done.handles.as_ref())?).check_all(&observed.plan)
+    }
+
+    /// Makes room for lower memory limits in one turn; returns the time of the next turn, if the pass needs one.
+    fn make_room(&mut self, observed: &mut Observed) -> Result<Option<Instant>, Outcome> {
+        let (since, turns) = observed.making_room.get_or_insert_with(|| (Instant::now(), 0));
+        *turns += 1;
+        let next = observed.checks.advance(opened(self.done.handles.as_ref())?, true);
+        // Also a turn that fails has read the memory in use.
+        self.job.seen.extend(observed.checks.seen());
+        let next = next?;
+        if !observed.checks.is_empty() && self.done.api.answer.accepted().is_none() {
+            self.done.record.stages.prepare = since.elapsed();
+        }
+        match next {
+            Next::Ready => Ok(None),
+            Next::Wait(until) => Ok(Some(until)),
+            Next::Refused(why) => {
+                self.done.shrink.refused = true;
+                Err(Outcome::Refused(why))
+            }
+        }
+    }
+
+    pub(super) fn write(&mut self, observed: &mut Observed) -> Result<(), Outcome> {
+        let handles = opened(self.done.handles.as_ref())?;
+        let mut lowered = Vec::new();
+        if observed.making_room.is_some_and(|(_, turns)| turns > 1) {
+            // Making room took a while, so the files are read again. A kubelet that has the new spec may have written the lower
+            // limits first; the pass has them watched all the same.
+            let tree = handles.read()?;
+            self.done.stale |= tree.containers.len() < self.job.targets.bound.live().containers.len();
+            let holds = |target: &Target, to: Bytes| {
+                tree.get(target).and_then(Settings::memory_limit) == Some(MemoryLimit::Bytes(to.get()))
+            };
+            lowered = observed.before_lowering(handles, holds)?;
+            observed.plan = Plan::of_files(&tree, &observed.wanted.tree, &self.node.traits)?;
+        }
+        lowered.extend(observed.before_lowering(handles, |_, _| true)?);
+        let touched = observed.touched(&lowered, &self.job.watched);
+        let bursts = new_bursts(&observed.plan, handles)?;
+        let start = Instant::now();
+        let mut executor = Executor::new(&self.node, handles);
+        // With any property, systemd resets memory.oom.group, so that a kill would not end the whole container. Where the kubelet
+        // resizes, the runtime sets the properties and then the file.
+        executor.aligns_scopes = self.job.aligns_scopes && !self.kubelet_resizes;
+        let ended = executor.run(&observed.plan);
+        let (took, verified) = (start.elapsed(), self.job.asked.elapsed());
+        let executed = executor.done;
+        if self.reclaims
+            && let Err(error) = reclaim_below_limits(&observed.wanted.tree, handles)
+        {
+            tracing::warn!(%error, "no room is made for the kubelet");
+        }
+        self.done.shrink = ShrinkReport {
+            lowered,
+            touched,
+            refused: executed.not_shrinkable,
+            freezes: executed.freezes,
+            ..ShrinkReport::default()
+        };
+        self.done.bursts = bursts;
+        self.done.record.steps.extend(executed.records);
+        self.written = executed.written;
+        self.done.record.stages.verified = verified;
+        if !observed.plan.steps.is_empty() {
+            self.done.record.stages.write = took;
+        }
+        ended
+    }
+}
+
+/// The containers that get a burst and have none, and for how long the kernel has throttled each.
+fn new_bursts(plan: &Plan, handles: &PodHandles) -> Result<Vec<(String, Duration)>, Outcome> {
+    let is_new = |(from, to): (Setting, Setting)| from.burst_us() == Some(0) && to.burst_us() > Some(0);
+    let with_burst = plan
+        .steps
+        .iter()
+        .filter(|step| step.change.files().into_iter().any(is_new));
+    let containers = with_burst.filter_map(|step| Some((step.target.container()?, handles.get(&step.target)?)));
+    let read = containers.map(|(name, cgroup)| Ok((name.to_owned(), cgroup.periods()?.throttled_for)));
+    read.collect()
+}

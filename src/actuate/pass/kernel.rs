@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::{Observed, Pass, Staged, opened, overtaken};
 use crate::actuate::execute::Executor;
 use crate::actuate::handles::PodHandles;
-use crate::actuate::shrink::{Next, ShrinkReport, reclaim_below_limits};
+use crate::actuate::shrink::{Lowering, Next, ShrinkReport, reclaim_below_limits};
 use crate::model::{Bytes, MemoryLimit, Outcome, Setting, Settings, Target};
 use crate::plan::Plan;
 
@@ -109,20 +109,14 @@ impl Pass {
         }
     }
 
+    /// Carries out the plan, and keeps what the watch of lower limits and an undo need.
     pub(super) fn write(&mut self, observed: &mut Observed) -> Result<(), Outcome> {
+        let mut lowered = if observed.may_be_outdated() {
+            self.plan_again(observed)?
+        } else {
+            Vec::new()
+        };
         let handles = opened(self.done.handles.as_ref())?;
-        let mut lowered = Vec::new();
-        if observed.making_room.is_some_and(|(_, turns)| turns > 1) {
-            // Making room took a while, so the files are read again. A kubelet that has the new spec may have written the lower
-            // limits first; the pass has them watched all the same.
-            let tree = handles.read()?;
-            self.done.stale |= tree.containers.len() < self.job.targets.bound.live().containers.len();
-            let holds = |target: &Target, to: Bytes| {
-                tree.get(target).and_then(Settings::memory_limit) == Some(MemoryLimit::Bytes(to.get()))
-            };
-            lowered = observed.before_lowering(handles, holds)?;
-            observed.plan = Plan::of_files(&tree, &observed.wanted.tree, &self.node.traits)?;
-        }
         lowered.extend(observed.before_lowering(handles, |_, _| true)?);
         let touched = observed.touched(&lowered, &self.job.watched);
         let bursts = new_bursts(&observed.plan, handles)?;
@@ -154,6 +148,20 @@ impl Pass {
             self.done.record.stages.write = took;
         }
         ended
+    }
+
+    /// Reads the files again, and plans from what they hold now. Returns the limits of the earlier plan that are lower already: a
+    /// kubelet that has the new spec may have written them first; the pass has them watched all the same.
+    fn plan_again(&mut self, observed: &mut Observed) -> Result<Vec<Lowering>, Outcome> {
+        let handles = opened(self.done.handles.as_ref())?;
+        let tree = handles.read()?;
+        self.done.stale |= tree.containers.len() < self.job.targets.bound.live().containers.len();
+        let holds = |target: &Target, to: Bytes| {
+            tree.get(target).and_then(Settings::memory_limit) == Some(MemoryLimit::Bytes(to.get()))
+        };
+        let lowered = observed.before_lowering(handles, holds)?;
+        observed.plan = Plan::of_files(&tree, &observed.wanted.tree, &self.node.traits)?;
+        Ok(lowered)
     }
 }
 

@@ -5,10 +5,10 @@ use std::time::Instant;
 
 use super::{Aim, Pass};
 use crate::actuate::handles::PodHandles;
-use crate::actuate::least_limits::OfPod;
+use crate::actuate::least_limits::{LeastLimits, OfPod};
 use crate::actuate::shrink::{Lowering, ShrinkChecks};
 use crate::model::{Bytes, MemoryLimit, Outcome, PodValues, Settings, Step, Target};
-use crate::plan::Plan;
+use crate::plan::{Plan, PodTargets};
 
 /// What one observation of the pod's cgroups has led to. The next observation replaces the whole value.
 #[derive(Debug)]
@@ -26,6 +26,7 @@ pub(in crate::actuate) struct Observed {
 }
 
 impl Pass {
+    /// Opens the pod's cgroups, reads their files, and plans the steps to what the pass writes towards.
     pub(super) fn observe(&mut self) -> Result<Box<Observed>, Outcome> {
         let stages = &mut self.done.record.stages;
         if stages.queued.is_zero() {
@@ -42,13 +43,7 @@ impl Pass {
         stages.observe = start.elapsed();
         let start = Instant::now();
         self.done.stale = tree.containers.len() < live.containers.len();
-        let amounts = &mut self.job.targets.amounts;
-        let decided = amounts.containers.clone();
-        let least_limits = self.node.least_limits.lift(&live.id.uid, amounts);
-        let pairs = amounts.containers.iter().zip(decided);
-        let grown: Vec<_> = pairs
-            .filter_map(|(now, decided)| (*now != decided).then(|| now.name.clone()))
-            .collect();
+        let (least_limits, grown) = lift_to_least(&mut self.job.targets, &self.node.least_limits);
         let mut wanted = self.job.targets.values(&tree, &self.node.traits);
         if !others {
             let (foreign, held_before) = (&mut self.done.foreign, self.aim.held_before);
@@ -74,7 +69,23 @@ impl Pass {
     }
 }
 
+/// Lifts the amounts to the least limits. Returns those, and the containers whose amounts have risen.
+fn lift_to_least(targets: &mut PodTargets, least_limits: &LeastLimits) -> (OfPod, Vec<String>) {
+    let amounts = &mut targets.amounts;
+    let before = amounts.containers.clone();
+    let of_pod = least_limits.lift(&targets.bound.live().id.uid, amounts);
+    let pairs = amounts.containers.iter().zip(before);
+    let grown = pairs.filter_map(|(now, before)| (*now != before).then(|| now.name.clone()));
+    (of_pod, grown.collect())
+}
+
 impl Observed {
+    /// Whether the files may have changed since they were read: making room took more than one turn, or the API server was asked in
+    /// between.
+    pub(super) fn may_be_outdated(&self) -> bool {
+        self.making_room.is_some_and(|(_, turns)| turns > 1)
+    }
+
     /// Whether the guard has raised the limit, or a part of it. Such a limit ends no watch of a lowered one: it says nothing about
     /// the limit that is decided.
     fn is_temporary(&self, target: &Target) -> bool {

@@ -60,6 +60,11 @@ const SOON: Duration = Duration::from_secs(2);
 /// How often a pass computes a request again that met another write of the pod, such as of its status.
 const MOST_CONFLICTS: usize = 8;
 
+/// Whether the pod has the spec for which the patch was computed.
+fn has_same_spec(pod: &Pod, patch: &Patch) -> bool {
+    pod.requirements().same(&patch.from)
+}
+
 impl Pass {
     /// Patches the spec, after the prepared resize is saved. Returns the pod after the patch.
     pub(super) async fn patch(&mut self, patch: &Patch) -> Result<Pod, ResizeError> {
@@ -68,27 +73,15 @@ impl Pass {
             tracing::debug!("the resize is saved");
             failpoint("patch.saved");
         }
-        let has_same = |pod: &Pod| pod.requirements().same(&patch.from);
         let resizer = self.resizer()?;
         // A read that is not answered changes nothing, so it comes first where the API server may be away.
         let is_patched_first = !patch.changes.is_empty() && !patch.reads_first && resizer.away().is_none();
         let object = Some(self.job.targets.bound.object()).filter(|_| is_patched_first);
-        let mut known = object.and_then(|object| resizer.known(object)).filter(has_same);
+        let mut known = object
+            .and_then(|object| resizer.known(object))
+            .filter(|known| has_same_spec(known, patch));
         for _ in 0..MOST_CONFLICTS {
-            let read = match known.take() {
-                Some(known) => known,
-                None => match self.read().await {
-                    // A rule that denies the present amounts, such as a LimitRange that came later, may admit the wanted ones. The
-                    // pod of the job has no version.
-                    Err(ResizeError::Denied(_)) if !patch.changes.is_empty() => {
-                        Pod::clone(self.job.targets.bound.object())
-                    }
-                    read => read?,
-                },
-            };
-            if !read.metadata.resource_version.is_empty() && !has_same(&read) {
-                return Err(ResizeError::Stale);
-            }
+            let read = self.pod_to_patch(known.take(), patch).await?;
             let pod = if patch.changes.is_empty() {
                 read
             } else {
@@ -103,6 +96,25 @@ impl Pass {
             return Ok(pod);
         }
         Err(ResizeError::Stale)
+    }
+
+    /// The pod in the version that the patch names: the `known` one, or else as the API server has it.
+    ///
+    /// Errors: [`ResizeError::Stale`] if that has another spec than the patch was computed for; as of a read.
+    async fn pod_to_patch(&mut self, known: Option<Pod>, patch: &Patch) -> Result<Pod, ResizeError> {
+        let pod = match known {
+            Some(known) => known,
+            None => match self.read().await {
+                // A rule that denies the present amounts, such as a LimitRange that came later, may admit the wanted ones. The
+                // pod of the job has no version.
+                Err(ResizeError::Denied(_)) if !patch.changes.is_empty() => Pod::clone(self.job.targets.bound.object()),
+                read => read?,
+            },
+        };
+        if !pod.metadata.resource_version.is_empty() && !has_same_spec(&pod, patch) {
+            return Err(ResizeError::Stale);
+        }
+        Ok(pod)
     }
 
     /// Takes a patch back as far as the spec still has it, so that the spec has the values that the kubelet had granted before.

@@ -96,6 +96,7 @@ fn by_the_write(cgroup: &Cgroup, wanted: Setting) -> Result<(), StepError> {
     Ok(())
 }
 
+/// Tries until the limit is written: has the kernel reclaim what is in use above it, and pauses after each try.
 fn while_frozen(
     cgroup: &Cgroup,
     wanted: Setting,
@@ -114,21 +115,11 @@ fn while_frozen(
         }
         // Freeze only where the limit already fits.
         if usage <= roof {
-            match freezer.freeze(outer.memory_dir())? {
-                Ok(frozen) => {
-                    usage = outer.memory_usage()?;
-                    failpoint("shrink.frozen");
-                    let written = (usage <= roof).then(|| cgroup.write(wanted));
-                    failpoint("shrink.written");
-                    freezes.push(frozen.thaw());
-                    match written {
-                        Some(Err(error)) if matches!(error.reason, Reason::BelowUsage { .. }) => {}
-                        Some(written) => return Ok(written.map(drop)?),
-                        None => {}
-                    }
-                }
-                Err(stood) if tries < TRIES => freezes.push(stood),
-                Err(_) => {
+            match write_frozen(cgroup, wanted, roof, freezer, freezes)? {
+                Tried::Written => return Ok(()),
+                Tried::DidNotFit => {}
+                Tried::NotFrozen(stood) if tries < TRIES => freezes.push(stood),
+                Tried::NotFrozen(_) => {
                     let bound = FREEZE_BOUND.as_millis();
                     let why = format!("the cgroup did not freeze within {bound} ms, so its limit stays");
                     return Err(StepError::NotShrinkable(why));
@@ -144,4 +135,40 @@ fn while_frozen(
         usage.get(),
         bytes.get()
     )))
+}
+
+/// How one try to write a limit under a freeze ended.
+#[derive(Debug)]
+enum Tried {
+    Written,
+    /// More memory is in use than the limit has room for.
+    DidNotFit,
+    /// The cgroup did not freeze in time, and the kernel held processes of it for so long.
+    NotFrozen(Duration),
+}
+
+/// Freezes the cgroup, and writes the limit if at most `roof` is in use then.
+fn write_frozen(
+    cgroup: &Cgroup,
+    wanted: Setting,
+    roof: Bytes,
+    freezer: &Freezer,
+    freezes: &mut Vec<Duration>,
+) -> Result<Tried, StepError> {
+    let outer = cgroup.outer();
+    let frozen = match freezer.freeze(outer.memory_dir())? {
+        Ok(frozen) => frozen,
+        Err(stood) => return Ok(Tried::NotFrozen(stood)),
+    };
+    // Compared only now: no process of the cgroup allocates between this reading and the write.
+    let usage = outer.memory_usage()?;
+    failpoint("shrink.frozen");
+    let written = (usage <= roof).then(|| cgroup.write(wanted));
+    failpoint("shrink.written");
+    freezes.push(frozen.thaw());
+    match written {
+        Some(Err(error)) if matches!(error.reason, Reason::BelowUsage { .. }) => Ok(Tried::DidNotFit),
+        Some(written) => Ok(written.map(|_| Tried::Written)?),
+        None => Ok(Tried::DidNotFit),
+    }
 }

@@ -67,16 +67,9 @@ pub async fn reconcile(node: Arc<Node>, job: Box<Job>) -> JobDone {
 
 async fn stages(pass: Box<Pass>) -> Staged<Box<Pass>> {
     let (pass, observed) = pass.find_aim().await?;
-    let (mut pass, observed) = pass.run_kernel_stages(observed, Pass::write).await?;
+    let (pass, observed) = pass.run_kernel_stages(observed, Pass::write).await?;
     failpoint("pass.written");
-    if !pass.kubelet_resizes && (pass.job.check_runtime || !observed.plan.steps.is_empty()) {
-        let start = Instant::now();
-        let synced = Box::pin(runtime_stage::sync(&mut pass, &observed)).await;
-        pass.done.record.stages.runtime = start.elapsed();
-        if let Err(outcome) = synced {
-            return Err(pass.stop(outcome));
-        }
-    }
+    let pass = pass.sync_runtime(&observed).await?;
     let outcome = match pass.done.record.steps.as_slice() {
         [] => Outcome::Unchanged,
         _ => Outcome::Applied,
@@ -111,6 +104,21 @@ impl Pass {
             reclaims: false,
             kubelet_resizes: false,
         })
+    }
+
+    /// Makes the runtime's stored specs agree with the files, if files were to change or the job asks for it.
+    async fn sync_runtime(mut self: Box<Self>, observed: &Observed) -> Staged<Box<Self>> {
+        let is_due = self.job.check_runtime || !observed.plan.steps.is_empty();
+        if self.kubelet_resizes || !is_due {
+            return Ok(self);
+        }
+        let start = Instant::now();
+        let synced = Box::pin(runtime_stage::sync(&mut self, observed)).await;
+        self.done.record.stages.runtime = start.elapsed();
+        match synced {
+            Ok(()) => Ok(self),
+            Err(outcome) => Err(self.stop(outcome)),
+        }
     }
 
     /// Whose slots the pass uses.

@@ -124,6 +124,7 @@ impl<'a> Executor<'a> {
             let Some(step) = step else { continue };
             tracing::debug!(%step, "a step begins");
             let result = self.carry_out(&step);
+            // Recorded before it is judged: a failed step is on record, too, ahead of the steps that undo others.
             let record = StepRecord::carried_out(&step, start.elapsed(), &result);
             self.done.records.push(record);
             let Err(error) = result else {

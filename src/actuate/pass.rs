@@ -67,6 +67,7 @@ pub async fn reconcile(node: Arc<Node>, job: Box<Job>) -> JobDone {
 
 async fn stages(pass: Box<Pass>) -> Staged<Box<Pass>> {
     let (pass, observed) = pass.find_aim().await?;
+    // The files before the runtime: only they bound the containers, and a runtime that hangs must not delay them.
     let (pass, observed) = pass.run_kernel_stages(observed, Pass::write).await?;
     failpoint("pass.written");
     let pass = pass.sync_runtime(&observed).await?;

@@ -69,6 +69,7 @@ impl Pass {
     /// Patches the spec, after the prepared resize is saved. Returns the pod after the patch.
     pub(super) async fn patch(&mut self, patch: &Patch) -> Result<Pod, ResizeError> {
         if let Some(saved) = self.job.saved.take().filter(|_| self.job.resizer.is_some()) {
+            // An agent that is killed after the call recognises its own request in the spec by what is saved.
             saved.await;
             tracing::debug!("the resize is saved");
             failpoint("patch.saved");
@@ -89,6 +90,7 @@ impl Pass {
                 if let Err(ResizeError::Stale) = sent {
                     continue;
                 }
+                // Before an error ends the stage: the request may be carried out all the same.
                 self.done.api.answer = sent.as_ref().map_or_else(Answer::of_error, |_| Answer::Unanswered);
                 sent?
             };

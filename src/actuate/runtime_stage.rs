@@ -61,12 +61,14 @@ pub(super) async fn sync(pass: &mut Pass, observed: &Observed) -> Result<(), Out
     };
     let (namespace, class) = pass.user();
     let _slot = node.concurrency.runtime.wait(&namespace, class).await;
+    // After the wait: another pass may have found meanwhile that the runtime does not answer.
     if let Some(reason) = node.concurrency.runtime_away() {
         return Err(Outcome::RuntimeOwed(reason));
     }
     let steps = spec_steps(runtime, pass, observed)
         .await
         .map_err(|error| give_up(&node, &error, false))?;
+    // Where no update follows: an update keeps the limits of its own container.
     for (target, cgroup) in pass.done.handles.iter().flat_map(PodHandles::iter) {
         if !steps.iter().any(|step| step.target == *target) {
             restore_left(&node.freezer, cgroup);
@@ -76,6 +78,7 @@ pub(super) async fn sync(pass: &mut Pass, observed: &Observed) -> Result<(), Out
         return Ok(());
     }
     for step in steps {
+        // Before each update: the guard may raise a limit during the one before.
         if !pass.is_current(observed) {
             // The runtime would write the earlier limit.
             return Err(Outcome::RuntimeOwed(
@@ -252,6 +255,7 @@ pub(super) async fn undo(pass: &mut Pass) {
     };
     let (namespace, class) = pass.user();
     let _slot = node.concurrency.runtime.wait(&namespace, class).await;
+    // The files are put back by now, or the outcome says that one could not be.
     let with_memory = !matches!(pass.done.record.outcome, Outcome::Incomplete(_));
     let told = |record: &StepRecord| match record.change {
         Change::Spec { from, to } if record.error.is_none() => Some((record.target.clone(), from, to)),

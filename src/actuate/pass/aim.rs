@@ -87,6 +87,7 @@ impl Pass {
     /// what it does after the answer.
     async fn make_room_and_patch(mut self: Box<Self>, patch: Patch) -> Staged<(Box<Self>, Option<Box<Observed>>, Act)> {
         if !patch.changes.is_empty() {
+            // Until the API server is called: also a pass that ends before that says what became of the request.
             self.done.api.answer = Answer::NotCarriedOut;
         }
         self.aim_at(Aim {
@@ -96,9 +97,11 @@ impl Pass {
             held_before: false,
             ..self.decided.clone()
         });
+        // Room before the patch: the kubelet writes the patched limits soon after it, and checks less.
         let observed;
         (self, observed) = self.run_kernel_stages(None, Self::check_plan).await?;
         failpoint("pass.room_made");
+        // The observation has lifted the amounts where the guard has raised a limit: the spec would get the lower one.
         if self.job.targets.amounts != patch.request.targets {
             return Err(self.stop(overtaken()));
         }
@@ -108,7 +111,7 @@ impl Pass {
         let is_fast = matches!(&next, Act::Write(grant) if grant.withheld.is_none());
         let observed = match answer {
             Ok(pod) if is_fast => {
-                // The cgroups may be unable to hold the values after all.
+                // Kept before the write: the cgroups may be unable to hold the values after all, and the end then takes the patch back.
                 self.patched = Some((Box::new(pod), Box::new(patch)));
                 Some(observed)
             }
@@ -121,6 +124,7 @@ impl Pass {
     /// Observes the cgroups, and reads the pod if they differ from its object, or get back what the object has. The guard's limits do not
     /// wait for that. Returns what the pass has observed and still uses, and what it does after the answer.
     async fn compare_and_read(mut self: Box<Self>, grant: Grant) -> Staged<(Box<Self>, Option<Box<Observed>>, Act)> {
+        // Before the observation, which counts flips and takes over the cgroups' identities.
         let before = (self.done.foreign.clone(), self.job.cgroups.clone());
         self.aim_at_grant(grant.clone());
         let observed;

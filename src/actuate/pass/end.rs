@@ -12,7 +12,8 @@ impl Pass {
     /// values where a cgroup has ended, or where only the verification failed: they are in order.
     ///
     /// The stored specs come after the files, although the pass updates the runtime after it writes them: the runtime writes a
-    /// lower limit without a check of the memory in use, which would kill where the file could not be put back.
+    /// lower limit without a check of the memory in use, which would kill where the file could not be put back. The patch comes last:
+    /// the API server may take seconds, for which the files do not wait.
     async fn take_back(mut self: Box<Self>) -> Box<Self> {
         if matches!(self.done.record.outcome, Outcome::RolledBack(_)) {
             self = self.blocking(Self::undo_steps).await.0;
@@ -41,6 +42,7 @@ impl Pass {
     pub(super) async fn end(self: Box<Self>) -> JobDone {
         let mut pass = self.take_back().await;
         let done = &mut pass.done;
+        // By how the writes ended: a denial below changes the outcome, and not what the files hold.
         if !done.record.outcome.holds() {
             // The written steps were undone, or hold although the next pass plans the rest anew.
             done.shrink.retain_written(&done.record.steps);
@@ -49,6 +51,7 @@ impl Pass {
         done.quotas = std::mem::take(&mut pass.job.targets.scope.quotas);
         done.stale |= matches!(done.record.outcome, Outcome::Interrupted(_));
         done.handles = done.handles.take().filter(|_| !done.stale);
+        // The denial first: a pass whose request was denied is refused, even where it has written a grant that is withheld.
         if let Some(why) = done.api.answer.denied() {
             done.record.outcome.deny(why);
         }

@@ -76,6 +76,8 @@ impl Pass {
         if let Some(until) = self.make_room(&mut observed)? {
             return Ok((observed, Some(until)));
         }
+        // Last before the write, on the same thread. The guard raises the least limit before it writes the file, so the plan has every
+        // limit that the guard has written by now.
         if !self.is_current(&observed) {
             return Err(overtaken());
         }
@@ -117,6 +119,7 @@ impl Pass {
             Vec::new()
         };
         let handles = opened(self.done.handles.as_ref())?;
+        // Before the first step: the watch compares later readings with these, and a burst is judged by the throttling before it.
         lowered.extend(observed.before_lowering(handles, |_, _| true)?);
         let touched = observed.touched(&lowered, &self.job.watched);
         let bursts = new_bursts(&observed.plan, handles)?;
@@ -128,11 +131,13 @@ impl Pass {
         let ended = executor.run(&observed.plan);
         let (took, verified) = (start.elapsed(), self.job.asked.elapsed());
         let executed = executor.done;
+        // After the write, and not part of its time: this makes room for the kubelet's next try.
         if self.reclaims
             && let Err(error) = reclaim_below_limits(&observed.wanted.tree, handles)
         {
             tracing::warn!(%error, "no room is made for the kubelet");
         }
+        // Also after a failed step: the end undoes what is written, and leaves out of the report what does not hold.
         self.done.shrink = ShrinkReport {
             lowered,
             touched,
@@ -159,6 +164,7 @@ impl Pass {
         let holds = |target: &Target, to: Bytes| {
             tree.get(target).and_then(Settings::memory_limit) == Some(MemoryLimit::Bytes(to.get()))
         };
+        // The earlier plan has the limits as they were; the new one does not lower what is lower already.
         let lowered = observed.before_lowering(handles, holds)?;
         observed.plan = Plan::of_files(&tree, &observed.wanted.tree, &self.node.traits)?;
         Ok(lowered)

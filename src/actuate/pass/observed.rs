@@ -35,6 +35,7 @@ impl Pass {
         let start = Instant::now();
         let live = Arc::clone(self.job.targets.bound.live());
         let (handles, tree) = PodHandles::open_and_read(&self.node.hierarchy, &live)?;
+        // Part of the result from here on, also where no plan follows; so is whether a cgroup is gone.
         let handles = &*self.done.handles.insert(handles);
         // A new cgroup may have the path of one that ended.
         let found = handles.identities();
@@ -43,6 +44,8 @@ impl Pass {
         stages.observe = start.elapsed();
         let start = Instant::now();
         self.done.stale = tree.containers.len() < live.containers.len();
+        // Each of these changes what the next one reads: the least limits raise the amounts, from which the wanted values follow. Those
+        // that a foreign writer keeps changing leave the wanted values before the plan is made.
         let (least_limits, grown) = lift_to_least(&mut self.job.targets, &self.node.least_limits);
         let mut wanted = self.job.targets.values(&tree, &self.node.traits);
         if !others {
@@ -51,6 +54,7 @@ impl Pass {
         }
         let plan = Plan::of_files(&tree, &wanted.tree, &self.node.traits)?;
         let checks = ShrinkChecks::of(&plan, handles, &self.job.seen)?;
+        // The checks begin with what earlier tries have read, and what they read counts for the next try, however this pass ends.
         self.job.seen.extend(checks.seen());
         stages.plan = start.elapsed();
         Ok(Box::new(Observed {

@@ -140,3 +140,75 @@ impl Observed {
         Ok(lowered)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{PodAmounts, Setting};
+    use crate::plan::shrink::{Before, MemoryReading, WatchReading};
+
+    fn app() -> Target {
+        Target::Container("app".to_owned())
+    }
+
+    fn limit(mebibytes: u64) -> Setting {
+        Setting::MemoryMax(MemoryLimit::Bytes(mebibytes << 20))
+    }
+
+    /// An observation that led to this limit for the container, and to no step.
+    fn observed(mebibytes: u64, least_limits: OfPod) -> Observed {
+        let mut wanted = PodValues::default();
+        let settings = Settings::from_iter([limit(mebibytes)]);
+        wanted.tree.containers.insert("app".to_owned(), settings);
+        Observed {
+            aim: Aim {
+                amounts: PodAmounts::default(),
+                lift_undeclared: false,
+                kubelet_unasked: false,
+                held_before: true,
+            },
+            wanted,
+            plan: Plan::default(),
+            least_limits,
+            checks: ShrinkChecks::default(),
+            making_room: None,
+        }
+    }
+
+    fn given() -> OfPod {
+        OfPod::from([("app".to_owned(), Bytes::new(200 << 20))])
+    }
+
+    #[test]
+    fn only_a_decided_limit_ends_a_watch() {
+        let last = WatchReading {
+            memory: MemoryReading::default(),
+            kills: 0,
+            stalled: None,
+        };
+        let watched = Lowering {
+            target: app(),
+            from: MemoryLimit::Bytes(200 << 20),
+            to: Bytes::new(100 << 20),
+            before: Before {
+                last,
+                most: Bytes::ZERO,
+                refaults: Bytes::ZERO,
+            },
+        };
+        let touched = |observed: Observed| observed.touched(&[], std::slice::from_ref(&watched));
+        assert_eq!(touched(observed(200, OfPod::new())), [app()]);
+        assert_eq!(touched(observed(200, given())), [], "the guard raised it");
+        assert_eq!(touched(observed(100, OfPod::new())), [], "as low as before");
+    }
+
+    #[test]
+    fn a_step_for_the_guard_ends_no_watch() {
+        let touched = |least_limits: OfPod| {
+            let mut observed = observed(200, least_limits);
+            observed.plan.steps.push(Step::of_file(app(), limit(100), limit(200)));
+            observed.touched(&[], &[])
+        };
+        assert_eq!((touched(OfPod::new()), touched(given())), (vec![app()], Vec::new()));
+    }
+}

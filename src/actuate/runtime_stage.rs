@@ -77,6 +77,21 @@ pub(super) async fn sync(pass: &mut Pass, observed: &Observed) -> Result<(), Out
     if steps.is_empty() {
         return Ok(());
     }
+    update_specs(runtime, pass, observed, &steps).await?;
+    verify(pass, observed)
+}
+
+/// Carries out the steps, one after the other.
+///
+/// Errors: how the pass ends where an update fails, or the guard has raised a limit.
+async fn update_specs(
+    runtime: &dyn ContainerRuntime,
+    pass: &mut Pass,
+    observed: &Observed,
+    steps: &[Step],
+) -> Result<(), Outcome> {
+    let node = Arc::clone(&pass.node);
+    let (namespace, _) = pass.user();
     for step in steps {
         // Before each update: the guard may raise a limit during the one before.
         if !pass.is_current(observed) {
@@ -85,14 +100,14 @@ pub(super) async fn sync(pass: &mut Pass, observed: &Observed) -> Result<(), Out
                 "a limit was grown in an emergency meanwhile; the next pass updates the runtime".to_owned(),
             ));
         }
-        let updated = update_spec(runtime, pass, &step, false).await;
+        let updated = update_spec(runtime, pass, step, false).await;
         let late = updated.as_ref().err().filter(|error| error.is_late());
         node.concurrency.update_ended(&namespace, late.map(ToString::to_string));
         if let Err(error) = updated {
             return Err(give_up(&node, &error, true));
         }
     }
-    verify(pass, observed)
+    Ok(())
 }
 
 /// Carries out and records one step.

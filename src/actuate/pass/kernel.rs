@@ -132,10 +132,8 @@ impl Pass {
         let (took, verified) = (start.elapsed(), self.job.asked.elapsed());
         let executed = executor.done;
         // After the write, and not part of its time: this makes room for the kubelet's next try.
-        if self.reclaims
-            && let Err(error) = reclaim_below_limits(&observed.wanted.tree, handles)
-        {
-            tracing::warn!(%error, "no room is made for the kubelet");
+        if self.reclaims {
+            reclaim_for_kubelet(observed, handles);
         }
         // Also after a failed step: the end undoes what is written, and leaves out of the report what does not hold.
         self.done.shrink = ShrinkReport {
@@ -168,6 +166,13 @@ impl Pass {
         let lowered = observed.before_lowering(handles, holds)?;
         observed.plan = Plan::of_files(&tree, &observed.wanted.tree, &self.node.traits)?;
         Ok(lowered)
+    }
+}
+
+/// Reclaims what a kubelet that could not lower a limit waits for.
+fn reclaim_for_kubelet(observed: &Observed, handles: &PodHandles) {
+    if let Err(error) = reclaim_below_limits(&observed.wanted.tree, handles) {
+        tracing::warn!(%error, "no room is made for the kubelet");
     }
 }
 

@@ -4,7 +4,7 @@
 //! millisecond. Where the kubelet does not resize, it updates the runtime next, so that no later update of the stored spec brings
 //! the old values back. If the runtime does not answer, the update stays pending and nothing is undone; if the runtime refuses, the pass undoes everything.
 //!
-//! What each act hands to the next is a value: what the pass writes towards (`aim`), what it has [`Observed`] for that, and, in the
+//! What each stage hands to the next is a value: what the pass writes towards (`aim`), what it has [`Observed`] for that, and, in the
 //! state of the pass, what would have to be undone (`end`).
 
 mod aim;

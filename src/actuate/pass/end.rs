@@ -51,7 +51,6 @@ impl Pass {
         done.quotas = std::mem::take(&mut pass.job.targets.scope.quotas);
         done.stale |= matches!(done.record.outcome, Outcome::Interrupted(_));
         done.handles = done.handles.take().filter(|_| !done.stale);
-        // The denial first: a pass whose request was denied is refused, even where it has written a grant that is withheld.
         if let Some(why) = done.api.answer.denied() {
             done.record.outcome.deny(why);
         }

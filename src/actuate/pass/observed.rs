@@ -84,8 +84,8 @@ fn lift_to_least(targets: &mut PodTargets, least_limits: &LeastLimits) -> (OfPod
 }
 
 impl Observed {
-    /// Whether the files may have changed since they were read: making room took more than one turn, or the API server was asked in
-    /// between.
+    /// Whether the files may have changed since they were read: the pass has waited in between, for room under lower limits, for the
+    /// API server, or for a slot to write steps that it planned before.
     pub(super) fn may_be_outdated(&self) -> bool {
         self.making_room.is_some_and(|(_, turns)| turns > 1)
     }

@@ -15,7 +15,7 @@ use crate::model::{Bytes, PodAmounts, Resource};
 use crate::reconcile::savings::Avoided;
 
 /// The peak use in a quiet time must leave one part in this many of a limit free.
-const FREE_PART: u64 = 8;
+pub(super) const FREE_PART: u64 = 8;
 /// A temporary limit comes down if that frees one part in this many of it.
 const LOWERED_PART: u64 = 5;
 

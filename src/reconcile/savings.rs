@@ -27,6 +27,10 @@ const MOST_HOURS: usize = 8192;
 const HOUR: i64 = 3600;
 /// The most workloads with series: a tenant can make any number of workloads.
 const MOST_WORKLOADS: usize = 1024;
+/// The most bytes of the kind and the name of a workload that are kept: no object has more, but what a tenant writes about owners
+/// and targets may.
+const LONGEST_KIND: usize = 63;
+const LONGEST_NAME: usize = 253;
 /// How long series stay after the last pod that followed a recommendation, or the last count.
 const SERIES_STAY: SignedDuration = SignedDuration::from_hours(2);
 /// How long the counters of a new workload are shown as zero: scrapers see the first count as a rise.
@@ -303,10 +307,20 @@ fn begin_of(hour: i64) -> Timestamp {
     Timestamp::from_second(hour.saturating_mul(HOUR)).unwrap_or(Timestamp::MIN)
 }
 
+/// The key of a pod's workload. Keys stay, and each is the label of several series, so they are short.
 pub(crate) fn key_of(state: &PodState) -> WorkloadKey {
     let workload = &state.decision.workload;
+    let begin = |text: &str, longest: usize| -> String {
+        let fits = |(at, character): &(usize, char)| at + character.len_utf8() <= longest;
+        let kept = text.char_indices().take_while(fits);
+        kept.map(|(_, character)| character).collect()
+    };
     let namespace = state.pod.metadata.namespace.clone();
-    (namespace, workload.kind.clone(), workload.name.clone())
+    (
+        namespace,
+        begin(&workload.kind, LONGEST_KIND),
+        begin(&workload.name, LONGEST_NAME),
+    )
 }
 
 /// The sum of the containers' requests.
@@ -359,6 +373,19 @@ mod tests {
         let (kept, since) = kills(&savings, None, now);
         assert!((MOST_HOURS as u64 - 100..=MOST_HOURS as u64).contains(&kept), "{kept}");
         assert_eq!(since, 4 * 3600);
+    }
+
+    #[test]
+    fn a_workloads_endless_name_is_cut() {
+        let pod = Arc::clone(&parse_manifests("test", POD).unwrap().view.pods[0]);
+        let mut state = PodState::new(Arc::clone(&pod), PodDecision::undecided(&pod));
+        let kept = ("default".to_owned(), "Job".to_owned(), "nightly".to_owned());
+        (_, state.decision.workload.kind, state.decision.workload.name) = kept.clone();
+        assert_eq!(key_of(&state), kept);
+        state.decision.workload.kind = "é".repeat(8 << 10);
+        state.decision.workload.name = "n".repeat(8 << 10);
+        let (_, kind, name) = key_of(&state);
+        assert_eq!((kind, name), ("é".repeat(31), "n".repeat(253)));
     }
 
     #[test]

@@ -21,11 +21,12 @@ use super::pod::PodState;
 use crate::model::{PodAmounts, Resource, ResourceList};
 use crate::plan::sum;
 use crate::resize::Progress;
+use crate::share::places_of_most;
 
 /// The most hours of workloads that are kept, the latest ones: a node has some hundred workloads at a time, and sees many jobs.
 const MOST_HOURS: usize = 8192;
 const HOUR: i64 = 3600;
-/// The most workloads with series: a tenant can make any number of workloads.
+/// The most workloads with series: a tenant can make any number of workloads. Of more, the oldest of the namespace with most goes.
 const MOST_WORKLOADS: usize = 1024;
 /// The most bytes of the kind and the name of a workload that are kept: no object has more, but what a tenant writes about owners
 /// and targets may.
@@ -196,12 +197,20 @@ impl Series {
         let one = self.workloads.entry(key.clone()).or_insert_with(new);
         one.savings.add(savings);
         one.used = now;
-        if self.workloads.len() > MOST_WORKLOADS {
-            let oldest = self.workloads.iter().min_by_key(|(_, one)| one.used);
-            if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
-                self.workloads.remove(&oldest);
-            }
+        if self.workloads.len() > MOST_WORKLOADS
+            && let Some(lost) = self.oldest_of_most()
+        {
+            self.workloads.remove(&lost);
         }
+    }
+
+    /// The workload of the namespace with most that was used longest ago.
+    fn oldest_of_most(&self) -> Option<WorkloadKey> {
+        let mut workloads: Vec<_> = self.workloads.iter().collect();
+        workloads.sort_by_key(|(_, one)| one.used);
+        let namespaces = workloads.iter().map(|((namespace, ..), _)| namespace);
+        let (oldest, _) = places_of_most(namespaces)?;
+        workloads.get(oldest).map(|(key, _)| (*key).clone())
     }
 }
 
@@ -386,6 +395,19 @@ mod tests {
         state.decision.workload.name = "n".repeat(8 << 10);
         let (_, kind, name) = key_of(&state);
         assert_eq!((kind, name), ("é".repeat(31), "n".repeat(253)));
+    }
+
+    #[test]
+    fn a_busy_namespace_loses_its_own_series() {
+        let (mut series, none, now) = (Series::default(), WorkloadSavings::default(), Timestamp::now());
+        let key = |namespace: &str, name: &str| (namespace.to_owned(), "Job".to_owned(), name.to_owned());
+        let quiet = key("shop", "nightly");
+        series.add(&quiet, &none, now - SignedDuration::from_mins(1));
+        for number in 0..2 * MOST_WORKLOADS {
+            series.add(&key("busy", &number.to_string()), &none, now);
+        }
+        assert!(series.workloads.contains_key(&quiet));
+        assert_eq!(series.workloads.len(), MOST_WORKLOADS);
     }
 
     #[test]

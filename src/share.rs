@@ -49,15 +49,20 @@ pub fn max_min_share(total: u64, wanted: u64, others: impl IntoIterator<Item = u
 /// The first and the last place of the user with most entries in a list; of several, of the one whose first is earliest. A full list
 /// loses one of these, so that nobody's entries drive out those of others.
 pub fn places_of_most<K: Ord>(users: impl IntoIterator<Item = K>) -> Option<(usize, usize)> {
-    let mut entries: BTreeMap<K, (u64, usize, usize)> = BTreeMap::new();
-    for (place, user) in users.into_iter().enumerate() {
-        let (count, _, last) = entries.entry(user).or_insert((0, place, place));
-        (*count, *last) = (*count + 1, place);
+    places_of_largest(users.into_iter().map(|user| (user, 1)))
+}
+
+/// The same, of the user whose entries are largest together.
+pub fn places_of_largest<K: Ord>(entries: impl IntoIterator<Item = (K, u64)>) -> Option<(usize, usize)> {
+    let mut users: BTreeMap<K, (u64, usize, usize)> = BTreeMap::new();
+    for (place, (user, size)) in entries.into_iter().enumerate() {
+        let (sum, _, last) = users.entry(user).or_insert((0, place, place));
+        (*sum, *last) = (sum.saturating_add(size), place);
     }
-    let most = entries
+    let largest = users
         .into_values()
-        .max_by_key(|(count, first, _)| (*count, Reverse(*first)));
-    most.map(|(_, first, last)| (first, last))
+        .max_by_key(|(sum, first, _)| (*sum, Reverse(*first)));
+    largest.map(|(_, first, last)| (first, last))
 }
 
 /// Why a user does not get what it wants.
@@ -235,6 +240,8 @@ mod tests {
         assert_eq!(places_of_most("abcbb".chars()), Some((1, 4)));
         assert_eq!(places_of_most("abba".chars()), Some((0, 3)));
         assert_eq!(places_of_most("".chars()), None);
+        let sizes = [('a', 1), ('b', 5), ('a', 1), ('a', 1)];
+        assert_eq!(places_of_largest(sizes), Some((1, 1)));
     }
 
     #[test]

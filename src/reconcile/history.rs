@@ -7,12 +7,16 @@ use jiff::Timestamp;
 use tokio::sync::broadcast;
 
 use crate::model::objects::{PodId, PodUid};
-use crate::model::{Cause, ChangeRecord, ControlFile, Outcome, Withheld, micros};
+use crate::model::{Cause, ChangeRecord, ControlFile, HookEnd, Outcome, Withheld, micros};
 use crate::observe::audit::Audit;
-use crate::share::places_of_most;
+use crate::share::places_of_largest;
 
-/// How many changes are kept; each has one or two kilobytes. Of more, the oldest of the namespace with most goes.
-const MOST_CHANGES: usize = 256;
+/// How many bytes all changes together may have, as estimated. Of more, the oldest of the namespace with most goes.
+const MOST_BYTES: u64 = 2 << 20;
+/// A change counts with at least so many: 256 changes are kept, unless pods have dozens of containers.
+const LEAST_BYTES: u64 = MOST_BYTES / 256;
+/// The bytes of a step, without the text of an error.
+const STEP_BYTES: usize = 256;
 
 /// The latest changes, oldest first.
 #[derive(derive_more::Debug)]
@@ -39,17 +43,28 @@ impl History {
             drop(self.listeners.send(Arc::clone(&record)));
         }
         if news {
-            if self.records.len() == MOST_CHANGES {
-                let namespaces = self.records.iter().map(|record| record.pod.namespace.as_str());
-                let oldest = places_of_most(namespaces).map_or(0, |(oldest, _)| oldest);
-                self.records.remove(oldest);
-            }
+            self.make_room(&record);
             self.records.push_back(Arc::clone(&record));
             (self.show)(&record);
             self.audit.change(&record);
             log(&record);
         }
         record
+    }
+
+    /// Removes changes until there is room for this one.
+    fn make_room(&mut self, new: &Arc<ChangeRecord>) {
+        loop {
+            let all = self.records.iter().chain([new]);
+            let sizes: Vec<_> = all
+                .map(|record| (record.pod.namespace.as_str(), bytes_of(record)))
+                .collect();
+            let sum = sizes.iter().fold(0, |sum: u64, (_, size)| sum.saturating_add(*size));
+            match places_of_largest(sizes) {
+                Some((oldest, _)) if sum > MOST_BYTES && oldest < self.records.len() => self.records.remove(oldest),
+                _ => return,
+            };
+        }
     }
 
     /// Notes that the kubelet has carried out the latest request for this pod: publishes the records since then again, as done.
@@ -74,6 +89,25 @@ impl History {
         let records = self.records.iter();
         records.filter(move |record| pod.is_none_or(|pod| record.pod == *pod))
     }
+}
+
+/// About how many bytes a change has, also in an answer.
+fn bytes_of(record: &ChangeRecord) -> u64 {
+    let steps = record.steps.iter();
+    let steps: usize = steps
+        .map(|step| STEP_BYTES + step.error.as_ref().map_or(0, String::len))
+        .sum();
+    let cause = match &record.cause {
+        Cause::TemporaryLimitDenied { why, .. } | Cause::FailedShrink { why } => why.len(),
+        _ => 0,
+    };
+    let printed = match &record.outcome {
+        Outcome::Hook(HookEnd { output, .. }) => output.len(),
+        _ => 0,
+    };
+    let reason = record.outcome.reason().map_or(0, str::len);
+    let size = u64::try_from(steps + cause + printed + reason);
+    size.unwrap_or(u64::MAX).max(LEAST_BYTES)
 }
 
 /// Logs one line for each step, in the span of the pass.
@@ -123,14 +157,47 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_settled_request_is_done_with_all_that_followed() {
-        let mut history = History {
+    fn empty() -> History {
+        History {
             records: VecDeque::new(),
             listeners: broadcast::channel(8).0,
             show: Box::new(|_| {}),
             audit: Audit::default(),
+        }
+    }
+
+    #[test]
+    fn large_changes_of_a_namespace_leave_others_theirs() {
+        let mut history = empty();
+        let record = |namespace: &str, steps| {
+            let mut record = in_flight("u", true);
+            record.pod.namespace = namespace.to_owned();
+            record.steps = vec![record.steps[0].clone(); steps];
+            record
         };
+        for _ in 0..300 {
+            history.add(record("shop", 1), true);
+        }
+        assert_eq!(history.records.len(), 256);
+        for _ in 0..300 {
+            history.add(record("hostile", 1000), true);
+        }
+        let mut kept = [0; 2];
+        for record in &history.records {
+            kept[usize::from(record.pod.namespace == "hostile")] += 1;
+        }
+        assert!(kept[0] >= 100 && kept[1] > 0, "each has half of the bytes: {kept:?}");
+        assert_eq!(history.records.back().map(|record| record.sequence), Some(600));
+        let mut fat = record("other", 1);
+        fat.outcome = Outcome::Refused("x".repeat(3 << 20));
+        history.add(fat, true);
+        let [shop, hostile] = kept;
+        assert_eq!(history.records.len(), shop + hostile + 1, "it takes nobody's room");
+    }
+
+    #[test]
+    fn a_settled_request_is_done_with_all_that_followed() {
+        let mut history = empty();
         for record in [
             in_flight("u1", true),
             in_flight("u1", true),

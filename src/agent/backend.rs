@@ -12,7 +12,7 @@ use tonic::{Request, Response, Status};
 
 use super::doctor;
 use super::oom::Kills;
-use super::{explain, savings_report, usage, view};
+use super::{explain, fitting, savings_report, usage, view};
 use crate::actuate::Job;
 use crate::config::RunArguments;
 use crate::control::{
@@ -251,8 +251,10 @@ impl Control for AgentBackend {
                 let live = snapshot.pods.into_iter().map(|state| state.live).collect();
                 pods = usage::add(pods, live, vpas, snapshot.node.clone()).await?;
             }
+            let mut problems = snapshot.problems;
+            problems.extend(fitting::fit(&mut pods));
             Ok(proto::GetReply {
-                agent: Some(view::agent(snapshot.node.as_deref(), snapshot.problems)),
+                agent: Some(view::agent(snapshot.node.as_deref(), problems)),
                 pods,
             })
         };

@@ -24,6 +24,7 @@ mod backend;
 mod discovery;
 mod doctor;
 mod explain;
+mod fitting;
 mod machine;
 pub(crate) mod oom;
 mod reporting;

@@ -33,7 +33,7 @@ use crate::slots::{Slot, Slots};
 /// The largest request that is read, in bytes.
 const LARGEST_REQUEST: usize = 64 << 10;
 /// The largest answer that is sent, in bytes.
-const LARGEST_ANSWER: usize = 4 << 20;
+pub const LARGEST_ANSWER: usize = 4 << 20;
 /// The rate of log lines about the refusals of one user.
 const LOGGED_REFUSALS: Rate = Rate {
     burst: 1,

@@ -19,7 +19,7 @@ mod line;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,13 @@ use crate::oom::OomReport;
 
 pub use line::Actor;
 
+/// The events that wait for the disk at most.
 const WAITING: usize = 2048;
+/// The lines of these events at most. An event counts with at least [`LINES`].
+const WAITING_LINES: usize = WAITING * LINES;
+const LINES: usize = 8;
+/// The rest of the queue is for operators' changes: while the disk is slow, no tenant's events keep them out.
+const LINES_OF_OTHERS: usize = WAITING_LINES / 4 * 3;
 /// The most events in one write.
 const AT_ONCE: usize = 256;
 /// The usual longest time from a line to its sync.
@@ -86,10 +92,22 @@ enum AuditEvent {
     Kill(Arc<OomReport>),
 }
 
+impl AuditEvent {
+    /// How many lines the event counts with while it waits.
+    fn lines(&self) -> usize {
+        match self {
+            Self::Change(record) => record.steps.len().max(LINES),
+            Self::Refusal(_) | Self::Kill(_) => LINES,
+        }
+    }
+}
+
 /// The handle of the audit log. Cheap to clone. The default handle has no file and drops everything.
 #[derive(Debug, Clone, Default)]
 pub struct Audit {
     events: Option<SyncSender<AuditEvent>>,
+    /// The lines of the events in the queue.
+    waiting: Arc<AtomicUsize>,
     dropped: Arc<AtomicU64>,
     problem: Option<watch::Receiver<Option<String>>>,
 }
@@ -99,18 +117,20 @@ impl Audit {
     pub fn start(options: AuditOptions) -> (Self, JoinHandle<()>) {
         let (events, waiting) = sync_channel(WAITING);
         let (problems, problem) = watch::channel(None);
-        let dropped = Arc::<AtomicU64>::default();
+        let (queued, dropped) = (Arc::<AtomicUsize>::default(), Arc::<AtomicU64>::default());
         let writer = AuditWriter {
             sync_within: options.sync_within,
             of_operators: RotatedFile::new(options.of_operators()),
             file: RotatedFile::new(options),
             lost: 0,
+            queued: Arc::clone(&queued),
             dropped: Arc::clone(&dropped),
             sync_due: None,
             problems,
         };
         let audit = Self {
             events: Some(events),
+            waiting: queued,
             dropped,
             problem: Some(problem),
         };
@@ -119,17 +139,19 @@ impl Audit {
 
     /// Records a finished pass.
     pub fn change(&self, record: &Arc<ChangeRecord>) {
-        self.enqueue(|| AuditEvent::Change(Arc::clone(record)));
+        let by_operator = Actor::from(&record.cause).is_operator();
+        let most = if by_operator { WAITING_LINES } else { LINES_OF_OTHERS };
+        self.enqueue(most, AuditEvent::Change(Arc::clone(record)));
     }
 
     /// Records a refused caller. Counts repetitions instead of writing them.
     pub fn refused(&self, refusal: Refusal) {
-        self.enqueue(|| AuditEvent::Refusal(Box::new(refusal)));
+        self.enqueue(LINES_OF_OTHERS, AuditEvent::Refusal(Box::new(refusal)));
     }
 
     /// Records a kill. Only counts kills beyond a rate.
     pub fn kill(&self, report: &Arc<OomReport>) {
-        self.enqueue(|| AuditEvent::Kill(Arc::clone(report)));
+        self.enqueue(LINES_OF_OTHERS, AuditEvent::Kill(Arc::clone(report)));
     }
 
     /// The reason why lines are missing, if any are.
@@ -137,10 +159,13 @@ impl Audit {
         self.problem.as_ref().and_then(|problem| problem.borrow().clone())
     }
 
-    fn enqueue(&self, event: impl FnOnce() -> AuditEvent) {
-        if let Some(events) = &self.events
-            && events.try_send(event()).is_err()
-        {
+    /// Enqueues an event where fewer than `most` lines wait.
+    fn enqueue(&self, most: usize, event: AuditEvent) {
+        let Some(events) = &self.events else { return };
+        let lines = event.lines();
+        let before = self.waiting.fetch_add(lines, Ordering::Relaxed);
+        if before >= most || events.try_send(event).is_err() {
+            self.waiting.fetch_sub(lines, Ordering::Relaxed);
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -152,6 +177,8 @@ struct AuditWriter {
     of_operators: RotatedFile,
     /// The number of lines that could not be written.
     lost: u64,
+    /// The lines of the events in the queue.
+    queued: Arc<AtomicUsize>,
     /// The number of events that did not fit into the queue.
     dropped: Arc<AtomicU64>,
     /// When the unsynced lines are due; none if the disk has every line.
@@ -172,6 +199,7 @@ impl AuditWriter {
             let now = (Timestamp::now(), Instant::now());
             let mut lines = Vec::new();
             for event in first.into_iter().chain(waiting.try_iter().take(AT_ONCE)) {
+                self.queued.fetch_sub(event.lines(), Ordering::Relaxed);
                 match event {
                     AuditEvent::Change(record) if Actor::from(&record.cause).is_operator() => {
                         lines.extend(line::of_change(&record).into_iter().map(|line| (line, true)));

@@ -229,3 +229,24 @@ async fn operators_changes_have_their_own_file() {
     let kept = text("audit.operators.jsonl");
     assert!(kept.lines().count() == 1 && kept.contains("load test"), "{kept}");
 }
+
+#[test]
+fn a_flood_leaves_room_for_operators_changes() {
+    for steps in [1, 1000] {
+        let (events, waiting) = sync_channel(WAITING);
+        let audit = Audit {
+            events: Some(events),
+            ..Audit::default()
+        };
+        let change = record(recommendation("1234"), Outcome::Applied, vec![step(); steps]);
+        (0..2 * WAITING).for_each(|_| audit.change(&change));
+        audit.change(&record(operator(), Outcome::Applied, vec![step()]));
+        drop(audit);
+        let queued: Vec<AuditEvent> = waiting.into_iter().collect();
+        let lines: usize = queued.iter().map(AuditEvent::lines).sum();
+        assert!(lines <= WAITING_LINES, "{lines}");
+        let last = queued.last();
+        let is_operators = |event: &AuditEvent| matches!(event, AuditEvent::Change(change) if Actor::from(&change.cause).is_operator());
+        assert!(last.is_some_and(is_operators), "{steps}: {last:?}");
+    }
+}

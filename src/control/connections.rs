@@ -2,12 +2,13 @@
 //!
 //! A task of its own serves HTTP/2 on each connection. At the limit, the server closes the oldest connection without a call
 //! in progress of the caller with most connections, so that silent callers cannot keep others out. A connection with a call stays: calls end by
-//! their deadlines. Callers without any right have a few connections of their own, where every call gets a refusal.
+//! their deadlines, and so does the connection of a caller who does not read an answer. Callers without any right have a few connections of their own, where every call gets a refusal.
 
+use std::convert::Infallible;
 use std::io;
 use std::os::fd::AsFd;
 use std::pin::pin;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use http::Request;
@@ -25,10 +26,11 @@ use tokio_util::task::TaskTracker;
 use tower::Service;
 
 use super::access::{Access, Right};
+use super::answer::{Pieces, time_limit};
 use super::proto::control_server::{Control, ControlServer};
 use super::server::Limits;
 use super::socket::ControlSocket;
-use crate::slots::Class;
+use crate::slots::{Class, Slot};
 
 /// The pause after a failed accept(2), which mostly lacked file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -43,6 +45,9 @@ const KEEPALIVE: Duration = Duration::from_secs(20);
 /// The longest wait for a peer without a call to close its connection when the agent stops. A stopped process never does.
 const GOODBYE: Duration = Duration::from_secs(1);
 
+/// The permission for one call.
+pub(super) type Admission = Arc<(Slot<u32>, Arc<()>)>;
+
 /// The caller of a request, in the request's extensions.
 #[derive(Debug, Clone)]
 pub(super) struct Peer {
@@ -50,6 +55,8 @@ pub(super) struct Peer {
     right: Option<Right>,
     access: Arc<Access>,
     calls: Weak<()>,
+    /// The permission for this request, which lasts until the answer is sent.
+    admission: Arc<OnceLock<Admission>>,
 }
 
 impl Peer {
@@ -60,6 +67,7 @@ impl Peer {
             right: Some(right),
             access: Arc::default(),
             calls: Arc::downgrade(calls),
+            admission: Arc::default(),
         }
     }
 
@@ -80,6 +88,19 @@ impl Peer {
     /// Keeps the connection open until the result is dropped. `None` if the server has closed it.
     pub(super) fn begin_call(&self) -> Option<Arc<()>> {
         self.calls.upgrade()
+    }
+
+    /// Makes the call count until its answer is sent.
+    pub(super) fn hold(&self, admission: &Admission) {
+        self.admission.get_or_init(|| Arc::clone(admission));
+    }
+
+    /// The caller of another request on the same connection.
+    fn for_next_request(&self) -> Self {
+        Self {
+            admission: Arc::default(),
+            ..self.clone()
+        }
     }
 }
 
@@ -140,6 +161,7 @@ pub(super) async fn serve_connections<S: Control>(
                 right,
                 access: Arc::clone(&access),
                 calls: Arc::downgrade(&calls),
+                admission: Arc::default(),
             };
             let connection = serve_connection(stream, peer, service.clone(), limits, stop.clone());
             pool.push((caller.uid, tasks.spawn(connection).abort_handle(), calls));
@@ -150,7 +172,8 @@ pub(super) async fn serve_connections<S: Control>(
     tasks.wait().await;
 }
 
-/// Serves one connection until the peer closes it. After `stop`, calls in progress may go on for [`Limits::grace`].
+/// Serves one connection until the peer closes it, or does not read an answer. After `stop`, calls in progress may go on for
+/// [`Limits::grace`].
 async fn serve_connection<S: Control>(
     stream: UnixStream,
     peer: Peer,
@@ -158,11 +181,22 @@ async fn serve_connection<S: Control>(
     limits: Limits,
     stop: CancellationToken,
 ) {
-    let calls = Weak::clone(&peer.calls);
+    let (calls, late) = (Weak::clone(&peer.calls), CancellationToken::new());
+    let is_late = late.clone();
     let respond = service_fn(move |mut request: Request<Incoming>| {
-        request.extensions_mut().insert(peer.clone());
-        let mut service = service.clone();
-        async move { service.call(request).await }
+        let peer = peer.for_next_request();
+        // The call fills it once it is admitted.
+        let admission = Arc::clone(&peer.admission);
+        request.extensions_mut().insert(peer);
+        let (mut service, late) = (service.clone(), late.clone());
+        async move {
+            let answer = service.call(request).await?;
+            let guard = admission
+                .get()
+                .cloned()
+                .map(|admission| (admission, time_limit(limits.read_deadline, late)));
+            Ok::<_, Infallible>(answer.map(|body| Pieces::new(body, guard)))
+        }
     });
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -175,8 +209,10 @@ async fn serve_connection<S: Control>(
         .serve_connection(TokioIo::new(stream), respond);
     let mut connection = pin!(connection);
     // Cancel-safe: the code below polls the connection again.
-    if stop.run_until_cancelled(&mut connection).await.is_some() {
-        return;
+    tokio::select! {
+        _ended = &mut connection => return,
+        () = is_late.cancelled() => return,
+        () = stop.cancelled() => {}
     }
     connection.as_mut().graceful_shutdown();
     let has_calls = calls.strong_count() > 1;

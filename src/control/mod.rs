@@ -6,13 +6,14 @@
 //! - [`ControlSocket`] owns the file: private from the first moment, never taken from a living agent, removed at the end.
 //! - `connections` accepts and identifies callers and bounds their number; `access` decides their rights.
 //! - [`serve`] bounds the size of calls and passes them to the agent. The agent's [`CallGate`] refuses callers without the
-//!   right, and bounds the number, the rate and the time of calls.
+//!   right, and bounds the number, the rate and the time of calls. `answer` sends the answers in pieces.
 //! - `convert` checks requests, and `select` finds the pods that a request names.
 //! - [`Client`] calls the agent.
 //!
 //! This module decides nothing about pods and holds no state about them. A stuck caller never blocks the agent.
 
 mod access;
+mod answer;
 mod client;
 mod connections;
 mod convert;

@@ -23,12 +23,12 @@ use tonic::{Request, Response, Status};
 
 use super::ControlError;
 use super::access::Right;
-use super::connections::{Caller, Peer, serve_connections};
+use super::connections::{Admission, Caller, Peer, serve_connections};
 use super::proto::control_server::{Control, ControlServer};
 use super::proto::{Change, WatchRequest};
 use super::socket::ControlSocket;
 use crate::rate_limiter::{KeyedRateLimiter, Rate};
-use crate::slots::{Slot, Slots};
+use crate::slots::Slots;
 
 /// The largest request that is read, in bytes.
 const LARGEST_REQUEST: usize = 64 << 10;
@@ -49,7 +49,7 @@ pub struct Limits {
     pub watchers: usize,
     /// Calls of one user in a second, on average over two.
     pub rate: u32,
-    /// The longest time of a read.
+    /// The longest time of a read, and of a caller to take any answer.
     pub read_deadline: Duration,
     /// The longest wait of a caller for a change. The change continues afterwards.
     pub change_deadline: Duration,
@@ -109,9 +109,6 @@ pub struct CallGate {
     record_refusal: Box<RecordRefusal>,
 }
 
-/// The permission for one call, until the call ends.
-type Admission = (Slot<u32>, Arc<()>);
-
 impl CallGate {
     /// `record_refusal` records the refusal of a caller without the right to a call. It must not wait.
     pub fn new(
@@ -162,7 +159,21 @@ impl CallGate {
         let full = |left_out| ControlError::Busy(format!("as many calls as allowed are in progress: {left_out}"));
         let slot = slots.take(&uid, peer.class()).map_err(full)?;
         let closed = || Status::unavailable("this connection gave way to a newer one");
-        Ok((caller, (slot, peer.begin_call().ok_or_else(closed)?)))
+        Ok((caller, Arc::new((slot, peer.begin_call().ok_or_else(closed)?))))
+    }
+
+    /// Admits a caller to one of the calls, until the call has ended and its answer is sent.
+    fn admit_call<T>(
+        &self,
+        request: &Request<T>,
+        name: &'static str,
+        needs: Right,
+    ) -> Result<(Caller, Admission), Status> {
+        let (caller, admission) = self.admit(request, name, needs, &self.calls)?;
+        if let Some(peer) = request.extensions().get::<Peer>() {
+            peer.hold(&admission);
+        }
+        Ok((caller, admission))
     }
 
     /// Admits a call that changes nothing, and runs it until its deadline, or until the caller leaves.
@@ -177,7 +188,7 @@ impl CallGate {
     where
         F: Future<Output = Result<A, ControlError>> + Send,
     {
-        let _admission = self.admit(&request, name, Right::Read, &self.calls)?;
+        let _admission = self.admit_call(&request, name, Right::Read)?;
         let deadline = self.limits.read_deadline;
         match tokio::time::timeout(deadline, call(request.into_inner())).await {
             Ok(answer) => Ok(Response::new(answer?)),
@@ -202,7 +213,7 @@ impl CallGate {
         A: Send + 'static,
         F: Future<Output = Result<A, ControlError>> + Send + 'static,
     {
-        let (caller, admission) = self.admit(&request, name, needs, &self.calls)?;
+        let (caller, admission) = self.admit_call(&request, name, needs)?;
         let call = call(caller, request.into_inner());
         let task = self.changes.spawn(async move {
             let answer = call.await;
@@ -311,6 +322,25 @@ mod tests {
         let watching: Vec<_> = (0..32).filter_map(|_| watch(1000, Right::Read).ok()).collect();
         assert_eq!(watching.len(), 10);
         assert!(watch(1001, Right::Read).is_ok() && watch(0, Right::Change).is_ok());
+    }
+
+    #[tokio::test]
+    async fn an_unread_answer_counts_as_a_call() {
+        let gate = CallGate::new(Limits::default(), CancellationToken::new(), |_, _, _| ());
+        let connection = Arc::new(());
+        let request = || request_of(1000, Right::Read, &connection, ());
+        let mut unread = Vec::new();
+        for _ in 0..100 {
+            let request = request();
+            // The connection keeps it until the answer is sent.
+            let peer = request.extensions().get::<Peer>().cloned();
+            if gate.read("get", request, |()| ready(Ok(()))).await.is_ok() {
+                unread.push(peer);
+            }
+        }
+        assert_eq!(unread.len(), 21);
+        unread.clear();
+        assert!(gate.read("get", request(), |()| ready(Ok(()))).await.is_ok());
     }
 
     #[tokio::test]

@@ -57,6 +57,12 @@ pub struct Reload {
     pub needs_restart: Vec<String>,
 }
 
+/// Whether `hooks` names a namespace. `*` does not name kube-system.
+pub(crate) fn allows_hooks_in(hooks: &[String], namespace: &str) -> bool {
+    let is_named = |name: &String| name == namespace || (name == "*" && namespace != "kube-system");
+    hooks.iter().any(is_named)
+}
+
 impl Config {
     /// Reads and checks all layers.
     ///
@@ -78,10 +84,9 @@ impl Config {
         })
     }
 
-    /// Whether the hooks of a namespace's pods may run. `*` does not name kube-system.
+    /// Whether the hooks of a namespace's pods may run.
     pub(crate) fn allows_hooks_in(&self, namespace: &str) -> bool {
-        let is_named = |name: &String| name == namespace || (name == "*" && namespace != "kube-system");
-        self.hooks.iter().any(is_named)
+        allows_hooks_in(&self.hooks, namespace)
     }
 
     /// The options that decisions depend on.

@@ -208,8 +208,8 @@ fn restore(dir: &Dir, limits: &BTreeMap<String, String>, marker: Option<Marker>)
     }
 }
 
-/// Ends a pass whose `update` of a container, or whose question before it, has failed. An update that takes too long or is refused says
-/// something of its container alone.
+/// Ends a pass whose `update` of a container, or whose question before it, has failed. An update that takes too long, and what is
+/// refused or makes no sense, says something of its container alone.
 fn give_up(node: &Node, error: &RuntimeError, update: bool) -> Outcome {
     if error.is_not_found() {
         return Outcome::Interrupted("a container ended meanwhile".to_owned());
@@ -218,7 +218,7 @@ fn give_up(node: &Node, error: &RuntimeError, update: bool) -> Outcome {
     if update && !error.is_retryable() {
         return Outcome::RolledBack(reason);
     }
-    if !update || error.is_unreachable() {
+    if (error.is_late() && !update) || error.is_unreachable() {
         node.concurrency.runtime_is_away(reason.clone());
     }
     Outcome::RuntimeOwed(reason)

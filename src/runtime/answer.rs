@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use jiff::Timestamp;
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::model::objects::PodId;
@@ -79,7 +80,7 @@ pub(super) fn listed(mut entry: proto::Container) -> Result<ListedContainer, Pro
     })
 }
 
-/// The stored spec of the container with the id `asked`, from its verbose status. Runtimes accept the beginning of an id, so
+/// The stored spec of the container with the id `asked`, from its status. Runtimes accept the beginning of an id, so
 /// the answer may be about another container.
 pub(super) fn stored(asked: &str, answer: proto::ContainerStatusResponse) -> Result<Option<CriResources>, Problem> {
     let status = about(asked, answer.status)?;
@@ -97,8 +98,9 @@ pub(super) fn stored(asked: &str, answer: proto::ContainerStatusResponse) -> Res
 /// The host's process id of the container's first process, which containerd and CRI-O add to a verbose status.
 pub(super) fn first_process(asked: &str, answer: &proto::ContainerStatusResponse) -> Result<Option<i32>, Problem> {
     about(asked, answer.status.clone())?;
-    let info: Option<Value> = answer.info.get("info").and_then(|info| serde_json::from_str(info).ok());
-    let pid = info.and_then(|info| info.get("pid")?.as_i64());
+    let info = answer.info.get("info");
+    let process: Option<Process> = info.and_then(|info| serde_json::from_str(info).ok());
+    let pid = process.and_then(|process| process.pid.as_i64());
     Ok(pid.and_then(|pid| i32::try_from(pid).ok()).filter(|pid| *pid > 0))
 }
 
@@ -147,11 +149,34 @@ fn specified(value: i64) -> Option<i64> {
     (value != 0).then_some(value)
 }
 
+/// The part of a verbose status that says which process is the first. The rest is skipped, as in [`Info`].
+#[derive(Debug, Deserialize)]
+struct Process {
+    pid: Value,
+}
+
+/// The part of a verbose status with the stored spec. The rest is skipped: a container's variables may be hundreds of thousands.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Info {
+    runtime_spec: RuntimeSpec,
+}
+
+#[derive(Debug, Deserialize)]
+struct RuntimeSpec {
+    linux: Linux,
+}
+
+#[derive(Debug, Deserialize)]
+struct Linux {
+    resources: Value,
+}
+
 /// The limits in the OCI runtime specification's `config.json`, which containerd and CRI-O add to a verbose status. The
 /// protocol does not require it: a runtime may leave it out or write something else there.
 fn of_info(info: &HashMap<String, String>) -> Option<CriResources> {
-    let info: Value = serde_json::from_str(info.get("info")?).ok()?;
-    let resources = info.pointer("/runtimeSpec/linux/resources")?;
+    let info: Info = serde_json::from_str(info.get("info")?).ok()?;
+    let resources = info.runtime_spec.linux.resources;
     let field = |pointer| resources.pointer(pointer).and_then(Value::as_i64).and_then(specified);
     Some(CriResources {
         cpu_shares: field("/cpu/shares"),

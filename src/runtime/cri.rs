@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::sync::Semaphore;
 use tonic::metadata::MetadataValue;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status};
@@ -22,6 +23,9 @@ use crate::proto::containerd::tasks_client::TasksClient;
 
 /// The largest answer accepted, as the kubelet's: a list of a dense node exceeds tonic's own 4 MiB.
 const MAX_ANSWER: usize = 16 << 20;
+
+/// The verbose answers at once: each may have megabytes, because it has the variables of its container.
+const VERBOSE_AT_ONCE: usize = 2;
 
 /// The largest answer accepted from a command in a container.
 const MOST_PRINTED: usize = 64 << 10;
@@ -54,6 +58,7 @@ pub struct Cri {
     pub(super) channel: Channel,
     socket: Arc<Path>,
     deadlines: Deadlines,
+    verbose: Arc<Semaphore>,
     metrics: Option<RuntimeMetrics>,
 }
 
@@ -77,6 +82,7 @@ impl Cri {
             channel,
             socket: socket.into(),
             deadlines,
+            verbose: Arc::new(Semaphore::new(VERBOSE_AT_ONCE)),
             metrics: None,
         })
     }
@@ -190,7 +196,18 @@ impl Cri {
         id: &str,
         read: impl FnOnce(ContainerStatusResponse) -> Result<R, Problem>,
     ) -> Result<R, RuntimeError> {
-        let (container_id, verbose) = (id.to_owned(), true);
+        // The error would be that of a closed semaphore.
+        let _turn = self.verbose.acquire().await.ok();
+        self.status(id, true, read).await
+    }
+
+    async fn status<R>(
+        &self,
+        id: &str,
+        verbose: bool,
+        read: impl FnOnce(ContainerStatusResponse) -> Result<R, Problem>,
+    ) -> Result<R, RuntimeError> {
+        let container_id = id.to_owned();
         let mut client = self.client.clone();
         let call = client.container_status(proto::ContainerStatusRequest { container_id, verbose });
         self.call("ContainerStatus", Some(id), self.deadlines.read, call, read)
@@ -245,7 +262,12 @@ impl ContainerRuntime for Cri {
     }
 
     async fn stored(&self, id: &str) -> Result<Option<CriResources>, RuntimeError> {
-        self.verbose_status(id, |answer| answer::stored(id, answer)).await
+        let read = |answer| answer::stored(id, answer);
+        match self.status(id, false, read).await? {
+            // An older runtime has it in the verbose status alone.
+            None => self.verbose_status(id, read).await,
+            known => Ok(known),
+        }
     }
 
     async fn exec(&self, id: &str, command: &[String], deadline: Duration) -> Result<Executed, RuntimeError> {

@@ -15,9 +15,9 @@ use tonic::transport::server::Router;
 use tonic::{Request, Response, Status};
 use vscaled::runtime::proto::runtime_service_server::{RuntimeService, RuntimeServiceServer};
 use vscaled::runtime::proto::{
-    Container, ContainerEventResponse, ContainerState, ContainerStatus, ContainerStatusRequest,
-    ContainerStatusResponse, GetEventsRequest, ListContainersRequest, ListContainersResponse, VersionRequest,
-    VersionResponse,
+    Container, ContainerEventResponse, ContainerResources, ContainerState, ContainerStatus, ContainerStatusRequest,
+    ContainerStatusResponse, GetEventsRequest, LinuxContainerResources, ListContainersRequest, ListContainersResponse,
+    VersionRequest, VersionResponse,
 };
 
 /// The behaviour of the event stream.
@@ -77,12 +77,21 @@ impl RuntimeService for FakeRuntime {
         &self,
         request: Request<ContainerStatusRequest>,
     ) -> Result<Response<ContainerStatusResponse>, Status> {
-        self.calls.lock().unwrap().push("ContainerStatus");
-        let asked = request.into_inner().container_id;
+        let ContainerStatusRequest { container_id, verbose } = request.into_inner();
+        let call = if verbose {
+            "verbose ContainerStatus"
+        } else {
+            "ContainerStatus"
+        };
+        self.calls.lock().unwrap().push(call);
+        let asked = container_id;
         let status = ContainerStatus {
             id: self.status_about.map_or(asked, str::to_owned),
             state: ContainerState::ContainerRunning.into(),
             labels: labels(),
+            resources: Some(ContainerResources {
+                linux: Some(LinuxContainerResources::default()),
+            }),
             ..ContainerStatus::default()
         };
         Ok(Response::new(ContainerStatusResponse {

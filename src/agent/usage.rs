@@ -9,7 +9,7 @@ use super::view;
 use crate::actuate::{Node, PodHandles};
 use crate::cgroup::{Cgroup, CgroupError};
 use crate::control::{ControlError, proto};
-use crate::model::objects::VerticalPodAutoscaler;
+use crate::model::objects::{Shared, VerticalPodAutoscaler};
 use crate::model::{Bytes, CpuQuota, LivePod, MilliCpu, Target, micros};
 use crate::oom::kmsg::monotonic;
 use crate::reconcile::pod::PodState;
@@ -22,7 +22,7 @@ const SOME_PERIODS: Duration = Duration::from_secs(1);
 pub(super) async fn add(
     mut pods: Vec<proto::Pod>,
     live: Vec<Option<Arc<LivePod>>>,
-    vpas: Vec<Option<VerticalPodAutoscaler>>,
+    vpas: Vec<Option<Shared<VerticalPodAutoscaler>>>,
     node: Option<Arc<Node>>,
 ) -> Result<Vec<proto::Pod>, ControlError> {
     let read = tokio::task::spawn_blocking(move || {

@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::Controller;
 use crate::decide::{self, PodDecision};
-use crate::model::objects::{ObjectMeta, OwnerKind, Pod, PodKey, ResizePhase, VerticalPodAutoscaler};
+use crate::model::objects::{ObjectMeta, OwnerKind, Pod, PodKey, ResizePhase, Shared, VerticalPodAutoscaler};
 use crate::model::{Cause, Reason, Withheld};
 use crate::pace::{place_in, spread_window};
 use crate::reconcile::capacity::NodeCapacity;
@@ -32,9 +32,9 @@ pub(super) struct Sources {
 }
 
 impl Sources {
-    pub(super) fn vpa_of(&self, state: &PodState) -> Option<&VerticalPodAutoscaler> {
+    pub(super) fn vpa_of(&self, state: &PodState) -> Option<&Shared<VerticalPodAutoscaler>> {
         let name = state.decision.vpa.as_ref()?;
-        let mut vpas = self.view.vpas.iter().map(|vpa| &**vpa);
+        let mut vpas = self.view.vpas.iter();
         vpas.find(|vpa| is_named(&vpa.metadata, name, state))
     }
 

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use super::Controller;
 use crate::actuate::Node;
-use crate::model::objects::{PodKey, VerticalPodAutoscaler};
+use crate::model::objects::{PodKey, Shared, VerticalPodAutoscaler};
 use crate::model::{Cause, ChangeRecord, ControlError, PodAmounts};
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::pod::{Now, PodInput, PodState, not_running};
@@ -43,7 +43,7 @@ pub(crate) struct PodSnapshot {
     /// The latest changes, oldest first.
     pub(crate) changes: Vec<Arc<ChangeRecord>>,
     /// The VPA behind the decision.
-    pub(crate) vpa: Option<VerticalPodAutoscaler>,
+    pub(crate) vpa: Option<Shared<VerticalPodAutoscaler>>,
     pub(crate) capacity: NodeCapacity,
     pub(crate) quiet: SignedDuration,
     /// Whether the agent writes nothing.
@@ -114,7 +114,7 @@ impl Controller {
     }
 
     /// The VPA of each pod, in the order of [`Self::pods`].
-    pub(crate) fn vpas(&self) -> Vec<Option<VerticalPodAutoscaler>> {
+    pub(crate) fn vpas(&self) -> Vec<Option<Shared<VerticalPodAutoscaler>>> {
         self.pods().map(|state| self.sources.vpa_of(state).cloned()).collect()
     }
 

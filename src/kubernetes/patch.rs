@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
 use super::call::Call;
@@ -135,7 +136,7 @@ impl ApiClient {
     /// Errors: [`ApiError`]; the annotations are unchanged, or the answer was lost.
     pub async fn annotate(&self, pod: &PodId, annotations: &Annotations) -> Result<(), ApiError> {
         let call = Call::patch_pod(&pod.namespace, &pod.name, "status");
-        match self.send::<Value>(&call, &annotating(&pod.uid, annotations)).await {
+        match self.send::<IgnoredAny>(&call, &annotating(&pod.uid, annotations)).await {
             Err(error) if !error.problem.names_no_pod() => Err(error),
             Ok(_) | Err(_) => Ok(()),
         }

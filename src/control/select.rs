@@ -16,6 +16,9 @@ const SHORTEST_ID: usize = 4;
 const ALIKE: f64 = 0.6;
 /// The most names to suggest.
 const OFFERED: usize = 3;
+/// The longest text that is compared with names: no pod has a longer one. The comparison takes the product of both lengths, for
+/// each pod, and no other task runs meanwhile.
+const LONGEST_NAME: usize = 63 + 1 + 253;
 
 /// Finds the one pod that `text` names.
 ///
@@ -53,6 +56,9 @@ pub fn find_pod<'a>(pods: &'a [Pod], text: &str) -> Result<&'a Pod, ControlError
 
 /// The names most like `text`, best first. A text without a namespace is compared with the names alone.
 fn nearest(pods: &[Pod], text: &str) -> Vec<String> {
+    if text.len() > LONGEST_NAME {
+        return Vec::new();
+    }
     let likeness = |pod: &Pod| match text.split_once('/') {
         Some((namespace, name)) => alike(&pod.namespace, namespace).min(alike(&pod.name, name)),
         None => alike(&pod.name, text),
@@ -189,6 +195,16 @@ mod tests {
         assert_eq!(offered("shpo/statik"), ["shop/static"]);
         assert!(offered("shop/none").is_empty());
         assert!(offered("entirely-different").is_empty());
+    }
+
+    #[test]
+    fn an_endless_name_is_compared_with_none() {
+        let pods = [pod(&"x".repeat(1000), "u-1", "abcd1111")];
+        let offered = |length| match find_pod(&pods, &"x".repeat(length)) {
+            Err(ControlError::NotFound { nearest, .. }) => nearest.len(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!((offered(317), offered(318)), (1, 0));
     }
 
     #[test]

@@ -12,6 +12,8 @@ use crate::model::{NamedRequirements, PodAmounts, Requirements, Resource, Resour
 
 /// The longest reason in bytes: the agent keeps reasons and shows them again.
 const LONGEST_REASON: usize = 1024;
+/// The longest selector in bytes: each requirement is checked for each pod while no other task runs.
+const LONGEST_SELECTOR: usize = 4 << 10;
 /// The longest life of an override in microseconds: 366 days.
 const LONGEST_TTL_US: u64 = 366 * 24 * 3600 * 1_000_000;
 
@@ -67,7 +69,7 @@ pub fn resize_values(request: &proto::ResizeRequest) -> Result<PodAmounts, Contr
     request.containers.iter().enumerate().map(read).collect()
 }
 
-/// Checks the fields of every request for a change: one pod or a selector, and a reason of sensible length.
+/// Checks the fields of every request for a change: one pod or a selector, and texts of sensible length.
 ///
 /// Errors: [`ControlError::Invalid`] naming the first field that cannot be used.
 pub fn check_change(pod: &str, selector: &str, namespace: &str, reason: &str) -> Result<(), ControlError> {
@@ -76,6 +78,8 @@ pub fn check_change(pod: &str, selector: &str, namespace: &str, reason: &str) ->
     let narrowed = !selector.is_empty() || !namespace.is_empty();
     let one_of_both = "not together with a pod: leave one of them out";
     ensure(pod.is_empty() || !narrowed, "selector", one_of_both)?;
+    let too_long = format!("{} bytes long: allowed are {LONGEST_SELECTOR}", selector.len());
+    ensure(selector.len() <= LONGEST_SELECTOR, "selector", too_long)?;
     if !selector.is_empty() {
         select::selector(selector).map_err(|error| invalid("selector", error))?;
     }
@@ -191,6 +195,11 @@ mod tests {
             request.selector = "app=web,,".to_owned();
         };
         assert!(with(&broken).starts_with("selector: "));
+        let long = |request: &mut proto::ResizeRequest| {
+            request.pod.clear();
+            request.selector = vec!["app"; 1025].join(",");
+        };
+        assert!(with(&long).starts_with("selector: 4099 bytes long"));
         assert!(with(&|request| request.containers.clear()).starts_with("containers: at least one"));
         assert!(with(&|request| request.containers[0].name.clear()).starts_with("containers[0].name: required"));
         assert!(with(&|request| request.reason = "x".repeat(1025)).starts_with("reason: 1025 bytes long"));

@@ -78,6 +78,16 @@ struct EncodedMetrics {
     others: HashMap<(bool, bool), Bytes>,
 }
 
+impl EncodedMetrics {
+    /// Whether callers still get these. While a caller reads them, they last as long as its connection may, so that callers who
+    /// read slowly hold the metrics of two moments at most.
+    fn is_fresh(&self) -> bool {
+        let age = self.at.elapsed();
+        let mut texts = self.others.values().chain([&self.open_metrics]);
+        age < ENCODE_INTERVAL || (age < 2 * DEADLINE && !texts.all(Bytes::is_unique))
+    }
+}
+
 /// Listens. The server answers nothing before [`serve`]. Port 0 takes any free port.
 ///
 /// Errors: the address is in use, or is no address of this machine.
@@ -241,10 +251,10 @@ impl Exposed {
         answer(status, TEXT, format!("{text}\n").into(), None)
     }
 
-    /// The metrics of at most [`ENCODE_INTERVAL`] ago.
+    /// The metrics of at most [`ENCODE_INTERVAL`] ago, or of those that callers still read.
     fn encoded(&self, plain: bool, gzip: bool) -> Result<Bytes> {
         let mut latest = self.encoded.lock();
-        let fresh = latest.take_if(|latest| latest.at.elapsed() < ENCODE_INTERVAL);
+        let fresh = latest.take_if(|latest| latest.is_fresh());
         let encoded = latest.insert(match fresh {
             Some(fresh) => fresh,
             None => {
@@ -257,6 +267,9 @@ impl Exposed {
                 }
             }
         });
+        if !plain && !gzip {
+            return Ok(encoded.open_metrics.clone());
+        }
         if let Some(text) = encoded.others.get(&(plain, gzip)) {
             return Ok(text.clone());
         }

@@ -182,8 +182,18 @@ async fn metrics_are_encoded_once_for_many_callers() {
         let text = || exposed.encoded(plain, gzip).unwrap();
         let first = text();
         assert_eq!(first.as_ptr(), text().as_ptr(), "the same bytes");
-        exposed.encoded.lock().as_mut().unwrap().at -= ENCODE_INTERVAL;
-        assert_ne!(first.as_ptr(), text().as_ptr(), "encoded anew");
+        let later = |time| exposed.encoded.lock().as_mut().unwrap().at -= time;
+        later(ENCODE_INTERVAL);
+        assert_eq!(first.as_ptr(), text().as_ptr(), "a caller still reads them");
+        later(2 * DEADLINE);
+        let second = text();
+        assert_ne!(first.as_ptr(), second.as_ptr(), "encoded anew");
+        drop(second);
+        later(ENCODE_INTERVAL);
+        assert!(
+            !exposed.encoded.lock().as_ref().unwrap().is_fresh(),
+            "nobody reads them"
+        );
     }
 }
 

@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use prometheus_client::metrics::family::Family;
@@ -160,40 +161,45 @@ impl Metrics {
         }
     }
 
-    /// Updates the gauges of the pods.
+    /// Updates the gauges of the pods. Counts first: a scrape may come in between.
     pub(crate) fn show<'a>(&self, pods: impl Iterator<Item = &'a PodState>, now: jiff::Timestamp) {
-        reset(&self.by_status, series::<PodStatus>("state"));
-        reset(&self.by_decision, decisions());
-        reset(&self.lint_findings, findings());
-        for count in &self.counts {
-            count.set(0);
-        }
+        let mut by_status = zeros(series::<PodStatus>("state"));
+        let mut by_decision = zeros(decisions());
+        let mut lint_findings = zeros(findings());
+        let mut counts = [0; 4];
         for state in pods {
-            let status = state.status(now).into();
-            self.by_status.get_or_create(&[("state", status)]).inc();
-            self.by_decision
-                .get_or_create(&decision_labels(state.decision.reason))
-                .inc();
+            *by_status.entry([("state", state.status(now).into())]).or_default() += 1;
+            *by_decision.entry(decision_labels(state.decision.reason)).or_default() += 1;
             for finding in state.decision.findings() {
-                self.lint_findings.get_or_create(&lint_labels(finding.rule)).inc();
+                *lint_findings.entry(lint_labels(finding.rule)).or_default() += 1;
             }
-            let counts = [
+            let of_pod = [
                 usize::from(state.desired.overridden.is_some()),
                 state.drift.paused(now).count(),
                 state.desired.temporary.len(),
                 usize::from(state.drift.low_pod_level().is_some()),
             ];
-            for (shown, count) in self.counts.iter().zip(counts) {
-                shown.inc_by(gauge(count));
+            for (count, more) in counts.iter_mut().zip(of_pod) {
+                *count += more;
             }
+        }
+        set(&self.by_status, by_status);
+        set(&self.by_decision, by_decision);
+        set(&self.lint_findings, lint_findings);
+        for (shown, count) in self.counts.iter().zip(counts) {
+            shown.set(gauge(count));
         }
     }
 }
 
-/// Begins a count. No scrape comes in between: the agent has one thread for tasks.
-fn reset<const N: usize>(gauges: &Gauges<N>, series: impl Iterator<Item = Labels<N>>) {
-    for labels in series {
-        gauges.get_or_create(&labels).set(0);
+/// The counts of a family, before the first.
+fn zeros<const N: usize>(series: impl Iterator<Item = Labels<N>>) -> HashMap<Labels<N>, usize> {
+    series.map(|labels| (labels, 0)).collect()
+}
+
+fn set<const N: usize>(gauges: &Gauges<N>, counts: HashMap<Labels<N>, usize>) {
+    for (labels, count) in counts {
+        gauges.get_or_create(&labels).set(gauge(count));
     }
 }
 

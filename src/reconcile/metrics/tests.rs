@@ -213,3 +213,17 @@ fn settings_that_no_resize_reaches_are_counted_by_rule() {
         assert!(text.contains(line), "{line} is missing from\n{text}");
     }
 }
+
+#[test]
+fn a_scrape_during_a_count_sees_the_last() {
+    let pod = Arc::new(Pod::default());
+    let state = PodState::new(Arc::clone(&pod), PodDecision::undecided(&pod));
+    let now = Timestamp::UNIX_EPOCH;
+    let metrics = Metrics::register(&mut registry());
+    metrics.show(std::iter::once(&state), now);
+    let labels = [("state", state.status(now).into())];
+    let shown = || metrics.by_status.get_or_create(&labels).get();
+    let mut seen = Vec::new();
+    metrics.show(std::iter::once(&state).inspect(|_| seen.push(shown())), now);
+    assert_eq!((seen.as_slice(), shown()), (&[1][..], 1));
+}

@@ -103,7 +103,7 @@ pub fn gauge(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// A registry with the prefix `vscaled_` and the metrics of the process.
+/// A registry with the prefix `vscaled_` and the metrics of the process, with the tasks of the tokio runtime that calls this.
 pub fn registry() -> Registry {
     let mut registry = Registry::with_prefix("vscaled");
     let build = register(
@@ -113,12 +113,16 @@ pub fn registry() -> Registry {
         Gauges::<1>::default(),
     );
     build.get_or_create(&[("version", env!("CARGO_PKG_VERSION"))]).set(1);
-    registry.register_collector(Box::new(ProcessCollector));
+    // Scrapes run in a runtime of their own. Some unit tests have none.
+    let tasks = Handle::try_current().ok();
+    registry.register_collector(Box::new(ProcessCollector { tasks }));
     registry
 }
 
 #[derive(Debug)]
-struct ProcessCollector;
+struct ProcessCollector {
+    tasks: Option<Handle>,
+}
 
 impl Collector for ProcessCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
@@ -130,8 +134,8 @@ impl Collector for ProcessCollector {
                 return Ok(());
             }
         };
-        // No tokio runtime means no tasks: unit tests encode metrics outside of one.
-        let tasks = Handle::try_current().map_or(0, |runtime| runtime.metrics().num_alive_tasks());
+        let runtime = self.tasks.as_ref();
+        let tasks = runtime.map_or(0, |runtime| runtime.metrics().num_alive_tasks());
         let (seconds, bytes) = (Some(&Unit::Seconds), Some(&Unit::Bytes));
         let mut show = |name, unit, value: &dyn EncodeMetric, help| {
             value.encode(encoder.encode_descriptor(name, help, unit, value.metric_type())?)

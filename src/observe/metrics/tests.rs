@@ -1,5 +1,7 @@
 //! What a scrape shows of the process. The families of the whole agent are tested where they meet, in `agent::metrics`.
 
+use std::future::pending;
+
 use prometheus_client::encoding::text::encode;
 
 use super::*;
@@ -18,4 +20,17 @@ fn the_process_is_measured() {
     let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs_f64();
     let start = value("vscaled_process_start_time_seconds");
     assert!(start > 0.0 && start <= now + 1.0, "{start} {now}");
+}
+
+#[tokio::test]
+async fn a_scrape_counts_the_agents_tasks() {
+    let registry = registry();
+    let tasks: Vec<_> = (0..3).map(|_| tokio::spawn(pending::<()>())).collect();
+    let scrape = move || {
+        let mut text = String::new();
+        encode(&mut text, &registry).map(|()| text)
+    };
+    let text = std::thread::spawn(scrape).join().unwrap().unwrap();
+    assert!(text.contains("\nvscaled_process_tasks 3.0\n"), "{text}");
+    tasks.iter().for_each(tokio::task::JoinHandle::abort);
 }

@@ -271,8 +271,11 @@ impl Collector for SavingsMetrics {
             let labels = vec![("namespace", namespace.clone()), ("workload", format!("{kind}/{name}"))];
             (labels, families(&shown))
         });
+        let workloads: Vec<_> = workloads.collect();
         let node = vec![(Vec::new(), families(&series.total))];
-        for (prefix, series) in [("", node), ("workload_", workloads.collect())] {
+        // The controller does not wait for the text.
+        drop(series);
+        for (prefix, series) in [("", node), ("workload_", workloads)] {
             for (index, (name, unit, help, values)) in families(&WorkloadSavings::default()).iter().enumerate() {
                 let (name, metric_type) = (format!("{prefix}{name}"), values[0].1.metric_type());
                 let mut encoder = encoder.encode_descriptor(&name, help, unit.as_ref(), metric_type)?;

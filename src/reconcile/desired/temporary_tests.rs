@@ -1,5 +1,6 @@
 use proptest::prelude::*;
 
+use super::temporary::FREE_PART;
 use super::*;
 use crate::model::{Bytes, NamedRequirements};
 

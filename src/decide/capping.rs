@@ -237,7 +237,7 @@ fn heaps_of(candidates: &[Candidate<'_>], resource: Resource) -> u64 {
 /// Adds the difference between two amounts, if both are set.
 fn change(sum: &mut Option<u64>, amounts: [Option<u64>; 2]) {
     if let (Some(sum), [Some(before), Some(after)]) = (sum, amounts) {
-        *sum = sum.saturating_sub(before).saturating_add(after);
+        *sum = sum.saturating_add(after).saturating_sub(before);
     }
 }
 

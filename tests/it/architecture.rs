@@ -203,6 +203,8 @@ const EFFECTS_IN_STD: &[&str] = &["env", "fs", "io", "net", "os", "process", "th
 const PURE_STATE: &[&str] = &[
     "capacity",
     "desired",
+    "drift",
+    "growth",
     "hooks",
     "no_room",
     "overrides",

@@ -1,5 +1,5 @@
-//! Runs a container's hooks: before its memory limit comes down, after the limit has grown, and when usage is about
-//! to reach the limit. Pure.
+//! When a container's hooks run: before its memory limit comes down, after the limit has grown, and when usage is about to reach
+//! the limit. Pure: each transition returns what follows as [`HookEffect`]s.
 //!
 //! A pass keeps the earlier limit until the `before-shrink` hook has ended, and does everything else. The lower limit
 //! follows whether the hook succeeds or fails.

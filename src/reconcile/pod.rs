@@ -1,10 +1,10 @@
 //! The state of one pod and how it changes: `PodState × PodInput → PodState + Vec<Effect>`.
 //!
-//! [`PodState`] holds every fact about a pod, and [`PodState::apply`] is the only way to change
-//! it. Each part of the state changes itself and returns what follows; `PodState` supplies what a part needs of the others,
-//! and carries out what follows for them. `apply` compares the state before with the state after, and derives the effects of every change: save the
-//! state, update the guard, move the least limits, watch lower limits, close files. No transition can forget these
-//! effects. No I/O and no clock: time is an argument.
+//! [`PodState`] holds every fact about a pod, and only [`PodState::apply`] changes a pod's state. Each part of the state changes
+//! itself and returns what follows; `PodState` supplies what a part needs of the others, and carries out what follows for them.
+//! `apply` compares the state before with the state after, and derives the effects of every change: save the state, update the
+//! guard, move the least limits, watch lower limits, close files. No transition can forget these effects. No I/O and no clock:
+//! time is an argument.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

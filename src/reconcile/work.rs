@@ -47,7 +47,7 @@ pub(crate) struct WorkItem {
     running: Option<RunningPass>,
     pending: Option<PendingPass>,
     request: Option<PendingRequest>,
-    /// Requests that wait until that one has its answer, oldest first.
+    /// Requests that wait until `request` has its answer, oldest first.
     queued: VecDeque<(RequestId, OperatorRequest)>,
     /// Spaces the retries of a failed pass; `None` unless the latest pass failed.
     backoff: Option<Backoff>,

@@ -60,13 +60,12 @@ struct Breach {
 
 /// The pod with these amounts as the API server admits it: at a resize each container without a limit or a request gets the default
 /// of a LimitRange (`mergePodResourceRequirements`, kubernetes `plugin/pkg/admission/limitranger`). No API server is asked where the
-/// kubelet does not resize.
+/// kubelet does not resize, nor about a static pod.
 fn admitted(pod: &Pod, outcome: &PodAmounts, limits: &Limits<'_>) -> Pod {
     let mut admitted = pod.with_requirements(outcome);
     let of_containers = limits.items.iter().filter(|(_, item)| item.kind == "Container");
     let defaults: Vec<_> = of_containers.map(|(_, item)| *item).collect();
-    let is_patched = pod.statuses().any(|status| status.resources.is_some());
-    if is_patched && !defaults.is_empty() {
+    if pod.resizes_in_place() && !defaults.is_empty() {
         let spec = &mut admitted.spec;
         for container in spec.containers.iter_mut().chain(&mut spec.init_containers) {
             let mut has = container.resources.with_requests();

@@ -4,6 +4,7 @@ use super::*;
 use crate::decide::Note;
 use crate::model::Reason;
 use crate::model::objects::LimitRange;
+use crate::model::objects::annotation::MIRROR;
 
 /// [`WEB`] with a second container without recommendation, and a maximum of memory for the pod.
 fn with_sidecar(sidecar: &str, max: &str) -> NodeView {
@@ -290,8 +291,13 @@ fn defaults_that_admission_fills_in_count() {
             "{{type: Container, default: {{cpu: 1, memory: 300Mi}}, defaultRequest: {{cpu: 1, memory: {request}}}}}"
         )
     };
-    let guaranteed = decide_one(&with_bare_container(&default("300Mi")));
+    let mut view = with_bare_container(&default("300Mi"));
+    let guaranteed = decide_one(&view);
     assert_eq!(guaranteed.reason, Reason::QoSClassChange, "{:?}", guaranteed.notes);
+    let annotations = &mut pod_of(&mut view).metadata.annotations;
+    annotations.insert(MIRROR.to_owned(), "hash".to_owned());
+    let mirror = decide_one(&view);
+    assert_eq!(mirror.reason, Reason::OutOfBounds, "no API server resizes a static pod");
     let burstable = decide_one(&with_bare_container(&default("30Mi")));
     assert_eq!(burstable.reason, Reason::OutOfBounds, "{:?}", burstable.notes);
     let max = format!("{}, {{type: Pod, max: {{memory: 400Mi}}}}", default("30Mi"));

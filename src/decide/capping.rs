@@ -192,16 +192,19 @@ pub(super) fn pod_level(
         let restarts =
             |one: &Candidate<'_>| one.outcome.limits.amount(resource) == 0 && one.spec.restarts_for(resource);
         let kept = has.limits.get(resource).filter(|_| candidates.iter().any(restarts));
-        let (mut request, mut limit) = (has.requests.get(resource), has.limits.get(resource));
+        let [mut request, mut limit] = has.of(resource).map(|amount| amount.map(i128::from));
         // VPA's webhook boosts containers only, so the end of a boost moves no other amount either.
         for candidate in candidates.iter().filter(|candidate| !candidate.ends_boost(resource)) {
             let [before, after] = [&candidate.standing, &candidate.outcome];
             let requests = [before, after].map(|has| has.requests.get(resource));
             let limits = [before, after].map(|has| has.limits.get(resource));
             change(&mut request, requests);
-            // The pod's limit bounds a container without a limit of its own.
-            change(&mut limit, if limits[0].is_some() { limits } else { requests });
+            // The pod's limit bounds a container without a limit of its own, and a sidecar with a higher one.
+            let is_own = limits[0].is_some_and(|own| has.limits.get(resource).is_none_or(|of_pod| own <= of_pod));
+            change(&mut limit, if is_own { limits } else { requests });
         }
+        let settled = |sum: i128| u64::try_from(sum.max(0)).unwrap_or(u64::MAX);
+        let [request, limit] = [request, limit].map(|sum| sum.map(settled));
         let min = policy.map_or(0, |policy| policy.min_allowed.amount(resource));
         let min = min.max(needed.amount(resource));
         let max = policy.and_then(|policy| policy.max_allowed.get(resource));
@@ -234,10 +237,10 @@ fn heaps_of(candidates: &[Candidate<'_>], resource: Resource) -> u64 {
     heaps.map(Bytes::get).fold(0, u64::saturating_add)
 }
 
-/// Adds the difference between two amounts, if both are set.
-fn change(sum: &mut Option<u64>, amounts: [Option<u64>; 2]) {
+/// Adds the difference between two amounts, if both are set. The sum may be below zero until all containers are counted.
+fn change(sum: &mut Option<i128>, amounts: [Option<u64>; 2]) {
     if let (Some(sum), [Some(before), Some(after)]) = (sum, amounts) {
-        *sum = sum.saturating_add(after).saturating_sub(before);
+        *sum += i128::from(after) - i128::from(before);
     }
 }
 

@@ -1,6 +1,7 @@
 //! The pod's own resources, where its kubelet resizes them in place.
 
 use super::*;
+use crate::model::objects::Container;
 use crate::model::{Action, Reason};
 
 /// [`WEB`] in a pod with resources of its own, of which the kubelet says that it can resize them.
@@ -132,6 +133,65 @@ fn a_sidecars_limit_may_exceed_the_pods() {
     let mut fixed = with_sidecar(r#"{"requests": {"memory": "1Gi"}, "limits": {"memory": "1Gi"}}"#);
     pod_of(&mut fixed).status.resources = None;
     assert_eq!(decide_one(&fixed).action(), Action::Resize);
+}
+
+/// Adds a container of `kind` before the others, with these amounts of memory and this recommendation.
+fn add(
+    view: &mut NodeView,
+    name: &str,
+    [request, limit, target]: [&str; 3],
+    kind: fn(&mut Pod) -> &mut Vec<Container>,
+) {
+    let container = format!(
+        r#"{{"name": "{name}", "restartPolicy": "Always",
+            "resources": {{"requests": {{"memory": "{request}"}}, "limits": {{"memory": "{limit}"}}}}}}"#
+    );
+    kind(pod_of(view)).insert(0, serde_json::from_str(&container).unwrap());
+    let recommendation = view.vpas[0].status.recommendation.as_mut().unwrap();
+    let recommended = format!(r#"{{"containerName": "{name}", "target": {{"memory": "{target}"}}}}"#);
+    let recommended = serde_json::from_str(&recommended).unwrap();
+    recommendation.container_recommendations.push(recommended);
+}
+
+#[test]
+fn a_sidecars_higher_limit_lowers_no_pod_limit() {
+    let mut view = own(
+        r#"{"requests": {"memory": "300Mi"}, "limits": {"memory": "800Mi"}}"#,
+        "",
+    );
+    add(&mut view, "mesh", ["200Mi", "2Gi", "100Mi"], |pod| {
+        &mut pod.spec.init_containers
+    });
+    let decision = decide_one(&view);
+    assert_eq!(memory(&decision, "mesh"), "100Mi/1Gi");
+    assert_eq!(
+        amounts(decision.amounts.pod.as_deref().unwrap(), Resource::Memory),
+        "300Mi/1000Mi",
+        "300Mi more for app, 100Mi less requested"
+    );
+}
+
+#[test]
+fn limits_that_fall_and_rise_are_summed_up() {
+    let mut view = own(
+        r#"{"requests": {"memory": "420Mi"}, "limits": {"memory": "600Mi"}}"#,
+        "",
+    );
+    for name in ["more", "most"] {
+        add(&mut view, name, ["100Mi", "300Mi", "200Mi"], |pod| {
+            &mut pod.spec.containers
+        });
+    }
+    for name in ["less", "least"] {
+        add(&mut view, name, ["60Mi", "600Mi", "10Mi"], |pod| {
+            &mut pod.spec.containers
+        });
+    }
+    assert_eq!(
+        amounts(decide_one(&view).amounts.pod.as_deref().unwrap(), Resource::Memory),
+        "620Mi/620Mi",
+        "100Mi less are allowed, but not less than requested"
+    );
 }
 
 #[test]

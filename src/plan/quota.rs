@@ -104,9 +104,11 @@ impl QuotaAccount {
     /// Errors: a sentence with the quota and the numbers.
     pub fn check(&self, pod: &Pod, held: &PodAmounts, wanted: &PodAmounts, is_patched: bool) -> Result<(), String> {
         let is_patched = is_patched && !wanted.same(&pod.requirements());
-        let [before, after] = [held, wanted].map(|targets| self.beyond(pod, targets));
         let namespace = &pod.metadata.namespace;
-        let defaults = self.defaults.get(namespace).copied().unwrap_or_default();
+        let defaults = self.defaults.get(namespace).filter(|_| is_patched);
+        let filled_in = defaults.map(|defaults| filled_in(wanted, defaults));
+        let wanted = filled_in.as_ref().unwrap_or(wanted);
+        let [before, after] = [held, wanted].map(|targets| self.beyond(pod, targets));
         if self.awaited.contains(namespace) && !is_patched && exceeds(&after, &before) {
             return Err(format!("the quotas of namespace {namespace} are not known yet"));
         }
@@ -118,7 +120,7 @@ impl QuotaAccount {
                         continue;
                     };
                     let key = format!("{list}.{resource}");
-                    let is_filled_in = of(&defaults).get(resource).is_some();
+                    let is_filled_in = defaults.is_some_and(|defaults| of(defaults).get(resource).is_some());
                     let without = without(pod, wanted, of, resource).filter(|_| is_patched && !is_filled_in);
                     if let Some(container) = without {
                         return Err(format!("failed quota: {name}: must specify {key} for: {container}"));
@@ -253,6 +255,17 @@ fn hard(quota: &ResourceQuota, is_patched: bool) -> Requirements {
         return counted;
     }
     Requirements::choose([&spec, &counted], |both| both.into_iter().flatten().min())
+}
+
+/// These amounts, with the defaults where a container has none.
+fn filled_in(amounts: &PodAmounts, defaults: &Requirements) -> PodAmounts {
+    let mut all = amounts.clone();
+    for one in &mut all.containers {
+        let mut has = *defaults;
+        has.overlay(&one.resources.with_requests());
+        one.resources = has;
+    }
+    all
 }
 
 /// A container without an amount that each container must have once a quota names it (`Constraints`, kubernetes

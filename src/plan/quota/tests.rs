@@ -130,13 +130,16 @@ fn an_uncounted_container_blocks_patches() {
         "{metadata: {name: p}, spec: {resources: {limits: {memory: 1Gi}}, containers: [{name: app, resources: {limits: {memory: 100Mi}}}]}}",
     );
     assert_eq!(patched(&account, &own, &to(&own, 50)), Ok(()));
-    let range: LimitRange =
-        parse("{metadata: {name: l}, spec: {limits: [{type: Container, defaultRequest: {cpu: 100m}}]}}");
-    let account = account.with_limit_ranges(&[Shared::from(Arc::new(range))]);
+    let with_default = |cpu: &str| {
+        let item = format!("{{type: Container, defaultRequest: {{cpu: {cpu}}}}}");
+        let range: LimitRange = parse(&format!("{{metadata: {{name: l}}, spec: {{limits: [{item}]}}}}"));
+        let account = account.clone().with_limit_ranges(&[Shared::from(Arc::new(range))]);
+        patched(&account, &pod, &to(&pod, 50))
+    };
+    assert_eq!(with_default("100m"), Ok(()), "admission fills it in first");
     assert_eq!(
-        patched(&account, &pod, &to(&pod, 50)),
-        Ok(()),
-        "admission fills it in first"
+        with_default("2").unwrap_err(),
+        "exceeded quota: team, requested: requests.cpu=2, used: requests.cpu=0, limited: requests.cpu=1"
     );
 }
 

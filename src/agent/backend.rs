@@ -251,8 +251,9 @@ impl Control for AgentBackend {
                 let live = snapshot.pods.into_iter().map(|state| state.live).collect();
                 pods = usage::add(pods, live, vpas, snapshot.node.clone()).await?;
             }
-            let mut problems = snapshot.problems;
-            problems.extend(fitting::fit(&mut pods));
+            // The screen of `top` shows the first problem.
+            let mut problems = fitting::fit(&mut pods);
+            problems.extend(snapshot.problems);
             Ok(proto::GetReply {
                 agent: Some(view::agent(snapshot.node.as_deref(), problems)),
                 pods,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use prost::Message as _;
 
-use crate::control::{LARGEST_ANSWER, proto};
+use crate::control::{LARGEST_ANSWER, LEFT_OUT, proto};
 use crate::share::max_min_share;
 
 /// The most bytes of all pods in an answer. The rest is for the agent and its problems.
@@ -39,7 +39,7 @@ pub(super) fn fit(pods: &mut Vec<proto::Pod>) -> Vec<String> {
     let large = shares.into_iter().filter(|(_, (_, left_out))| *left_out > 0);
     let sentence = |(namespace, (_, left_out)): (String, (u64, usize))| {
         format!(
-            "the answer leaves out {left_out} pods of namespace {namespace}, which is too large for it: `vscalectl explain POD` \
+            "{LEFT_OUT}{left_out} pods of namespace {namespace}, which is too large for it: `vscalectl explain POD` \
              shows one"
         )
     };
@@ -86,8 +86,11 @@ mod tests {
         assert_eq!((count(&all, "shop"), count(&all, "bank")), (50, 50));
         let shown = count(&all, "hostile");
         assert!(shown > 0, "it has its share");
-        let left_out = format!("leaves out {} pods of namespace hostile", 100 - shown);
-        assert!(problems.len() == 1 && problems[0].contains(&left_out), "{problems:?}");
+        let left_out = format!("{LEFT_OUT}{} pods of namespace hostile", 100 - shown);
+        assert!(
+            problems.len() == 1 && problems[0].starts_with(&left_out),
+            "{problems:?}"
+        );
         let answer = proto::GetReply { agent: None, pods: all };
         assert!(answer.encoded_len() <= LARGEST_ANSWER);
     }

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::Args;
 
-use super::{Failure, NO_AGENT, REFUSED, USAGE};
-use crate::control::{Client, ClientError, DEFAULT_SOCKET};
+use super::{Failure, NO_AGENT, REFUSED, USAGE, io};
+use crate::control::{Client, ClientError, DEFAULT_SOCKET, LEFT_OUT, proto};
 
 /// The agent that commands talk to.
 #[derive(Debug, Args)]
@@ -32,6 +32,18 @@ pub(super) fn block_on<T>(future: impl Future<Output = T>) -> Result<T, Failure>
     Ok(runtime.block_on(future))
 }
 
+/// Warns of the pods that an answer lacks, where nothing else shows the agent's problems.
+pub(super) fn warn_of_left_out(agent: Option<&proto::Agent>) {
+    left_out(agent).for_each(io::warn);
+}
+
+fn left_out(agent: Option<&proto::Agent>) -> impl Iterator<Item = &str> {
+    let problems = agent.into_iter().flat_map(|agent| &agent.problems);
+    problems
+        .map(String::as_str)
+        .filter(|problem| problem.starts_with(LEFT_OUT))
+}
+
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
         let code = match &error {
@@ -42,5 +54,21 @@ impl From<ClientError> for Failure {
         };
         let error = error.into();
         Self { code, error }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_says_which_pods_it_lacks() {
+        let lacks = format!("{LEFT_OUT}3 pods of namespace shop");
+        let agent = proto::Agent {
+            problems: vec![lacks.clone(), "no runtime answers".to_owned()],
+            ..proto::Agent::default()
+        };
+        assert_eq!(left_out(Some(&agent)).collect::<Vec<_>>(), [lacks]);
+        assert_eq!(left_out(None).count(), 0);
     }
 }

@@ -6,9 +6,10 @@ use anyhow::{Context as _, anyhow};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
+use super::agent::{Agent, warn_of_left_out};
 use super::output::{self, Output, yaml};
 use super::page::Page;
-use super::{Failure, agent::Agent, amount, io};
+use super::{Failure, amount, io};
 use crate::control::proto::{Pod, Workload};
 use crate::model::objects::{OwnerKind, VerticalPodAutoscaler};
 use crate::model::{Requirements, Resource};
@@ -44,8 +45,9 @@ enum Format {
 ///
 /// Errors: a named workload has no pods on this node.
 pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
-    let pods = agent.call(async |client| Ok(client.get_with_usage().await?))?.pods;
-    arguments.print(pods)
+    let reply = agent.call(async |client| Ok(client.get_with_usage().await?))?;
+    warn_of_left_out(reply.agent.as_ref());
+    arguments.print(reply.pods)
 }
 
 impl Arguments {

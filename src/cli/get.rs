@@ -3,10 +3,11 @@
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
+use super::agent::{Agent, warn_of_left_out};
 use super::output::{Output, optional, or_dash};
 use super::page::{Page, TextLine, problem, word};
 use super::table::{self, Table};
-use super::{Failure, agent::Agent, amount, time};
+use super::{Failure, amount, time};
 use crate::control::proto::{Container, Override, Pod};
 
 /// Lists pods, overrides or decisions
@@ -44,6 +45,9 @@ enum What {
 
 pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
     let mut reply = agent.call(async |client| Ok(client.get().await?))?;
+    if !matches!(arguments.what, What::Pods) {
+        warn_of_left_out(reply.agent.as_ref());
+    }
     let (list, empty, table) = arguments.list();
     let output = &arguments.output;
     match arguments.what {

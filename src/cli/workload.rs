@@ -1,6 +1,7 @@
 //! The name of a workload on the command line, in place of a pod's.
 
 use super::Failure;
+use super::agent::warn_of_left_out;
 use crate::control::Client;
 use crate::control::proto::{Pod, Workload};
 
@@ -52,7 +53,9 @@ impl WorkloadName {
 
     /// Its pods on this node.
     pub(super) async fn pods(&self, client: &mut Client) -> Result<Vec<Pod>, Failure> {
-        let mut pods = client.get().await?.pods;
+        let reply = client.get().await?;
+        warn_of_left_out(reply.agent.as_ref());
+        let mut pods = reply.pods;
         pods.retain(|pod| self.has(pod));
         Ok(pods)
     }

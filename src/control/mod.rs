@@ -35,3 +35,6 @@ pub use socket::ControlSocket;
 
 /// The path of the socket by default.
 pub const DEFAULT_SOCKET: &str = "/run/vscaled/vscaled.sock";
+
+/// How a problem of an agent begins that says which pods its answer lacks.
+pub const LEFT_OUT: &str = "the answer leaves out ";

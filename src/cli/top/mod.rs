@@ -16,10 +16,11 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::agent::{Agent, warn_of_left_out};
 use super::output::{Format, Output, optional};
 use super::page::Page;
 use super::time::duration;
-use super::{Failure, agent::Agent, io, table};
+use super::{Failure, io, table};
 pub(super) use nodes::{Line, Sort, of_nodes};
 use state::{Node, PodLine};
 use view::View;
@@ -60,6 +61,7 @@ pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
         }
         Ok(node)
     })?;
+    warn_of_left_out(Some(&node.agent));
     let lines = view.lines(&node);
     arguments.output.print_list("usage", &lines, || once(&lines))
 }

@@ -6,6 +6,7 @@ pub(crate) mod fake;
 use std::future::pending;
 use std::time::Duration;
 
+use futures::future::join_all;
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixListener;
 use tonic::transport::Server;
@@ -181,6 +182,18 @@ async fn looking_at_all_containers_or_at_one_is_a_single_call() {
     assert_eq!(*calls.lock().unwrap(), ["ListContainers"]);
     cri.stored("17").await.unwrap();
     assert_eq!(*calls.lock().unwrap(), ["ListContainers", "ContainerStatus"]);
+}
+
+#[tokio::test]
+async fn an_older_runtime_tells_specs_in_verbose_statuses() {
+    let mut runtime = FakeRuntime::new("containerd", Events::Unimplemented);
+    runtime.is_old = true;
+    let socket = Socket::of(runtime);
+    let cri = client(&socket);
+    let ids: Vec<_> = (0..60).map(|n| n.to_string()).collect();
+    for stored in join_all(ids.iter().map(|id| cri.stored(id))).await {
+        assert_eq!(stored.unwrap(), Some(MEMORY));
+    }
 }
 
 #[tokio::test]

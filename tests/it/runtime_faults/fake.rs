@@ -38,6 +38,8 @@ pub(super) struct FakeRuntime {
     pub(super) containers: Arc<Mutex<Vec<Container>>>,
     /// The id in the answers about statuses; `None` means the requested one.
     pub(super) status_about: Option<&'static str>,
+    /// Whether only verbose statuses have resources, as containerd's before 1.7.
+    pub(super) is_old: bool,
     pub(super) events: Events,
     /// The received calls about containers.
     pub(super) calls: Arc<Mutex<Vec<&'static str>>>,
@@ -49,6 +51,7 @@ impl FakeRuntime {
             name,
             containers: Arc::default(),
             status_about: None,
+            is_old: false,
             events,
             calls: Arc::default(),
         }
@@ -89,14 +92,16 @@ impl RuntimeService for FakeRuntime {
             id: self.status_about.map_or(asked, str::to_owned),
             state: ContainerState::ContainerRunning.into(),
             labels: labels(),
-            resources: Some(ContainerResources {
+            resources: (!self.is_old).then(|| ContainerResources {
                 linux: Some(LinuxContainerResources::default()),
             }),
             ..ContainerStatus::default()
         };
+        let spec = r#"{"runtimeSpec":{"linux":{"resources":{"memory":{"limit":67108864}}}}}"#;
+        let info = verbose.then(|| ("info".to_owned(), spec.to_owned()));
         Ok(Response::new(ContainerStatusResponse {
             status: Some(status),
-            ..ContainerStatusResponse::default()
+            info: info.into_iter().collect(),
         }))
     }
 

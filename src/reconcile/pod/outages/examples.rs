@@ -221,6 +221,26 @@ fn a_vpa_that_goes_leaves_no_temporary_limit() {
     }
 }
 
+/// The VPA goes, and the recommendation that the kubelet has carried out stays at every level.
+fn goes_with_all_of_it(world: &mut World) {
+    goes(world);
+    let spec = limit(&world.server.requirements());
+    assert_eq!([spec, world.kernel[0]], [180; 2], "{:?}", world.state);
+}
+
+/// A pass whose request has no answer runs, and the kubelet has carried the request out.
+fn carried_out_unanswered() -> World {
+    let mut world = World::new(false);
+    world.happen(&Happening::Recommends { mib: [90, 64] });
+    assert!(world.start_pass(true));
+    world.answer(Answer::Fails {
+        carries_out: true,
+        silent: true,
+    });
+    world.happen(&Happening::KubeletSettles);
+    world
+}
+
 /// The API server has carried out an override that the operator was refused. The VPA goes while the agent requests to take it back.
 #[test]
 fn a_vpa_that_goes_leaves_no_refused_override() {
@@ -240,9 +260,7 @@ fn a_vpa_that_goes_leaves_no_refused_override() {
     assert!(world.start_pass(true));
     world.lose_vpa();
     world.run();
-    goes(&mut world);
-    let spec = limit(&world.server.requirements());
-    assert_eq!([spec, world.kernel[0]], [180; 2], "{:?}", world.state);
+    goes_with_all_of_it(&mut world);
 }
 
 /// The kubelet has not answered the request of a recommendation that came beside an override, and the override is being released.
@@ -313,14 +331,7 @@ fn an_override_before_another_stays_an_override() {
 #[test]
 fn a_pass_that_outlasts_its_vpa_is_compared() {
     for killed in [false, true] {
-        let mut world = World::new(false);
-        world.happen(&Happening::Recommends { mib: [90, 64] });
-        assert!(world.start_pass(true));
-        world.answer(Answer::Fails {
-            carries_out: true,
-            silent: true,
-        });
-        world.happen(&Happening::KubeletSettles);
+        let mut world = carried_out_unanswered();
         world.happen(&Happening::WatchBrings);
         world.lose_vpa();
         if killed {
@@ -340,14 +351,7 @@ fn a_pass_that_outlasts_its_vpa_is_compared() {
 /// The agent is killed after that pass has written, and the next one decides that there is no VPA before it finds the pod.
 #[test]
 fn a_vpa_that_goes_without_an_agent_is_noticed() {
-    let mut world = World::new(false);
-    world.happen(&Happening::Recommends { mib: [90, 64] });
-    assert!(world.start_pass(true));
-    world.answer(Answer::Fails {
-        carries_out: true,
-        silent: true,
-    });
-    world.happen(&Happening::KubeletSettles);
+    let mut world = carried_out_unanswered();
     world.happen(&Happening::WatchBrings);
     let writes = world.running.take().and_then(|pass| pass.writes);
     world.write(writes.unwrap());
@@ -357,28 +361,17 @@ fn a_vpa_that_goes_without_an_agent_is_noticed() {
     world.state = PodState::new(Arc::new(world.server.clone()), decision);
     world.lose_vpa();
     world.locate(saved, None);
-    goes(&mut world);
-    let spec = limit(&world.server.requirements());
-    assert_eq!([spec, world.kernel[0]], [180; 2], "{:?}", world.state);
+    goes_with_all_of_it(&mut world);
 }
 
 /// The kernel has what was granted before a request without an answer, which the kubelet has carried out. The pass that is due has not begun.
 #[test]
 fn a_pass_that_is_due_outlasts_its_vpa() {
-    let mut world = World::new(false);
-    world.happen(&Happening::Recommends { mib: [90, 64] });
-    assert!(world.start_pass(true));
-    world.answer(Answer::Fails {
-        carries_out: true,
-        silent: true,
-    });
-    world.happen(&Happening::KubeletSettles);
+    let mut world = carried_out_unanswered();
     world.end_running(None, None);
     world.happen(&Happening::WatchBrings);
     assert_eq!(world.kernel[0], AT_FIRST);
-    goes(&mut world);
-    let spec = limit(&world.server.requirements());
-    assert_eq!([spec, world.kernel[0]], [180; 2], "{:?}", world.state);
+    goes_with_all_of_it(&mut world);
 }
 
 /// A pass could not undo what it had written, and the VPA goes before the pass is repeated.

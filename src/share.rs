@@ -67,7 +67,7 @@ pub fn places_of_largest<K: Ord>(entries: impl IntoIterator<Item = (K, u64)>) ->
 
 /// Why a user does not get what it wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, derive_more::Display)]
-#[display("of {total}, {users} users may have {share} each for now, or less")]
+#[display("{users} users share {total}: each may have {share} for now, or less")]
 pub struct LeftOut {
     pub total: u64,
     /// The most that this user may have now.
@@ -250,7 +250,10 @@ mod tests {
         assert_eq!(pool.take(&'g', 1, 900), Ok(100));
         let refused = pool.take(&'h', 1, 60).unwrap_err();
         assert_eq!(refused.users, 2);
-        assert_eq!(refused.to_string(), "of 100, 2 users may have 0 each for now, or less");
+        assert_eq!(
+            refused.to_string(),
+            "2 users share 100: each may have 0 for now, or less"
+        );
         pool.give_back(&'g', 30);
         assert!(pool.take(&'g', 1, 30).is_err(), "the other one waits");
         assert_eq!(pool.take(&'h', 1, 60), Ok(30));

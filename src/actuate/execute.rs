@@ -53,7 +53,8 @@ fn without_slow_down(step: &Step, used: impl FnOnce() -> Option<Bytes>) -> (Opti
         .find_map(lower)
         .and_then(|(from, to, new)| {
             let used = used()?.get();
-            let why = format!("left as it is: {used} bytes are in use, and would be held up");
+            let why =
+                format!("left as it is: {used} bytes are in use, and a lower value would slow the processes down");
             (MemoryLimit::Bytes(used) > new).then(|| (Step::of_file(step.target.clone(), from, to), why))
         });
     if left.is_none() {

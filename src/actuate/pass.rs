@@ -143,7 +143,7 @@ impl Pass {
 }
 
 fn overtaken() -> Outcome {
-    Outcome::Interrupted("a limit was grown in an emergency meanwhile".to_owned())
+    Outcome::Interrupted("the guard raised a limit meanwhile".to_owned())
 }
 
 /// The pod's cgroups, which the first stage opens.

@@ -130,7 +130,13 @@ impl Pass {
             let changes = match patch.undo(&patched, &back) {
                 Ok(changes) if changes.is_empty() => return,
                 Ok(changes) => changes,
-                Err(invalid) => return self.done.record.outcome.add(&format!("the request stands: {invalid}")),
+                Err(invalid) => {
+                    return self
+                        .done
+                        .record
+                        .outcome
+                        .add(&format!("cannot withdraw the request: {invalid}"));
+                }
             };
             undone = self.call_resize(&patched, &changes).await;
             if !matches!(undone, Err(ResizeError::Stale)) {
@@ -150,7 +156,7 @@ impl Pass {
                 self.done.api.answer = Answer::Accepted(Accepted { generation, ..back });
             }
             Err(error) => {
-                let why = format!("the API server did not take the request back: {error}");
+                let why = format!("cannot withdraw the request: {error}");
                 self.done.record.outcome.add(&why);
                 self.done.api.answer = Answer::TakingBack(back.targets);
             }

@@ -97,7 +97,7 @@ async fn update_specs(
         if !pass.is_current(observed) {
             // The runtime would write the earlier limit.
             return Err(Outcome::RuntimeOwed(
-                "a limit was grown in an emergency meanwhile; the next pass updates the runtime".to_owned(),
+                "the guard raised a limit meanwhile; the next pass updates the runtime".to_owned(),
             ));
         }
         let updated = update_spec(runtime, pass, step, false).await;
@@ -157,7 +157,7 @@ async fn update(
                 kept.push((dir, chosen, marker.ok()));
             }
             Err(error) if error.is_gone() => {}
-            Err(error) => tracing::warn!(container = id, %error, "limits that the runtime may change are not known"),
+            Err(error) => tracing::warn!(container = id, %error, "cannot read the limits that the runtime may change"),
         }
     }
     failpoint("runtime.asked");
@@ -199,7 +199,7 @@ fn restore_left(freezer: &Freezer, cgroup: &Cgroup) {
 /// Puts limits back, and removes their marker.
 fn restore(dir: &Dir, limits: &BTreeMap<String, String>, marker: Option<Marker>) {
     match dir.restore_limits(limits) {
-        Err(error) if !error.is_gone() => tracing::warn!(%error, "a limit is what the runtime made of it"),
+        Err(error) if !error.is_gone() => tracing::warn!(%error, "cannot restore a limit that the runtime changed"),
         Ok(_) | Err(_) => {
             if let Some(marker) = marker {
                 marker.remove();
@@ -241,7 +241,7 @@ async fn spec_steps(
             Err(error)
                 if error.is_not_found() && cgroup(pass, &target).is_some_and(|open| open.outer().check().is_ok()) =>
             {
-                tracing::debug!(container = %name, %error, "nothing to tell the runtime of it");
+                tracing::debug!(container = %name, %error, "the runtime does not know the container, so no stored spec is updated");
                 continue;
             }
             Err(error) => return Err(error),

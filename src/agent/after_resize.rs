@@ -52,7 +52,7 @@ fn killed(given: &Given, kills: &[Arc<OomReport>], name: &str) -> Option<String>
         level => format!("the limit that was hit is that of the {level}"),
     };
     Some(format!(
-        "container {name} was OOM-killed since its memory limit grew at {grown:.0} (kills: {count}, the last at {:.0}): {why}",
+        "container {name} was OOM-killed after its memory limit was raised at {grown:.0} (kills: {count}, the last at {:.0}): {why}",
         last.time
     ))
 }
@@ -70,7 +70,7 @@ fn throttled(given: &Given, readings: Option<&[proto::Pod; 2]>, name: &str) -> O
     (throttled > 0).then(|| {
         let why = why(&given.state, name, Resource::Cpu);
         format!(
-            "container {name} is throttled in {throttled} of {periods} periods, although its cpu limit grew at {grown:.0}: {why}"
+            "container {name} is throttled in {throttled} of {periods} periods, although its cpu limit was raised at {grown:.0}: {why}"
         )
     })
 }

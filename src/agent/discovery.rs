@@ -218,7 +218,7 @@ impl Discovery {
             }
             Err(error) => {
                 problems.push(format!(
-                    "{error}; until one answers, containers are named by manifests only and stored specs stay old"
+                    "{error}; until one answers, only manifests name containers, and stored specs are not updated"
                 ));
                 RuntimeLink::Away(error.to_string())
             }
@@ -365,7 +365,10 @@ impl Discovery {
         match event {
             RuntimeEvent::Started(id) => return self.starts.started(id, Instant::now()),
             RuntimeEvent::Ended(id) => return self.starts.confirm(id),
-            RuntimeEvent::Lost { why } => tracing::warn!(why, "the runtime is lost; enforcing what is known"),
+            RuntimeEvent::Lost { why } => tracing::warn!(
+                why,
+                "lost the container runtime; the values of known containers stay enforced"
+            ),
             RuntimeEvent::Resync => {}
         }
         if let Some(runtime) = &mut self.runtime {

@@ -101,12 +101,15 @@ fn refused(refusals: &[String]) -> String {
 fn settings(pods: &[String]) -> Found {
     const NAMED: usize = 5;
     if pods.is_empty() {
-        return Ok("no container sets what a resize cannot reach, as far as manifests say".to_owned());
+        return Ok("no manifest sets a value that a resize does not change".to_owned());
     }
     let named = pods[..pods.len().min(NAMED)].join(", ");
     let more = if pods.len() > NAMED { ", …" } else { "" };
     Err(Check::warn(
-        format!("set inside {} pods, where no resize reaches: {named}{more}", pods.len()),
+        format!(
+            "{} pods set values that a resize does not change: {named}{more}",
+            pods.len()
+        ),
         "vscalectl explain POD says which setting and what to do",
     ))
 }
@@ -239,7 +242,7 @@ mod tests {
         assert_eq!(settings(&[]).mend, "");
         assert_eq!(
             settings(&pods[..2]).found,
-            "set inside 2 pods, where no resize reaches: shop/web-0, shop/web-1"
+            "2 pods set values that a resize does not change: shop/web-0, shop/web-1"
         );
         assert!(settings(&pods).found.ends_with("shop/web-4, …"));
     }

@@ -246,7 +246,7 @@ fn kernel_difference(
                 _ => "until the container's before-shrink hook has ended",
             };
             Some(format!(
-                "kept for now, {why}; what comes next says when it is tried again"
+                "kept for now, {why}; the next step says when it is tried again"
             ))
         }
         (Some(wanted), _) if held != wanted => {
@@ -254,11 +254,11 @@ fn kernel_difference(
             Some(match state.drift.writers().paused(target, held.file(), now) {
                 Some(until) => format!("something else keeps changing it; left alone until {until:.0}"),
                 None if state.resize.progress().pending().is_some() => {
-                    format!("the kubelet does not let the pod have what is wanted: {why}")
+                    format!("the kubelet has not granted the wanted value: {why}")
                 }
                 None => {
                     let why = if why.is_empty() { why } else { format!(" ({why})") };
-                    format!("the kernel holds something else than is wanted{why}; the next pass repairs it")
+                    format!("the file differs from the wanted value{why}; the next pass repairs it")
                 }
             })
         }
@@ -296,7 +296,9 @@ fn systemd_difference(property: Setting, wanted: Setting) -> Option<String> {
         other => other,
     };
     (property != kept && property != wanted).then(|| {
-        format!("systemd's property says {property}: it would write that when it is reloaded, and the next pass puts it right")
+        format!(
+            "systemd's property says {property}: systemd would write that when it reloads, so the next pass repairs it"
+        )
     })
 }
 

@@ -237,7 +237,8 @@ impl Restorer {
         let (record, _) = self.run_pass(job).await;
         self.restored.remove(&pod.live().id.uid);
         let outcome = record.outcome.word();
-        let error = format!("its spec's memory limits did harm ({why}); the limits from before: {outcome}");
+        let error =
+            format!("the memory limits of its spec caused trouble ({why}); restoring the earlier ones: {outcome}");
         result(pod.live(), Err(error))
     }
 
@@ -275,10 +276,7 @@ async fn read_sources(config: &Config, api: Option<ApiClient>, remarks: &mut Vec
         }
     }
     let Some(view) = latest else {
-        bail!(
-            "the sources do not say what the pods' specs are: {}",
-            problems.join("; ")
-        )
+        bail!("the specs of the pods are not known: {}", problems.join("; "))
     };
     remarks.append(&mut problems);
     Ok(NodeView::clone(&view))
@@ -304,7 +302,7 @@ async fn discover(
         unsaved: BTreeMap::new(),
     });
     let found = discovery.discover().await;
-    let unknown = || format!("the node cannot be looked at: {}", found.problems.join("; "));
+    let unknown = || format!("the node cannot be examined: {}", found.problems.join("; "));
     let node = found.node.with_context(unknown)?;
     remarks.extend(found.problems);
     Ok((node, found.inventory))

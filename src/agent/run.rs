@@ -93,7 +93,7 @@ impl Running {
             ("control socket", self.control.await),
         ] {
             if let Err(error) = ended {
-                tracing::error!(task = name, %error, "did not stop in order");
+                tracing::error!(task = name, %error, "did not stop cleanly");
             }
         }
         self.oom.finish().await;
@@ -101,7 +101,7 @@ impl Running {
         if let Some(writer) = self.audit_writer
             && tokio::time::timeout(AUDIT_GRACE, writer).await.is_err()
         {
-            tracing::warn!("the audit log may lack what was done last: the disk is too slow");
+            tracing::warn!("the audit log may lack its last lines: the disk is too slow");
         }
     }
 }

@@ -219,7 +219,7 @@ fn report_kills(
 fn start_guard(limit_files: &Arc<LimitFiles>, least_limits: Arc<LeastLimits>) -> GuardLink {
     let (reported, reports) = mpsc::unbounded_channel();
     let guard = Guard::start(reported, Arc::clone(limit_files))
-        .inspect_err(|error| tracing::error!(%error, "no guard: no limit is grown in an emergency"))
+        .inspect_err(|error| tracing::error!(%error, "the guard cannot start: no limit is raised before it is reached"))
         .ok();
     GuardLink {
         guard,

@@ -115,7 +115,7 @@ async fn lock(state_dir: &Path, command: &str, patience: Duration) -> Result<Fil
         }
         let holder = fs::read_to_string(&name).map_err(failed("read"))?;
         let holder = match holder.trim() {
-            "" => "a process that has not said which",
+            "" => "an unknown process",
             holder => holder,
         };
         if Instant::now() >= until {

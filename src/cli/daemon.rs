@@ -69,7 +69,7 @@ impl RestoreArguments {
         self.output.print(restoration, || self.render(restoration))?;
         match failed(&restoration.results, restored) {
             Some((pods, names)) => {
-                Err(anyhow!("{pods} cannot be put back now: {names}; mend the reason and run it again").into())
+                Err(anyhow!("{pods} cannot be restored now: {names}; fix the cause and run it again").into())
             }
             None => Ok(()),
         }
@@ -94,7 +94,7 @@ impl RestoreArguments {
             });
         }
         if restoration.results.is_empty() {
-            page.push("no pod that a source describes lives on this node");
+            page.push("no source describes a pod that runs on this node");
         }
         if !self.yes {
             page.push("nothing was written: add --yes to do it");

@@ -23,7 +23,7 @@ pub(super) fn show(pods: &PodSelection, reply: ChangeReply, output: &Output) -> 
     let results = &reply.results;
     output.print_list("results", results, || render(results))?;
     match failed(results, succeeded) {
-        Some((pods, names)) => Err(anyhow!("{pods} are not as asked: {names}").into()),
+        Some((pods, names)) => Err(anyhow!("{pods} are not as requested: {names}").into()),
         None => Ok(None),
     }
 }

@@ -49,7 +49,7 @@ pub enum ClientError {
 /// The error of a connection that ended before the answer, for this reason.
 fn lost(socket: &Path, reason: &str) -> ClientError {
     ClientError::NoAgent(format!(
-        "{} broke the connection off ({reason}): vscaled may be stopping or overloaded; `vscalectl history` shows what was done",
+        "{} closed the connection ({reason}): vscaled may be stopping or overloaded; `vscalectl history` shows what was done",
         socket.display()
     ))
 }
@@ -233,8 +233,6 @@ mod tests {
         assert_eq!(said.to_string(), "the agent's words");
         let broke = Status::from_error(Box::new(io::Error::from(io::ErrorKind::ConnectionReset)));
         let broke = no_answer(Path::new("/s"), broke);
-        assert!(
-            matches!(broke, ClientError::NoAgent(_)) && broke.to_string().starts_with("/s broke the connection off")
-        );
+        assert!(matches!(broke, ClientError::NoAgent(_)) && broke.to_string().starts_with("/s closed the connection"));
     }
 }

@@ -156,7 +156,7 @@ impl CallGate {
         if !self.rate.try_use(uid, Instant::now()) {
             return Err(ControlError::Busy(format!("uid {uid} calls too often")).into());
         }
-        let full = |left_out| ControlError::Busy(format!("as many calls as allowed are in progress: {left_out}"));
+        let full = |left_out| ControlError::Busy(format!("too many calls are in progress: {left_out}"));
         let slot = slots.take(&uid, peer.class()).map_err(full)?;
         let closed = || Status::unavailable("this connection gave way to a newer one");
         Ok((caller, Arc::new((slot, peer.begin_call().ok_or_else(closed)?))))
@@ -223,7 +223,9 @@ impl CallGate {
         let deadline = self.limits.change_deadline;
         match tokio::time::timeout(deadline, task).await {
             Ok(Ok(answer)) => Ok(Response::new(answer?)),
-            Ok(Err(panicked)) => Err(Status::internal(format!("the change broke off: {panicked}"))),
+            Ok(Err(panicked)) => Err(Status::internal(format!(
+                "internal error: the change was not finished: {panicked}"
+            ))),
             Err(_elapsed) => Err(Status::deadline_exceeded(format!(
                 "not done after {deadline:?}: it goes on, and `vscalectl history` will show how it ends"
             ))),

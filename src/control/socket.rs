@@ -124,7 +124,7 @@ async fn remove_stale(path: &Path) -> Result<()> {
             std::fs::remove_file(path).map_err(failed("remove the stale socket", path))
         }
         // EAGAIN: the agent lives, and its backlog is full.
-        Err(error) if error.kind() != ErrorKind::WouldBlock => Err(failed("see who answers at", path)(error)),
+        Err(error) if error.kind() != ErrorKind::WouldBlock => Err(failed("connect to", path)(error)),
         Ok(_) | Err(_) => bail!(
             "another vscaled is running: it answers at {}; stop it first, or listen elsewhere with --socket",
             path.display()

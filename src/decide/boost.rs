@@ -70,8 +70,8 @@ impl Case<'_> {
                 None => {
                     let before = read(before).map_err(|why| {
                         let text = format!(
-                            "what it had before its startup boost is not known: annotation {BOOST_PREFIX}{container} should hold \
-                             the requests and limits of then as JSON: {why}"
+                            "its values before its startup boost are not known: annotation {BOOST_PREFIX}{container} should hold \
+                             those requests and limits as JSON: {why}"
                         );
                         notes.push(candidate.note(Resource::Cpu, text));
                     });

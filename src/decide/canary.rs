@@ -102,7 +102,8 @@ impl Canary {
         });
         let first = policy.filter(|policy| policy.lets_go_first(pod, vpa));
         notes.extend(first.map(|CanaryPolicy { percent, .. }| {
-            let text = format!("changed recommendations go to this pod first, as to {percent}% of the VPA's pods");
+            let text =
+                format!("this pod is among the {percent}% of the VPA's pods that get changed recommendations first");
             Note::new(None, None, text)
         }));
         Self {
@@ -147,8 +148,8 @@ impl Case<'_> {
         }
         canary.until = Some(until);
         let text = format!(
-            "{}% of the VPA's pods have the change first; this one has it from {until:.0}, if none of them on this node is in \
-             trouble, as none has been since {since:.0}",
+            "{}% of the VPA's pods get the change first; this one gets it at {until:.0}, if none of them on this node is in \
+             trouble until then (none has been since {since:.0})",
             policy.percent
         );
         self.decision.notes.push(Note::new(None, None, text));

@@ -216,12 +216,12 @@ impl PodDecision {
     pub fn next_step(&self) -> Option<String> {
         if let Some(end) = self.boosts.next_end {
             return Some(format!(
-                "A startup boost ends at {end:.0}, and that container's cpu goes back."
+                "A startup boost ends at {end:.0}; the container's cpu is lowered then."
             ));
         }
         if let Some(until) = self.canary.until {
             return Some(format!(
-                "The change waits for pods that have it first, until {until:.0} if none of them here is in trouble."
+                "Other pods get the change first; this pod gets it at {until:.0}, if none of them on this node is in trouble."
             ));
         }
         (self.reason == Reason::StartupBoost)

@@ -51,7 +51,7 @@ impl Case<'_> {
         let counts = latest.is_some_and(|at| self.now.duration_since(at) < TROUBLE_WINDOW);
         if !counts {
             let text = format!(
-                "the VPA's changes wait for trouble: an OOM kill, throttling, a limit that the guard grew, or a lower memory limit that \
+                "the VPA's changes wait for trouble: an OOM kill, throttling, a limit that the guard raised, or a lower memory limit that \
                  did not hold, within {TROUBLE_WINDOW:#}"
             );
             self.decision.notes.push(Note::new(None, None, text));

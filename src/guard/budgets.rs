@@ -75,7 +75,7 @@ impl Refusal {
     }
 
     pub(super) fn ceiling(ceiling: Bytes) -> Self {
-        let why = format!("its limit is as high as its VPA lets it be ({ceiling})");
+        let why = format!("its limit is the highest that its VPA allows ({ceiling})");
         Self::new(RefusalKind::Ceiling, why)
     }
 }
@@ -189,7 +189,7 @@ impl Budgets {
             );
             let (left, needed) = (mib(Bytes::new(left)), mib(Bytes::new(needed)));
             let why = format!(
-                "the node has {left} to give to namespace {namespace} beyond its reserve and what other pods may still claim, and \
+                "the node can give {left} to namespace {namespace} beyond its reserve and what other pods may still claim, but \
                  {needed} are needed"
             );
             return Err(Refusal::new(RefusalKind::Node, why));
@@ -232,8 +232,8 @@ impl Budgets {
             let given = mib(Bytes::new(given));
             let budget = mib(budget);
             let why = format!(
-                "its pod was given {given} in {growths} growths within {MINUTES} min and may be given {budget} (guardPodBudget) in \
-                 {POD_GROWTHS}"
+                "its pod's limits were raised {growths} times, by {given}, within {MINUTES} min; allowed are {POD_GROWTHS} times \
+                 and {budget} (guardPodBudget)"
             );
             return Err(Refusal::new(RefusalKind::PodBudget, why));
         }
@@ -246,7 +246,7 @@ impl Budgets {
             Refusal::new(RefusalKind::NodeBudget, why)
         };
         let growths = self.growths.take(namespace, 1, 1);
-        growths.map_err(|left_out| of_node(left_out, |growths| format!("{growths} growths")))?;
+        growths.map_err(|left_out| of_node(left_out, |growths| format!("{growths} raised limits")))?;
         match self
             .bytes
             .take(namespace, least.saturating_sub(limit), to.saturating_sub(limit))

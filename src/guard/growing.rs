@@ -139,7 +139,7 @@ impl Worker {
             }
             Err(error) => {
                 let (pod, container) = (&watched.pod.live.id, &watched.terms.container);
-                tracing::warn!(%pod, container, %error, "not guarded for a moment");
+                tracing::warn!(%pod, container, %error, "cannot read the container; the guard tries again soon");
                 watched.due = now + ITSELF;
                 None
             }
@@ -214,7 +214,8 @@ impl Worker {
         match bound.filter(|bound| *for_pod || bound.left <= ceiling) {
             Some(PodBound { limit: of_pod, left }) if *for_pod || left.get() < need.limit.get() + UNIT => {
                 let left = mib(left);
-                let why = format!("its pod's limit of {of_pod} stands, of which the other containers leave it {left}");
+                let why =
+                    format!("its pod's limit of {of_pod} cannot be raised, and the other containers leave it {left}");
                 Err(Refusal::new(RefusalKind::Pod, why))
             }
             bound => {
@@ -223,7 +224,7 @@ impl Worker {
                 if *for_pod {
                     let before = pod.growable.growth_below_pod(node, handles, &of.container, ceiling)?;
                     let Some(before) = before else {
-                        let why = format!("its pod's limit stands up to a limit of {ceiling}");
+                        let why = format!("its pod's limit does not rise with a limit of up to {ceiling}");
                         return Err(Refusal::new(RefusalKind::Pod, why));
                     };
                     need = need.after(before);

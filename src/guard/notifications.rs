@@ -127,7 +127,7 @@ impl Notifications {
         let mut names = names.iter();
         let added = names.try_for_each(|name| files.add_file(outer.memory_dir(), name, watched.token));
         if let Err(error) = &added {
-            tracing::debug!(%error, "no notifications; reading by the clock");
+            tracing::debug!(%error, "no notifications: polling instead");
             files.remove(watched.token);
         }
         watched.subscribed = added.is_ok();
@@ -155,7 +155,7 @@ impl Notifications {
             }))
         });
         let alarms = alarms
-            .inspect_err(|errno| tracing::debug!(error = %errno, "no alarms; looking by the clock"))
+            .inspect_err(|errno| tracing::debug!(error = %errno, "no alarms: polling instead"))
             .ok();
         if let Some(alarms) = &alarms
             && self
@@ -163,7 +163,7 @@ impl Notifications {
                 .send((Arc::clone(&watched.cgroup), Arc::clone(alarms)))
                 .is_err()
         {
-            tracing::error!("the thread that sets alarms has ended; looking by the clock");
+            tracing::error!("the thread that sets alarms has ended: polling instead");
         }
         watched.alarms.order(now, limit, alarms);
     }
@@ -179,7 +179,7 @@ fn set_alarms(orders: &mpsc::Receiver<(Arc<Cgroup>, Arc<AlarmFd>)>) {
     for (cgroup, alarms) in orders {
         match cgroup.outer().alarm_at(&alarms.amounts, &alarms.event_fd) {
             Ok(()) => alarms.is_set.store(true, Relaxed),
-            Err(error) => tracing::debug!(%error, "no alarms; looking by the clock"),
+            Err(error) => tracing::debug!(%error, "no alarms: polling instead"),
         }
     }
 }

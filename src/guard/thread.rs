@@ -64,7 +64,7 @@ impl Guard {
     /// Guards the containers of this list from now on, and no others.
     pub fn watch(&self, watchlist: Watchlist) {
         if self.watchlists.send(Box::new(watchlist)).is_err() {
-            tracing::error!("the guard has ended; no limit is grown in an emergency any more");
+            tracing::error!("the guard has ended: no limit is raised before it is reached");
         } else if let Err(error) = self.wake.write(1) {
             tracing::error!(%error, "the guard cannot be woken");
         }
@@ -77,7 +77,7 @@ impl Guard {
         if let Err(error) = self.wake.write(1) {
             tracing::error!(%error, "the guard cannot be woken");
         } else if self.thread.join().is_err() {
-            tracing::error!("the guard ended early");
+            tracing::error!("the guard panicked");
         }
     }
 }
@@ -153,7 +153,7 @@ impl Worker {
             let notified = match self.notifications.wait(due.saturating_sub(self.now())) {
                 Ok(notified) => notified,
                 Err(error) => {
-                    tracing::error!(%error, "the guard cannot wait; no limit is grown in an emergency any more");
+                    tracing::error!(%error, "the guard cannot wait: no limit is raised before it is reached");
                     return;
                 }
             };
@@ -208,7 +208,7 @@ impl Worker {
     fn open(&mut self, node: &Node, pod: &Arc<GuardedPod>, cgroup: &GuardedCgroup<'_>) -> Option<Watched> {
         let opened = Cgroup::open(&node.hierarchy, cgroup.path).inspect_err(|error| {
             if !error.is_gone() {
-                tracing::warn!(pod = %pod.live.id, container = cgroup.terms.container, %error, "not guarded");
+                tracing::warn!(pod = %pod.live.id, container = cgroup.terms.container, %error, "cannot open the cgroup: the container is not guarded");
             }
         });
         self.next_token += 1;

@@ -62,7 +62,7 @@ pub fn reduce<T: KeptObject>(object: &mut T) -> Result<(usize, Option<String>), 
     match size(object) {
         size @ ..=LARGEST_KEPT => Ok((size, left_out)),
         size => Err(format!(
-            "what is read of it takes {size} bytes; at most {LARGEST_KEPT} are kept"
+            "the fields that vscaled reads take {size} bytes; allowed are {LARGEST_KEPT}"
         )),
     }
 }
@@ -77,7 +77,7 @@ fn keep_what_is_read<T: KeptObject>(object: &mut T) -> Option<String> {
         let is_long = value == LEFT_OUT || value.len() > LONGEST_STRING;
         if is_read && is_long {
             complaints.push(format!(
-                "metadata.annotations[{name}]: longer than {LONGEST_STRING} bytes; it counts as absent"
+                "metadata.annotations[{name}]: longer than {LONGEST_STRING} bytes, so it is ignored"
             ));
         }
         is_read && !is_long
@@ -88,7 +88,7 @@ fn keep_what_is_read<T: KeptObject>(object: &mut T) -> Option<String> {
     let labels: usize = labels.sum();
     if T::KEEPS_LABELS && labels > LARGEST_LABELS {
         complaints.push(format!(
-            "metadata.labels: {labels} bytes; at most {LARGEST_LABELS} are read, so it counts as without labels"
+            "metadata.labels: {labels} bytes; allowed are {LARGEST_LABELS}, so all of them are ignored"
         ));
     }
     if !T::KEEPS_LABELS || labels > LARGEST_LABELS {

@@ -290,6 +290,6 @@ mod tests {
             "resourcePolicy":{{"containerPolicies":[{policies}]}}}}}}"#
         );
         let why = Decoded::<VerticalPodAutoscaler>::parse(&text).object.unwrap_err();
-        assert!(why.contains("at most 65536 are kept"), "{why}");
+        assert!(why.contains("allowed are 65536"), "{why}");
     }
 }

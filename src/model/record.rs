@@ -41,16 +41,16 @@ pub enum Cause {
     #[display("guard: temporary {resource} limit of container {container} lowered")]
     TemporaryLimitEnded { container: String, resource: Resource },
     /// The agent takes a temporary limit back because the API server denies it.
-    #[display("guard: temporary limit of container {container} ended, the API server denies it ({why})")]
+    #[display("guard: temporary limit of container {container} ended because the API server denies it ({why})")]
     TemporaryLimitDenied { container: String, why: String },
     /// The pod's cgroup allows less memory than its containers' cgroups do together.
-    #[display("the pod's cgroup was left below its containers (kubernetes/kubernetes#138760)")]
+    #[display("the pod's cgroup allowed less memory than its containers' cgroups (kubernetes/kubernetes#138760)")]
     PodLevel,
     /// A hook notifies a container of a change of its memory limit.
     #[display("hook {moment} in container {container}")]
     Hook { moment: &'static str, container: String },
     /// Nothing asks any more for a resize that the kubelet has not allocated: the spec gets the amounts from before.
-    #[display("nothing asks for the pending resize any more: it is taken back")]
+    #[display("the pending resize is no longer wanted: it is withdrawn")]
     Withdrawn,
     /// Another process changed a value.
     #[display("drift: something else changed a value")]
@@ -208,7 +208,7 @@ impl Outcome {
     /// Notes that the API server denied the wanted amounts, and that the pass was to restore the earlier grant.
     pub(crate) fn deny(&mut self, why: &str) {
         let reason = match self.reason() {
-            Some(more) => format!("{why}; what was granted before is not there yet: {more}"),
+            Some(more) => format!("{why}; the earlier values are not restored yet: {more}"),
             None => why.to_owned(),
         };
         *self = match self {
@@ -222,7 +222,7 @@ impl Outcome {
     pub(crate) fn not_undone(&mut self, why: &str) {
         match self {
             Self::RolledBack(reason) => {
-                let reason = format!("{reason}; and it could not be undone: {why}");
+                let reason = format!("{reason}; this could not be undone: {why}");
                 *self = Self::Incomplete(reason);
             }
             _ => self.add(why),

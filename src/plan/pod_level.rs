@@ -11,7 +11,7 @@ use crate::model::{Bytes, PodTree, Resource};
 
 /// A pod whose cgroup allows less memory than its containers' cgroups do together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, derive_more::Display)]
-#[display("the pod's cgroup allows {holds} of memory, its containers {needs} together")]
+#[display("the pod's cgroup allows {holds} of memory, its containers' cgroups {needs} together")]
 pub struct LowPodLevel {
     /// The limit of the pod's cgroup, in bytes.
     pub holds: Bytes,

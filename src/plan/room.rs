@@ -115,7 +115,7 @@ pub struct Room {
 /// A node is too full for a pod's new requests. Amounts are thousandths of a cpu or bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the node has no room: the pod is to request {} of {resource}, {} of {} are left by other pods, which request {}",
+    "the node has no room: the pod would request {} of {resource}, {} of {} are left by other pods, which request {}",
     resource.quantity(*after),
     resource.quantity(self.left()),
     resource.quantity(*has),

@@ -130,7 +130,7 @@ impl AnnotationWriter {
         };
         let names: Vec<_> = annotations.keys().map(String::as_str).collect();
         let names = names.join(", ");
-        let problem = format!("not every pod says in its annotations what is applied to it ({names}): {error}");
+        let problem = format!("cannot write the annotations that show what is applied to pods ({names}): {error}");
         let wait = self.order.failed(pod, &error.problem, now);
         tracing::warn!(?wait, "{problem}");
         self.problems.send_replace(vec![problem]);

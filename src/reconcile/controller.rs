@@ -317,7 +317,7 @@ impl Controller {
             }
             Effect::ShrinkEnded(ended) => {
                 if let Err(why) = &ended {
-                    tracing::warn!(pod = %key, why, "a shrink is undone");
+                    tracing::warn!(pod = %key, why, "a lower memory limit is undone");
                 }
                 let outcome = if ended.is_ok() { "kept" } else { "undone" };
                 let shrinks = &self.publisher.metrics.shrinks;
@@ -335,11 +335,11 @@ impl Controller {
         match &report.event {
             GuardEvent::Refused { why, .. } => tracing::warn!(
                 pod = %report.of.pod, container = report.of.container, reason = why,
-                "a memory limit is not grown although it will be reached"
+                "a memory limit is not raised although it will be reached"
             ),
             GuardEvent::Pressure { limit, lent } => tracing::warn!(
                 pod = %report.of.pod, container = report.of.container, %limit, %lent,
-                "a memory limit that cannot grow will be reached: evidence is requested"
+                "a memory limit that cannot be raised will be reached: requesting evidence"
             ),
             _ => {}
         }
@@ -416,7 +416,7 @@ impl Controller {
             return Some("its object is a mirror pod, which others than its author can write");
         }
         let is_allowed = self.config.allows_hooks_in(&metadata.namespace);
-        (!is_allowed).then_some("hooks does not name its namespace")
+        (!is_allowed).then_some("the key hooks does not list its namespace")
     }
 
     /// Reports a kill to the state of its pod.

@@ -63,7 +63,7 @@ impl Drift {
     /// When a value that is left alone is looked at again, as a sentence.
     pub(crate) fn next_step(&self, now: Timestamp) -> Option<String> {
         let (target, file, until) = self.paused(now).next()?;
-        Some(format!("{file} of {target} is looked at again at {until:.0}."))
+        Some(format!("{file} of {target} is checked again at {until:.0}."))
     }
 
     /// Why the latest pass did not succeed; empty where it did.

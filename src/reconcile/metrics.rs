@@ -22,16 +22,16 @@ use crate::plan::hook::HookMoment;
 
 const DURATIONS: &str =
     "Time taken by passes over pods, by stage; the stage `total` is from the decision seen to all files verified";
-const REPAIRS: &str = "Values that something else had changed, and that were put right";
-const PODS: &str = "Pods on this node, by how they stand";
+const REPAIRS: &str = "Values that something else had changed, and that vscaled restored";
+const PODS: &str = "Pods on this node, by state";
 const DECISIONS: &str = "Decisions about pods that differ from the one before";
 const DECIDED: &str = "Pods on this node, by what the latest decision says";
-const PROBLEMS: &str = "What is degraded, as vscalectl get lists it";
+const PROBLEMS: &str = "Problems that degrade the agent, as vscalectl get lists them";
 const SHRINKS: &str = "Passes that were to lower memory limits, by outcome";
 const HOOKS: &str = "Hooks of containers that were due, by result";
 const FREEZES: &str = "Time for which a cgroup was frozen while its memory limit was lowered";
 const GROWTHS: &str = "Memory limits that were about to be reached, by outcome";
-const LINT: &str = "Memory settings inside containers of this node that no resize reaches";
+const LINT: &str = "Memory settings inside containers of this node that a resize does not change";
 /// The plain gauges of the pods, in the order of [`Metrics::show`].
 const COUNTS: [(&str, &str); 4] = [
     ("pods_overridden", "Pods on this node with an override"),
@@ -41,7 +41,7 @@ const COUNTS: [(&str, &str); 4] = [
     ),
     (
         "guard_leases",
-        "Limits that are held higher than decided because they were about to be reached or throttled all the time",
+        "Limits that the guard holds higher than decided, because they were about to be reached or throttled all the time",
     ),
     (
         "pods_below_containers",

@@ -227,9 +227,9 @@ fn families(savings: &WorkloadSavings) -> [Family; 6] {
     let kills =
         "Temporary memory limits whose container used more than its limit was before: each would have been a kill";
     let evictions = "Recommendations that running pods were given in place";
-    let restarts = "Containers of pods that were given a recommendation in place, once for each pod: replaced, they would have started again";
+    let restarts = "Containers of pods that were given a recommendation in place, once for each pod: an eviction would have restarted them";
     let throttled =
-        "Half of the time for which the guard held cpu limits higher that throttled in at least half of all periods";
+        "Half of the time for which the guard raised cpu limits that throttled in at least half of all periods";
     let cpu = "Cores that pods which follow a recommendation requested before it, and request now";
     let memory = "Memory that pods which follow a recommendation requested before it, and request now";
     let count = |count: u64| -> Vec<(_, Metric)> { vec![(None, Box::new(ConstCounter::new(count)))] };

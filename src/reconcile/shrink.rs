@@ -166,7 +166,7 @@ impl ShrinkState {
     pub(crate) fn detail(&self, now: Timestamp) -> Option<String> {
         let failed = self.backoffs.next(now)?;
         Some(format!(
-            "a lower memory limit was undone (time {} in a row) and is tried again at {}: {}",
+            "a lower memory limit was undone (attempt {}) and is tried again at {}: {}",
             failed.times, failed.until, failed.why
         ))
     }

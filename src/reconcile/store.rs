@@ -305,7 +305,7 @@ impl Store {
     pub(crate) async fn finish(self) {
         self.progress.send_modify(|progress| progress.ends = true);
         if let Err(error) = self.task.await {
-            tracing::error!(%error, "saving ended early");
+            tracing::error!(%error, "the task that saves the state panicked");
         }
     }
 }
@@ -329,7 +329,7 @@ async fn write(file: Arc<StateFile>, progress: watch::Sender<SaveProgress>) {
             .err()
             .map(|error| error.to_string());
         if let Some(problem) = &problem {
-            tracing::error!(problem, "what was decided will not survive a restart");
+            tracing::error!(problem, "the state is not saved and would not survive a restart");
         }
         progress.send_modify(|progress| (progress.done, progress.problem) = (number, problem));
     }

@@ -43,16 +43,16 @@ impl ReportMetrics {
     /// Registers the families, and the totals of a log. A destination has series after [`Self::selected`].
     pub fn register(registry: &mut Registry, totals: &Totals) -> Self {
         let mut total = |name, help, total: &Counter| drop(register(registry, name, help, total.clone()));
-        let folded = "OOM kills that lost their detail because the spool was full, and were only counted";
-        let lost = "Logs of kills that were found damaged at a start";
+        let folded = "OOM kills that were only counted because the kill log was full";
+        let lost = "Kill logs that were found damaged at a start";
         total("spool_folded", folded, &totals.folded);
         total("spool_lost", lost, &totals.lost);
-        total("spool_syncs", "Times the disk was waited for", &totals.syncs);
+        total("spool_syncs", "Times the kill log waited for the disk", &totals.syncs);
         let reports = "Reports of OOM kills, by outcome";
-        let connected = "Whether a destination of reports can be reached now (1) or not (0)";
-        let pending = "Reports that some destination has not acknowledged";
-        let bytes = "The room those reports take";
-        let links = "Attempts to reach a destination of reports";
+        let connected = "Whether a receiver of reports can be reached now (1) or not (0)";
+        let pending = "Reports that some receiver has not acknowledged";
+        let bytes = "Size of those reports";
+        let links = "Attempts to reach a receiver of reports";
         Self {
             reports: register(registry, "reports", reports, Family::default()),
             links: register(registry, "report_connections", links, Family::default()),

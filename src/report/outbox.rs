@@ -251,7 +251,7 @@ async fn next_record(records: &mut broadcast::Receiver<Arc<ChangeRecord>>) -> Ar
     loop {
         match records.recv().await {
             Ok(record) => return record,
-            Err(RecvError::Lagged(missed)) => tracing::warn!(missed, "changes became no Events"),
+            Err(RecvError::Lagged(missed)) => tracing::warn!(missed, "changes get no Events: they came too fast"),
             Err(RecvError::Closed) => return pending().await,
         }
     }
@@ -422,12 +422,12 @@ impl KillEvents {
             Ok(Posted::Existed { count }) => planned.covered_by(count),
             // An Event on the node would mean nothing to a recommender.
             Err(error) if event.subject == Subject::Node || queue.destination == Destination::VpaEvents => {
-                tracing::error!(event = event.name, "an Event is given up: {error}");
+                tracing::error!(event = event.name, "an Event is dropped: {error}");
                 queue.count(ReportOutcome::Refused, planned.reports.len());
                 planned.numbers()
             }
             Err(error) => {
-                tracing::warn!(event = event.name, "an Event on a pod becomes one on the node: {error}");
+                tracing::warn!(event = event.name, "an Event goes to the node, not to its pod: {error}");
                 return Some(about_node(outgoing));
             }
         };

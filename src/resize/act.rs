@@ -223,7 +223,7 @@ impl Grant {
     /// an emergency does only that.
     fn postponed(phase: &ResizePhase, granted: PodAmounts, cause: &Cause, wait: Duration) -> Self {
         let done = cause.is_emergency();
-        let why = "a memory limit is being grown; the API server is asked once that is over";
+        let why = "the guard is raising a memory limit; the API server is asked once that is over";
         Self {
             targets: granted,
             settled: *phase == ResizePhase::Settled,

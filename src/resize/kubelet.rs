@@ -89,8 +89,8 @@ impl NodeSupport {
         });
         Some(Support::NotReported {
             why: format!(
-                "waits until its kubelet{version} reports the containers' resources in the pod's status, to be asked through \
-                 pods/resize{or_until}"
+                "waits until its kubelet{version} reports the containers' resources in the pod's status, and so takes resizes \
+                 through pods/resize{or_until}"
             ),
             wait: until.and_then(|until| Duration::try_from(until.duration_since(now)).ok()),
         })

@@ -143,10 +143,10 @@ impl Resize {
             Some(Withheld::Deferred(_)) => {
                 "The kubelet tries again when the node has room; a smaller recommendation replaces this one at once."
             }
-            Some(Withheld::Infeasible(_)) => "Nothing until something else is wanted: this node can never do it.",
+            Some(Withheld::Infeasible(_)) => "Nothing until other values are wanted: this node can never hold these.",
             Some(Withheld::Failed(_)) => "The kubelet tries again by itself.",
             Some(Withheld::Unanswered(_)) => "The kubelet has not answered yet; the values follow its answer.",
-            Some(Withheld::Postponed(_)) => "The kubelet is asked once the limit has stopped growing.",
+            Some(Withheld::Postponed(_)) => "The kubelet is asked once the guard no longer raises the limit.",
             Some(Withheld::SpecLater(_)) => {
                 "The API server is asked once it is back; if another client has changed the pod's resources by then, its values apply."
             }

@@ -41,7 +41,7 @@ pub enum ResizeError {
     #[error("{0}")]
     Gone(String),
     /// Admission made another change. The text names both.
-    #[error("admission made something else of what was asked for: {0}")]
+    #[error("admission changed the request: {0}")]
     Altered(String),
     /// A quota, a LimitRange, admission or validation denies the request, and will until a rule changes.
     #[error("{0}")]
@@ -288,7 +288,7 @@ fn check(container: &Container, to: &Requirements) -> Result<(), String> {
         let old = old.unwrap_or_else(|| "unset".to_owned());
         let Some(new) = new else {
             return Err(format!(
-                "container {name}: its {field} of {old} cannot be taken away from a running pod, only changed: the API server \
+                "container {name}: its {field} of {old} cannot be removed from a running pod, only changed: the API server \
                  refuses that"
             ));
         };
@@ -298,7 +298,7 @@ fn check(container: &Container, to: &Requirements) -> Result<(), String> {
             let changes =
                 |other: &&Resource| resources.of(**other) != to.of(**other) && !container.restarts_for(**other);
             let alone = Resource::ALL.iter().find(changes).map_or_else(String::new, |other| {
-                format!("; its {other} is not changed either: ask for {other} alone to have that now")
+                format!("; its {other} is not changed either: request {other} alone to change it now")
             });
             return Err(format!(
                 "container {name}: its {field} stays {old} instead of {new}: its resizePolicy for {resource} is RestartContainer, \

@@ -260,7 +260,7 @@ fn explained(error: &str) -> String {
         None if found == "map" => "a map",
         None => found.strip_prefix("string ").unwrap_or(found),
     };
-    format!("{path}{found} stands where {wanted} belongs{quote}")
+    format!("{path}{found} is refused: it must be {wanted}{quote}")
 }
 
 /// Kind and name of an object, as far as it has them.
@@ -296,7 +296,7 @@ mod tests {
                    updatePolicy: {updateMode: MODE}}\n";
         let refused = parse(&vpa.replace("MODE", "false")).unwrap_err().to_string();
         assert!(
-            refused.contains("spec.updatePolicy.updateMode: false stands where a text belongs: quote the word"),
+            refused.contains("spec.updatePolicy.updateMode: false is refused: it must be a text: quote the word"),
             "{refused}"
         );
         assert_eq!(parse(&vpa.replace("MODE", "Off")).unwrap().view.vpas.len(), 1);
@@ -305,19 +305,19 @@ mod tests {
     #[test]
     fn a_value_of_another_type_is_named() {
         for (resources, why) in [
-            ("5", "resources: 5 stands where a map belongs"),
+            ("5", "resources: 5 is refused: it must be a map"),
             (
                 "{requests: no}",
-                "resources.requests: \"no\" stands where a map belongs",
+                "resources.requests: \"no\" is refused: it must be a map",
             ),
-            ("{}\n    env: {A: b}", "env: a map stands where a list belongs"),
+            ("{}\n    env: {A: b}", "env: a map is refused: it must be a list"),
             (
                 "{}\n    env: [{name: A, value: 5}]",
-                "env[0].value: 5 stands where a text belongs: quote the number",
+                "env[0].value: 5 is refused: it must be a text: quote the number",
             ),
             (
                 "{requests: {cpu: [1]}}",
-                "requests.cpu: a list stands where a quantity such as 250m, 1.5Gi or 128974848 belongs",
+                "requests.cpu: a list is refused: it must be a quantity such as 250m, 1.5Gi or 128974848",
             ),
         ] {
             let refused = parse(&pod_with(resources)).unwrap_err().to_string();

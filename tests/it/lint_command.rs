@@ -172,7 +172,7 @@ fn what_cannot_be_read_ends_with_two_and_names_the_field() {
     for (manifests, said) in [
         (
             job,
-            "vscalectl: -: document 2 (Job one): spec.template.spec.containers[0].args[0]: 1 stands where",
+            "vscalectl: -: document 2 (Job one): spec.template.spec.containers[0].args[0]: 1 is refused: it must be",
         ),
         ("kind: Pod", "vscalectl: -: document 1 (Pod): metadata.name: required"),
         ("{", "vscalectl: -: not readable as YAML or JSON"),

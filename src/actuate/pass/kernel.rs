@@ -28,10 +28,7 @@ impl Pass {
                 Ok((kept, Some(until))) => {
                     observed = Some(kept);
                     let wait = until.saturating_duration_since(Instant::now());
-                    tracing::debug!(
-                        ?wait,
-                        "more memory is in use than the lower limits allow, with some to spare"
-                    );
+                    tracing::debug!(?wait, "waits: more memory is in use than the lower limits allow");
                     tokio::time::sleep_until(until.into()).await;
                 }
                 Ok((observed, None)) => return Ok((self, observed)),
@@ -172,7 +169,7 @@ impl Pass {
 /// Reclaims what a kubelet that could not lower a limit waits for.
 fn reclaim_for_kubelet(observed: &Observed, handles: &PodHandles) {
     if let Err(error) = reclaim_below_limits(&observed.wanted.tree, handles) {
-        tracing::warn!(%error, "no room is made for the kubelet");
+        tracing::warn!(%error, "cannot reclaim the memory that keeps the kubelet from lowering a limit");
     }
 }
 

@@ -31,7 +31,7 @@ pub enum Verdict {
 impl From<CgroupError> for Verdict {
     fn from(error: CgroupError) -> Self {
         if !error.is_gone() {
-            tracing::warn!(%error, "a lowered limit is not watched any more");
+            tracing::warn!(%error, "a lowered memory limit is no longer watched");
         }
         Self::Gone
     }

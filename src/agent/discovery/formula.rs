@@ -93,7 +93,7 @@ impl LearnedFormula {
             self.known = Some(formula);
             let replaced = replace_atomically(&self.file, |new| Ok(serde_json::to_writer(new, &formula)?));
             if let Err(error) = replaced {
-                tracing::warn!(file = %self.file.display(), %error, "the formula is not kept for the next agent");
+                tracing::warn!(file = %self.file.display(), %error, "cannot save the formula for cpu weights for the next start");
             }
         }
     }

@@ -54,7 +54,7 @@ impl Discovery {
         let found = inventory.pods().filter_map(|live| {
             let held = held(node, live, self.links.unsaved.remove(&live.id.uid)?);
             let held = held.inspect_err(
-                |error| tracing::warn!(pod = %live.id, %error, "its temporary limits cannot be read, and end"),
+                |error| tracing::warn!(pod = %live.id, %error, "its temporary limits end because they cannot be read"),
             );
             Some((live.id.uid.clone(), held.unwrap_or_default()))
         });

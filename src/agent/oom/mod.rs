@@ -91,8 +91,8 @@ pub(super) fn watch_for_kills(
     let thread = match watching {
         Ok(thread) => Some(thread),
         Err(error) => {
-            tracing::error!(%error, "kills are not seen");
-            problems.send_replace(vec![format!("kills are not seen: {error}")]);
+            tracing::error!(%error, "OOM kills are not reported");
+            problems.send_replace(vec![format!("OOM kills are not reported: {error}")]);
             None
         }
     };

@@ -73,7 +73,7 @@ impl<S: Fn(Vec<Report>, Vec<u8>) -> Commit> Recorder<S> {
             }
             while let Some(checkpoint) = waiting.checkpoint.take() {
                 if !self.store(checkpoint, &mut waiting, &mut batches).await {
-                    return tracing::error!("not all kills are kept: the next agent reports them again");
+                    return tracing::error!("not all kills are stored: the next agent reports the others again");
                 }
             }
         }
@@ -96,7 +96,7 @@ impl<S: Fn(Vec<Report>, Vec<u8>) -> Commit> Recorder<S> {
                 () = &mut patience, if !hangs => {
                     hangs = true;
                     self.set_problem(Some(format!(
-                        "{} reports of kills are not kept: the disk took longer than {:?}; check that stateDir is writable and \
+                        "{} reports of kills are not stored: the disk took longer than {:?}; check that stateDir is writable and \
                          has free space",
                         reports.len(),
                         self.patience

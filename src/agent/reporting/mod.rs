@@ -57,7 +57,7 @@ pub(super) fn start(
     if recovered.forgotten > 0 {
         tracing::warn!(
             reports = recovered.forgotten,
-            "OOM reports are given up: where they were to go is not configured any more"
+            "reports of OOM kills are dropped: their receiver is no longer configured"
         );
     }
     let reporter = Reporter::start(log, &metrics, stop);

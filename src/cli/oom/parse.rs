@@ -47,7 +47,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         Some((number, text)) => {
             let lines = not_understood.lines;
             Err(anyhow!(
-                "lines that speak of a kill and are not understood: {lines}; the first is line {number}: {text}"
+                "lines that mention a kill and are not understood: {lines}; the first is line {number}: {text}"
             )
             .into())
         }

@@ -47,7 +47,8 @@ fn the_rest_follows_once_the_share_is_well() {
         (Reason::OutOfBounds, "200m/600m")
     );
     assert!(
-        notes(&first).contains(&"changed recommendations go to this pod first, as to 10% of the VPA's pods".to_owned())
+        notes(&first)
+            .contains(&"this pod is among the 10% of the VPA's pods that get changed recommendations first".to_owned())
     );
 
     let view = canaries(&uid(false), TENTH);
@@ -59,8 +60,8 @@ fn the_rest_follows_once_the_share_is_well() {
     assert_eq!(
         notes(&rest),
         [
-            "10% of the VPA's pods have the change first; this one has it from 2026-03-01T13:00:00Z, if none of them on this node is \
-             in trouble, as none has been since 2026-03-01T12:00:00Z"
+            "10% of the VPA's pods get the change first; this one gets it at 2026-03-01T13:00:00Z, if none of them on this node is \
+             in trouble until then (none has been since 2026-03-01T12:00:00Z)"
         ]
     );
     let waits = rest.canary.waits.as_ref();

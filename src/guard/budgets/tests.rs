@@ -95,7 +95,7 @@ fn the_last_memory_goes_to_the_first_who_asks() {
     let refused = budgets.grant_above(NOW, &second, mib(128), &need(120, 132, 500), ceiling, node(300, 0));
     let refused = refused.unwrap_err();
     assert_eq!(refused.kind, RefusalKind::Node);
-    let left = "the node has 0 MiB to give to namespace test beyond its reserve and what other pods may still claim, and 12 MiB are needed";
+    let left = "the node can give 0 MiB to namespace test beyond its reserve and what other pods may still claim, but 12 MiB are needed";
     assert_eq!(refused.why, left);
     budgets.release(&first);
     assert!(
@@ -118,7 +118,7 @@ fn what_others_requested_is_theirs() {
     );
     let refused = refused.unwrap_err();
     assert_eq!(refused.kind, RefusalKind::Node);
-    let left = "the node has 5 MiB to give to namespace test beyond its reserve and what other pods may still claim, and 12 MiB are needed";
+    let left = "the node can give 5 MiB to namespace test beyond its reserve and what other pods may still claim, but 12 MiB are needed";
     assert_eq!(refused.why, left);
 }
 
@@ -149,7 +149,7 @@ fn a_budget_ends_runaway_growth() {
     assert_eq!(ask(NOW, 188), Ok(mib(228)), "what is left of the budget");
     let refused = ask(NOW, 228).unwrap_err();
     assert_eq!(refused.kind, RefusalKind::PodBudget);
-    assert!(refused.to_string().contains("100 MiB in 2 growths"), "{refused}");
+    assert!(refused.to_string().contains("raised 2 times, by 100 MiB,"), "{refused}");
     assert_eq!(ask(WINDOW + Duration::from_secs(1), 228), Ok(mib(288)));
 }
 
@@ -166,7 +166,7 @@ fn many_small_growths_are_too_many() {
         }
     };
     assert_eq!(refused.kind, RefusalKind::PodBudget);
-    let growths = format!(" in {POD_GROWTHS} growths within ");
+    let growths = format!("raised {POD_GROWTHS} times, by ");
     assert!(refused.why.contains(&growths), "{refused}");
 }
 

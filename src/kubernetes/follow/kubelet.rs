@@ -65,7 +65,7 @@ async fn run(socket: PathBuf, timing: Timing, shared: Arc<SharedList<Pod>>) {
 
 /// Applies the initial pods, then every change. Returns when there is room for pods that were left out.
 async fn watch(socket: &Path, shared: &SharedList<Pod>, backoff: &mut Backoff) -> Result<(), Status> {
-    let silent = |_| Status::deadline_exceeded(format!("it has said nothing for {PATIENCE:?}"));
+    let silent = |_| Status::deadline_exceeded(format!("it sent nothing for {PATIENCE:?}"));
     let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()))
         .map_err(|error| Status::invalid_argument(error.to_string()))?
         .http2_keep_alive_interval(KEEP_ALIVE)

@@ -106,7 +106,7 @@ impl<T> SharedList<T> {
             followed.trouble.take()
         });
         if mended.is_some() {
-            tracing::info!(list = %self.about, "followed again");
+            tracing::info!(list = %self.about, "the watch works again");
         }
         if news || mended.is_some() {
             self.changed.notify_one();

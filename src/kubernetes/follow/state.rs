@@ -341,5 +341,5 @@ fn namespace(key: &str) -> &str {
 }
 
 fn old(why: &str) -> String {
-    format!("{why}; its last usable state stays, if there was one")
+    format!("{why}; its last usable version stays in use, if there was one")
 }

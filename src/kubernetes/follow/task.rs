@@ -142,7 +142,7 @@ impl<T: Object> Task<T> {
                 Err(_) if call.verb == Verb::Watch => return Ok(FirstList::Silent),
                 Err(_) => return Err(failed(Problem::Timeout(LIST_SILENCE))),
             };
-            let piece = piece.ok_or_else(|| failed(Problem::Unreachable("the answer broke off".to_owned())))?;
+            let piece = piece.ok_or_else(|| failed(Problem::Unreachable("the answer ended early".to_owned())))?;
             let applied = self.shared.with(|followed| followed.apply(&piece, call));
             match applied.map_err(failed)? {
                 WatchResult::Change { news: changed, .. } => news |= changed,

@@ -151,13 +151,13 @@ impl Collector for ProcessCollector {
             "process_tasks",
             None,
             &tasks,
-            "Asynchronous tasks of the agent that go on",
+            "Asynchronous tasks of the agent that have not ended",
         )?;
         show(
             "process_start_time",
             seconds,
             &start,
-            "When the agent was started, since 1970",
+            "Start time of the agent in seconds since 1970",
         )
     }
 }

@@ -53,12 +53,12 @@ impl Checkpoint {
     ///
     /// Errors: the bytes are no checkpoint, or one of another version.
     pub(super) fn decode(bytes: &[u8], boot: BootId) -> Result<Self> {
-        let unreadable = "the record of reported kills cannot be read";
+        let unreadable = "the checkpoint of kills cannot be read";
         let checkpoint: Self = serde_json::from_slice(bytes).map_err(|error| anyhow!("{unreadable}: {error}"))?;
         match checkpoint.version {
             VERSION if checkpoint.boot == boot => Ok(checkpoint),
             VERSION => Ok(Self::new(boot, Duration::ZERO)),
-            other => bail!("the record of reported kills is of version {other}, not of version {VERSION}"),
+            other => bail!("the checkpoint of kills is of version {other}, not of version {VERSION}"),
         }
     }
 

@@ -155,7 +155,7 @@ impl Watcher {
                 self.attribution.add_event(event, probe, Moment::now(), &self.files);
             }
             Notice::Lost => {
-                tracing::warn!("a part of the kernel's log is lost; looking at all counters");
+                tracing::warn!("a part of the kernel's log is lost: reading all counters of kills");
                 self.schedule.request(monotonic());
             }
         }
@@ -208,7 +208,9 @@ impl Watcher {
             let containers = node.pods.iter().flat_map(|pod| pod.containers.values());
             let paths = containers.map(|container| &container.path);
             return self.wake_up.register(hierarchy, paths).err().map(|error| {
-                format!("the kernel does not say when memory runs out in every container ({error}): {OTHERWISE}")
+                format!(
+                    "the kernel cannot notify vscaled of every container that runs out of memory ({error}): {OTHERWISE}"
+                )
             });
         }
         let counter = self.files.counter_file(root)?;
@@ -333,7 +335,7 @@ impl Watcher {
                 reports: std::mem::take(&mut self.attribution.reports),
                 checkpoint,
             }),
-            Some(Err(error)) => tracing::error!(%error, "the record of reported kills is not saved"),
+            Some(Err(error)) => tracing::error!(%error, "the checkpoint of kills cannot be saved"),
             None => {}
         }
         true
@@ -404,7 +406,7 @@ pub fn start(links: Links, receiver: impl Future<Output = ()> + Send + 'static) 
         thread::Builder::new().name("oom".to_owned()).spawn(move || {
             watching.block_on(watcher.run());
             if received.join().is_err() {
-                tracing::error!("reports of kills were not taken to the end");
+                tracing::error!("the thread that stores kills panicked");
             }
         })
     };

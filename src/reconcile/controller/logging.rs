@@ -11,12 +11,12 @@ pub(super) fn log(pod: &PodKey, line: LogLine) {
         LogLine::ChangeLost(reason) => {
             tracing::warn!(%pod, reason, "a change made while the API server was unreachable was overwritten");
         }
-        LogLine::EvidenceLeft(peak) => tracing::debug!(%peak, "a temporary limit for evidence that a hook leaves now"),
+        LogLine::EvidenceLeft(peak) => tracing::debug!(%peak, "the limit is raised while a hook leaves evidence"),
         LogLine::Denied { container, why } => {
-            tracing::warn!(%pod, container, why, "a temporary limit that is denied ends");
+            tracing::warn!(%pod, container, why, "a temporary limit ends because the API server denies it");
         }
         LogLine::LimitRecommended { container, limit } => {
-            tracing::info!(%pod, container, limit, "a temporary limit is recommended now");
+            tracing::info!(%pod, container, limit, "the recommendation has reached a temporary limit");
         }
         LogLine::NoRoom { cause, why } => tracing::warn!(%pod, %cause, "not done: {why}"),
         LogLine::PassFailed {

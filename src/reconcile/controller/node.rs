@@ -134,7 +134,7 @@ impl Controller {
                 self.endpoint.start_over(upgraded);
                 self.node.answers.forget();
             }
-            tracing::info!(kubelet = %node.traits.kubelet, "the node is another than before: every pod is planned anew");
+            tracing::info!(kubelet = %node.traits.kubelet, "the node has changed: planning every pod again");
             self.apply_to_all(self.pods.keys_of(|_| true), || PodInput::NodeChanged);
         }
     }
@@ -196,8 +196,8 @@ impl Controller {
         self.pods.values().filter_map(|state| {
             let (name, low) = (state.pod.full_name(), state.drift.low_pod_level()?);
             Some(format!(
-                "pod {name}: {low}, so that the kernel kills in it before any of them reaches its own limit \
-                 (kubernetes/kubernetes#138760); repairPodLevel: true has it raised"
+                "pod {name}: {low}, so the kernel kills in it before a container reaches its own limit \
+                 (kubernetes/kubernetes#138760); set repairPodLevel: true to have vscaled raise it"
             ))
         })
     }

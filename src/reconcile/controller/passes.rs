@@ -250,7 +250,7 @@ impl Controller {
             let end = match forbidden {
                 Some(why) => HookEnd::failed(format!("not run: {why}")),
                 None if is_first => run_hook(node, &namespace, &run).await,
-                None => HookEnd::failed("not run: another one runs in this container still".to_owned()),
+                None => HookEnd::failed("not run: another hook still runs in this container".to_owned()),
             };
             match &end.how {
                 Ok(how) => tracing::info!(how, "a hook ran"),

@@ -44,7 +44,8 @@ impl PodState {
             let first = first.filter(|reason| !reason.is_empty());
             let grown = self.desired.temporary.iter().map(TemporaryLimit::detail);
             let refused = self.not_grown(now);
-            let refused = refused.map(|(container, why)| format!("container {container} was not grown: {why}"));
+            let refused =
+                refused.map(|(container, why)| format!("the limit of container {container} was not raised: {why}"));
             let all = first.into_iter().chain(grown).chain(refused);
             all.collect::<Vec<_>>().join("; ")
         };

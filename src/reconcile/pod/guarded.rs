@@ -32,7 +32,7 @@ impl PodState {
                 self.record_guard(grown.record(pod, cause), effects);
             }
             GuardEvent::Refused { why, .. } => {
-                let reason = format!("container {container}: memory limit not grown: {why}");
+                let reason = format!("container {container}: memory limit not raised: {why}");
                 let refused = ChangeRecord::new(pod, cause(Resource::Memory, None), Outcome::Refused(reason));
                 let limit = self.desired.without_temporary(&self.pod);
                 let limit = limit.limit(&container, Resource::Memory);

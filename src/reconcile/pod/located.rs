@@ -139,7 +139,7 @@ impl PodState {
                 effects.push(Effect::RaisePodLevel { bound, low });
             }
         } else if !known {
-            let reason = format!("{low}; it is raised where repairPodLevel is true");
+            let reason = format!("{low}; set repairPodLevel: true to have vscaled raise it");
             self.record_refusal(Cause::PodLevel, reason, effects);
         }
     }

@@ -68,7 +68,7 @@ impl GrpcDelivery {
         loop {
             let Err(error) = self.once(&mut queue, &mut pauses).await;
             let pause = pauses.next(None);
-            queue.waits("OOM reports", format!("{error:#}"), pause);
+            queue.waits("reports of OOM kills", format!("{error:#}"), pause);
             tokio::time::sleep(pause).await;
         }
     }
@@ -81,7 +81,7 @@ impl GrpcDelivery {
             Ok(connected) => connected?,
             Err(_) => bail!("cannot connect to {endpoint}: no answer within {CONNECT:?}"),
         };
-        tracing::info!(endpoint, "connected to the receiver of OOM reports");
+        tracing::info!(endpoint, "connected to the receiver of OOM kills");
         queue.connected();
         queue.start_over();
         let mut session = Session {

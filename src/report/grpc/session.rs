@@ -93,7 +93,7 @@ impl Session<'_> {
         self.acknowledged += numbers.len();
         if self.strange > TOLERATED + self.acknowledged {
             bail!(
-                "{} acknowledged {} times what was not sent to it",
+                "{} acknowledged {} times a report that was not sent to it",
                 self.endpoint,
                 self.strange
             );

@@ -33,7 +33,7 @@ impl KillLog {
                 (self.file, self.length, self.is_dirty) = (Some(file), length, false);
                 self.totals.syncs.inc();
                 if self.fault.take().is_some() {
-                    tracing::info!("OOM reports are kept on disk again");
+                    tracing::info!("reports of OOM kills are kept on disk again");
                 }
             }
             Err(error) => self.fail("replace", &error),
@@ -94,7 +94,7 @@ impl KillLog {
         let path = self.directory.join(FILE);
         let fault = format!("cannot {action} {}: {error}", path.display());
         if self.fault.replace(fault).is_none() {
-            tracing::error!(problem = self.problem(), "OOM reports are not kept on disk");
+            tracing::error!(problem = self.problem(), "reports of OOM kills are not kept on disk");
         }
     }
 }

@@ -279,13 +279,13 @@ impl KillLog {
     pub fn problem(&self) -> Option<String> {
         let fault = self.fault.as_ref().map(|fault| {
             format!(
-                "OOM reports are kept in memory only, {} of them are not delivered: {fault}; check that stateDir is writable \
+                "reports of OOM kills are kept in memory only, {} of them are not delivered: {fault}; check that stateDir is writable \
                  and has free space",
                 self.pending()
             )
         });
         let long = self.long_checkpoint.map(|length| {
-            format!("the position in the log of OOM kills takes {length} bytes and is not kept; raise spoolMaxBytes")
+            format!("the checkpoint of kills takes {length} bytes and is not stored; raise spoolMaxBytes")
         });
         let problems: Vec<_> = [fault, self.opening.clone(), long].into_iter().flatten().collect();
         (!problems.is_empty()).then(|| problems.join("; "))

@@ -37,7 +37,7 @@ impl KillLog {
             let aside = set_aside(&path)?;
             self.totals.lost.inc();
             self.opening = Some(format!(
-                "the log of OOM kills was damaged {damage}; what came before is kept, the file is now {}",
+                "the kill log was damaged {damage}; what came before is kept, the file is now {}",
                 aside.display()
             ));
         }

@@ -20,7 +20,7 @@ impl KillLog {
         tracing::warn!(
             pending = self.pending(),
             folded = self.totals.folded.get(),
-            "the log of OOM kills is full: the oldest are only counted from now on"
+            "the kill log is full: the oldest kills are only counted from now on"
         );
         self.rewrite();
     }

@@ -23,7 +23,8 @@ pub(super) const MAX_FILE: u64 = 8 << 20;
 const MEMORY: u64 = 16 << 20;
 
 /// Why the content of an emptied file stays: `command > file` empties the file long before the command writes.
-const EMPTIED: &str = "the file is empty, as before its writer has written it; its last content stays: remove the file";
+const EMPTIED: &str =
+    "the file is empty, as while it is being written; its last content stays in use until the file is removed";
 
 /// The node name of pods where the configuration names no node.
 const UNNAMED: &str = "this-node";

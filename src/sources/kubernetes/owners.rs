@@ -205,7 +205,7 @@ fn owner(call: &Call, key: &OwnerKey, mut value: Value) -> Result<Option<Owner>,
     let (size, _) = reduce(&mut owner).map_err(unreadable)?;
     if size > LARGEST_OWNER {
         return Err(unreadable(format!(
-            "what is read of the workload takes {size} bytes; at most {LARGEST_OWNER} are kept"
+            "the fields of the workload that vscaled reads take {size} bytes; allowed are {LARGEST_OWNER}"
         )));
     }
     // A later workload of the same name does not own these pods.

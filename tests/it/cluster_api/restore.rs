@@ -46,7 +46,7 @@ async fn nothing_is_written_while_the_api_server_cannot_say_what_the_specs_are()
     let (code, shown, error) = scene.agent.restore(&["--yes", "--no-watch"]);
     assert_eq!((code, shown.as_str()), (Some(1), ""), "{error}");
     assert!(
-        error.contains("do not say what the pods' specs are") && error.contains("cannot be reached"),
+        error.contains("the specs of the pods are not known") && error.contains("cannot be reached"),
         "{error}"
     );
     assert!(scene.node.holds(&scene.pod, &LARGER));

@@ -63,7 +63,7 @@ async fn a_growth_and_a_refused_one_become_events_with_their_reasons() {
     let said = async || {
         let events = by_the_guard(&scene);
         let grown = saying(&events, "TemporaryLimit", "grew by").len();
-        let refused = saying(&events, "ResizeRefused", "as high as its VPA lets it be (192Mi)").len();
+        let refused = saying(&events, "ResizeRefused", "the highest that its VPA allows (192Mi)").len();
         (grown > 0 && refused > 0).then_some(events)
     };
     let events = scene.agent.until("the Events", said).await;
@@ -79,7 +79,7 @@ async fn a_growth_and_a_refused_one_become_events_with_their_reasons() {
         (&grown[0]["type"], &grown[0]["involvedObject"]["uid"]),
         (&json!("Normal"), &json!(scene.pod.uid))
     );
-    let refused = saying(&events, "ResizeRefused", "memory limit not grown");
+    let refused = saying(&events, "ResizeRefused", "memory limit not raised");
     assert_eq!(refused.len(), 1, "said once: {refused:#?}");
     let text = refused[0]["message"].as_str().unwrap();
     assert!(text.contains("; it used ") && refused[0]["type"] == "Warning", "{text}");

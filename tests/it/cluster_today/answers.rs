@@ -41,7 +41,7 @@ async fn a_resize_that_the_node_has_no_room_for_is_done_when_there_is_room() {
         (pod.state == "Refused" && pod.detail.contains("the node has no room")).then_some(pod.detail)
     };
     let detail = scene.agent.until("the lack of room to be named", says).await;
-    let number = format!("is to request {} of cpu", Resource::Cpu.quantity(large));
+    let number = format!("would request {} of cpu", Resource::Cpu.quantity(large));
     assert!(detail.contains(&number), "{detail}");
     let object = scene.object(WEB);
     assert_eq!(
@@ -218,7 +218,7 @@ async fn a_deferred_request_ends_with_its_vpa() {
     let message = event["message"].as_str().unwrap();
     assert!(message.contains("→ 100m"), "{message}");
     let history = scene.agent.history().await;
-    let cause = "nothing asks for the pending resize any more: it is taken back";
+    let cause = "the pending resize is no longer wanted: it is withdrawn";
     assert!(history.iter().any(|change| change.cause == cause), "{history:#?}");
 
     // Room that comes later changes nothing: the kubelet gives it to another pod.
@@ -285,7 +285,7 @@ async fn more_than_the_node_has_is_never_asked_for_and_the_numbers_are_named() {
     scene.recommend(&[("app", Amounts::doubled(2 * scene.allocatable_cpu(), 96))]);
     let says = async || {
         let pod = scene.agent.pod(WEB).await?;
-        let numbers = format!("is to request {} of cpu", 2 * scene.allocatable_cpu() / 1000);
+        let numbers = format!("would request {} of cpu", 2 * scene.allocatable_cpu() / 1000);
         (pod.state == "Refused" && pod.detail.contains(&numbers)).then_some(())
     };
     scene.agent.until("the node's size to be named", says).await;
@@ -311,7 +311,7 @@ async fn a_container_that_memory_would_restart_gets_its_cpu_alone() {
     for (dry_run, cpu, words) in [
         (true, None, "RestartContainer"),
         (false, None, "RestartContainer"),
-        (false, Some("500m"), "its cpu is not changed either: ask for cpu alone"),
+        (false, Some("500m"), "its cpu is not changed either: request cpu alone"),
     ] {
         let request = proto::ResizeRequest {
             dry_run,

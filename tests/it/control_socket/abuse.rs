@@ -76,7 +76,7 @@ fn calls_beyond_the_bound_wait() {
     while agent.script.resized.lock().unwrap().is_empty() {
         std::thread::yield_now();
     }
-    assert!(agent.run(&["get"]).error(1).contains("busy: as many calls as allowed"));
+    assert!(agent.run(&["get"]).error(1).contains("busy: too many calls"));
     agent.script.release_slow.cancel();
     assert!(slow.wait().unwrap().success());
     agent.run(&["get"]).text();

@@ -47,7 +47,7 @@ fn what_is_no_agent_is_not_taken_for_one() {
         stream
     });
     let answer = Answer::from(vscalectl(&path, &["get"]).output().unwrap());
-    assert!(answer.error(3).contains("broke the connection off"), "{answer:?}");
+    assert!(answer.error(3).contains("closed the connection"), "{answer:?}");
     other.join().unwrap();
 }
 

@@ -48,7 +48,7 @@ fn a_selector_reaches_several_pods() {
               side       Refused
     "#);
     let error = answer.error(1);
-    assert!(error.contains("1 of 2 pods are not as asked: shop/db"), "{error}");
+    assert!(error.contains("1 of 2 pods are not as requested: shop/db"), "{error}");
     {
         let resized = agent.script.resized.lock().unwrap();
         let request = &resized[0].1;

@@ -312,7 +312,7 @@ async fn where_hooks_are_forbidden_none_runs() {
     scene.knows_all().await;
     let mut client = scene.agent.client().await;
     let notes = client.explain("test/web".to_owned()).await.unwrap().notes;
-    let why = "the agent's configuration forbids it: hooks does not name its namespace";
+    let why = "the agent's configuration forbids it: the key hooks does not list its namespace";
     for moment in ["after-grow", "before-shrink"] {
         let expected = format!("hook {moment} in container app: {why}");
         assert!(notes.contains(&expected), "{notes:?}");

@@ -80,7 +80,7 @@ async fn a_busy_process_is_resized_twenty_times() {
     let history = scene.agent.history().await;
     let resizes = history
         .into_iter()
-        .filter(|change| !change.reason.contains("limit not grown"));
+        .filter(|change| !change.reason.contains("limit not raised"));
     let outcomes: Vec<_> = resizes.map(|change| (change.outcome, change.reason)).collect();
     assert!(
         outcomes.len() == 20 && outcomes.iter().all(|(outcome, _)| outcome == "Applied"),

@@ -157,7 +157,7 @@ async fn a_full_node_refuses_until_it_has_room() {
     scene.recommend(&wanted);
     let pod = scene.agent.reaches("web", "Refused").await;
     let numbers = format!(
-        "to request {ours}m of cpu, {}m of {}m are left",
+        "would request {ours}m of cpu, {}m of {}m are left",
         ours - 1,
         ours + theirs - 1
     );

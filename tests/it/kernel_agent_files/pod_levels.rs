@@ -57,7 +57,7 @@ async fn an_observer_names_a_pod_below_its_containers() {
     scene.agent.start().await;
     let told = only_change(&scene).await;
     assert_eq!(told.outcome, "Refused", "{told:?}");
-    let reason = "the pod's cgroup allows 96Mi of memory, its containers 576Mi together; it is raised where repairPodLevel is true";
+    let reason = "the pod's cgroup allows 96Mi of memory, its containers' cgroups 576Mi together; set repairPodLevel: true to have vscaled raise it";
     assert_eq!(told.reason, reason);
     let problems = scene.agent.get().await.agent.unwrap().problems;
     assert!(

@@ -72,7 +72,7 @@ async fn a_pod_above_its_spec_stays_and_is_named() {
         let (code, shown, error) = scene.agent.restore(arguments);
         assert_eq!(code, Some(1), "{shown}{error}");
         assert!(
-            error.contains("1 of 1 pods cannot be put back now: test/web"),
+            error.contains("1 of 1 pods cannot be restored now: test/web"),
             "{error}"
         );
         assert_eq!(scene.node.held(&scene.pod), held);
@@ -113,7 +113,7 @@ async fn a_limit_that_does_harm_goes_up_again() {
     });
     assert_eq!(code, Some(1), "{shown}{error}");
     assert!(
-        shown.contains("did harm") && shown.contains("the limits from before: Applied"),
+        shown.contains("caused trouble") && shown.contains("restoring the earlier ones: Applied"),
         "{shown}{error}"
     );
     let now = scene.node.held(&scene.pod);

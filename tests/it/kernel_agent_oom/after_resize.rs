@@ -30,7 +30,7 @@ async fn a_kill_after_more_memory_is_explained() {
     let scene = Scene::started(&[("app", SMALL), ("side", SMALL)]).await;
     scene.kill_one("app");
     scene.wait_for_kills(1).await;
-    let is_about = |note: &&String| note.contains("was OOM-killed since its memory limit grew");
+    let is_about = |note: &&String| note.contains("was OOM-killed after its memory limit was raised");
     assert_eq!(scene.set_by_hand(None, Some("24Mi")).await.outcome, "Applied");
     let before = scene.notes().await;
     assert_eq!(before.iter().find(is_about), None, "the kill came before");
@@ -57,7 +57,7 @@ async fn throttling_after_more_cpu_is_explained() {
     busy.kill().unwrap();
     busy.wait().unwrap();
     let remark = notes.iter().find(is_about).unwrap_or_else(|| panic!("{notes:?}"));
-    assert!(remark.contains("although its cpu limit grew at"), "{remark}");
+    assert!(remark.contains("although its cpu limit was raised at"), "{remark}");
     let words = format!("{}: container app is throttled in ", scene.pod.full_name());
     assert!(reported.len() == 1 && reported[0].starts_with(&words), "{reported:?}");
     // Nobody uses it now.

@@ -25,14 +25,14 @@ async fn a_leak_ends_at_max_allowed() {
     let refused = scene.agent.until("the refusal", refused).await;
     assert_eq!(refused.len(), 1, "{refused:#?}");
     assert!(
-        refused[0].reason.contains("as high as its VPA lets it be (256Mi)"),
+        refused[0].reason.contains("the highest that its VPA allows (256Mi)"),
         "{}",
         refused[0].reason
     );
-    assert_eq!(scene.agent.log().matches("is not grown although").count(), 1);
+    assert_eq!(scene.agent.log().matches("is not raised although").count(), 1);
     let pod = scene.agent.pod("web").await.unwrap();
     assert!(
-        pod.detail.contains("was not grown") && pod.not_grown.len() == 1,
+        pod.detail.contains("was not raised") && pod.not_grown.len() == 1,
         "{pod:#?}"
     );
 }
@@ -53,7 +53,7 @@ async fn an_odd_ceiling_is_reached_and_explained_once() {
     };
     let refused = scene.agent.until("the refusal", refused).await;
     assert!(
-        refused.reason.contains("as high as its VPA lets it be"),
+        refused.reason.contains("the highest that its VPA allows"),
         "{}",
         refused.reason
     );
@@ -87,7 +87,7 @@ async fn no_growth_lifts_a_pod_above_its_own_limit() {
     };
     let refused = scene.agent.until("the refusal", refused).await;
     assert!(
-        refused.reason.contains("its pod's limit of 256Mi stands"),
+        refused.reason.contains("its pod's limit of 256Mi cannot be raised"),
         "{}",
         refused.reason
     );
@@ -116,7 +116,7 @@ async fn a_pod_at_its_own_limit_is_reported() {
         changes.into_iter().find(|change| change.outcome == "Refused")
     };
     let refused = scene.agent.until("the refusal", refused).await;
-    for part in ["its pod's limit of 160Mi stands", "it is in a pod that used"] {
+    for part in ["its pod's limit of 160Mi cannot be raised", "it is in a pod that used"] {
         assert!(refused.reason.contains(part), "{}", refused.reason);
     }
 }
@@ -246,7 +246,7 @@ async fn a_race_for_the_last_memory_spares_the_node() {
     };
     assert_eq!(hit, "0");
     let log = scene.agent.log();
-    assert!(log.contains("the node has"), "nobody was told why: {log}");
+    assert!(log.contains("the node can give"), "nobody was told why: {log}");
 }
 
 #[tokio::test]

@@ -111,6 +111,6 @@ async fn objects_beyond_their_share_are_named() {
     );
     scene
         .agent
-        .reports(&["metadata.annotations[vscaled.io/ignore]", "counts as absent"])
+        .reports(&["metadata.annotations[vscaled.io/ignore]", "so it is ignored"])
         .await;
 }

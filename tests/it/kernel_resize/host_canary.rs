@@ -16,7 +16,7 @@ impl Scene {
     async fn waits_until(&self, pod: &str) -> Option<Timestamp> {
         let reply = self.agent.client().await.explain(pod.to_owned()).await.ok()?;
         let notes = reply.notes.iter();
-        let mut ends = notes.filter_map(|note| note.split_once("this one has it from ")?.1.split_once(','));
+        let mut ends = notes.filter_map(|note| note.split_once("this one gets it at ")?.1.split_once(','));
         ends.next()?.0.parse().ok()
     }
 }

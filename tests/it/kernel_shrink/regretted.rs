@@ -37,7 +37,7 @@ async fn a_harmful_shrink_is_undone_and_remembered() {
 
     let pod = scene.agent.reaches("web", "Refused").await;
     assert!(
-        pod.detail.contains("a lower memory limit was undone (time 1 in a row)"),
+        pod.detail.contains("a lower memory limit was undone (attempt 1)"),
         "{}",
         pod.detail
     );
@@ -55,7 +55,7 @@ async fn a_harmful_shrink_is_undone_and_remembered() {
     assert!(reply.next.contains("is tried again at"), "{}", reply.next);
     assert_eq!(
         limit.difference,
-        "kept for now, because lowering it was undone; what comes next says when it is tried again"
+        "kept for now, because lowering it was undone; the next step says when it is tried again"
     );
 
     // The next agent knows as well.

@@ -55,7 +55,7 @@ async fn a_silent_receiver_is_tried_again() {
 #[tokio::test]
 async fn a_strange_receiver_is_left() {
     let error = recovers(Manner::OnlyStrange, false).await;
-    assert!(error.contains("times what was not sent to it"), "{error}");
+    assert!(error.contains("times a report that was not sent to it"), "{error}");
 }
 
 #[tokio::test]

@@ -95,7 +95,7 @@ fn an_unusable_object_hides_no_other() {
     let why = problems(&known);
     assert_eq!(
         why[1],
-        "a/y: size: at most 99; its last usable state stays, if there was one"
+        "a/y: size: at most 99; its last usable version stays in use, if there was one"
     );
     assert!(why[0].starts_with("a/x: size: invalid type"), "{why:?}");
     assert!(

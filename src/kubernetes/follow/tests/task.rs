@@ -362,7 +362,7 @@ async fn a_broken_list_is_read_again_without_loss() {
     ]);
     let follower = script.follow();
     let trouble = until(&follower, |known| known.trouble.clone()).await;
-    assert!(trouble.contains("broke off"), "{trouble}");
+    assert!(trouble.contains("ended early"), "{trouble}");
     assert_eq!(follower.read(|known| known.objects().count()), 2);
     until(&follower, |known| {
         (known.objects().count() == 1 && known.trouble.is_none()).then_some(())

@@ -29,7 +29,7 @@ async fn a_quota_ends_a_temporary_limit() {
     assert!(pod.not_grown.iter().any(not_lent), "{pod:#?}");
     let taken_back = async || {
         let history = scene.agent.history().await;
-        let said = |change: &proto::Change| change.cause.contains("ended, the API server denies it");
+        let said = |change: &proto::Change| change.cause.contains("ended because the API server denies it");
         history.iter().any(said).then_some(())
     };
     scene

@@ -151,7 +151,7 @@ pub(super) fn history(arguments: &PodArguments, agent: &Agent) -> Result<(), Fai
 }
 
 /// What stands in place of a table without changes.
-pub(super) const NONE: &str = "nothing was done lately";
+pub(super) const NONE: &str = "no recent changes";
 
 /// One row for each change.
 pub(super) fn table(changes: &[Change]) -> Table {

@@ -34,7 +34,7 @@ pub struct RestoreArguments {
     /// Do it; without this, only the steps are shown
     #[arg(long)]
     pub yes: bool,
-    /// With --yes: leave at once, rather than see for a minute whether lower memory limits do harm
+    /// With --yes: end at once, without watching lower memory limits for a minute
     #[arg(long, requires = "yes")]
     pub no_watch: bool,
     #[command(flatten)]

@@ -60,7 +60,7 @@ pub(super) fn render(reply: &ExplainReply) -> Page {
         levels(&reply.values, width),
         section("why", reply.notes.iter().map(TextLine::from), width),
         section("next", std::iter::once(or_dash(&reply.next).into()), width),
-        section("lately", latest.iter().map(change::line_of_pod), width),
+        section("recent", latest.iter().map(change::line_of_pod), width),
     ];
     Page::joined(sections.into_iter().filter(|section| !section.is_empty()))
 }

@@ -237,7 +237,7 @@ impl Fleet {
         let code = match self.nodes {
             _ if unanswered == 0 && self.failing == 0 => return Ok(()),
             nodes if unanswered == 0 => {
-                let error = anyhow!("{} of {nodes} nodes are not well", self.failing);
+                let error = anyhow!("{} of {nodes} nodes have problems", self.failing);
                 return Err(Failure { code: REFUSED, error });
             }
             nodes if nodes == unanswered => NO_AGENT,

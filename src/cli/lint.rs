@@ -11,7 +11,7 @@ use crate::lint::{Finding, LintRule, LintSeverity, findings};
 use crate::model::objects::add_start_script_variables;
 use crate::sources::{PodTemplate, parse_pod_templates};
 
-/// Lists memory settings inside containers that a resize cannot reach, such as -Xmx and GOMEMLIMIT.
+/// Lists memory settings inside containers that a resize does not change, such as -Xmx and GOMEMLIMIT.
 ///
 /// Reads command, args and env of all containers of pods and of workloads of any kind with a pod template. Ends with 1 if
 /// there are any, for pipelines.

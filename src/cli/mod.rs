@@ -43,7 +43,7 @@ use workload::WorkloadName;
     name = "vscalectl",
     version,
     arg_required_else_help = true,
-    after_help = "Ends with 0: done and verified; 1: refused or failed; 2: wrong usage or unreadable input; 3: no agent answers; 4: of many nodes some did not answer."
+    after_help = "Ends with 0: done and verified; 1: refused or failed; 2: wrong usage or unreadable input; 3: no agent answers; 4: some of many nodes did not answer."
 )]
 struct Cli {
     #[command(flatten)]
@@ -57,7 +57,7 @@ enum Command {
     Completions(completions::Arguments),
     /// Says what would be decided for the pods in a file of manifests.
     Decide(decide::ManifestArguments),
-    /// Examines the agent and the node, and says how to mend what does not work
+    /// Examines the agent and the node, and says how to fix what does not work
     ///
     /// Without an agent, examines the machine with the caller's rights, and the exit code is 3;
     /// it is 1 where anything else fails.
@@ -66,7 +66,7 @@ enum Command {
     Export(export::Arguments),
     Fleet(fleet::Arguments),
     Get(get::Arguments),
-    /// Lists what was done lately, newest last
+    /// Lists the latest changes, newest last
     History(PodArguments),
     Lint(lint::Arguments),
     /// Shows the kernel's OOM kills.

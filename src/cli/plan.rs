@@ -34,7 +34,7 @@ pub(super) struct Arguments {
     /// Who creates cgroups; systemd keeps quotas in whole percents
     #[arg(long, default_value = "cgroupfs", value_parser = named::<Driver>(&["cgroupfs", "systemd"]))]
     driver: Driver,
-    /// Whose names containers' cgroups carry
+    /// The runtime that names containers' cgroups
     #[arg(long, default_value = "containerd", value_parser = named::<RuntimeKind>(&["containerd", "crio", "docker"]))]
     runtime: RuntimeKind,
     /// How the runtime makes weights from shares: quadratic since runc 1.3.2 and crun 1.23. Pods have

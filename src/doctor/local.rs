@@ -72,7 +72,7 @@ fn cgroups(locations: &Locations) -> Found {
 /// Whether this user may write limits on this mount.
 fn cgroup_files(locations: &Locations) -> Found {
     let hierarchy = Hierarchy::discover(locations.cgroup_root.as_deref());
-    let hierarchy = hierarchy.map_err(|_error| Check::fail("there are none", "see cgroups"))?;
+    let hierarchy = hierarchy.map_err(|_error| Check::fail("not found", "see the check cgroups"))?;
     for controller in Resource::ALL {
         // A file, as the agent writes files: without capabilities the directory at the top is read-only.
         let file = hierarchy.mount(controller).join("cgroup.procs");
@@ -182,7 +182,7 @@ fn audit_log(locations: &Locations) -> Found {
 fn usable_directory(directory: &Path, consequence: &str) -> Found {
     let shown = directory.display();
     let there = directory.ancestors().find(|ancestor| ancestor.exists());
-    let there = there.ok_or_else(|| Check::fail(format!("{shown} is nowhere"), consequence))?;
+    let there = there.ok_or_else(|| Check::fail(format!("{shown} does not exist"), consequence))?;
     access(there, AccessFlags::W_OK | AccessFlags::X_OK).map_err(|error| {
         let found = format!("{} may not be written: {error}", there.display());
         Check::fail(found, format!("let this user write to it, or {consequence}"))

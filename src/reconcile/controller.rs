@@ -353,7 +353,7 @@ impl Controller {
         if live.is_some_and(|live| live.id.uid == pod.uid) {
             self.apply(&key, PodInput::Guard(Box::new(report)));
         } else {
-            tracing::info!(%pod, "the guard reports a pod that is not described any more");
+            tracing::info!(%pod, "the guard reports a pod that no source describes any more");
             if let GuardEvent::Grew { why, grown, .. } = report.event {
                 let cause = Cause::Guard {
                     container: container.clone(),

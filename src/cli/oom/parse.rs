@@ -18,7 +18,7 @@ use crate::oom::{Kill, Level, ReportedMemory, read_log};
 ///
 /// Ignores records that processes wrote into /dev/kmsg. The output of dmesg does not always
 /// say who wrote a line (dmesg -x and dmesg -r do), so it can hold forgeries.
-/// Ends with 1 if a line speaks of a kill and is not understood.
+/// Ends with 1 if a line mentions a kill and is not understood.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Arguments {
     /// Records of /dev/kmsg, or what dmesg, journalctl, syslog, talosctl or a console printed, also compressed by gzip; - is

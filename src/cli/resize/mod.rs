@@ -20,7 +20,7 @@ use crate::model::micros;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// Sets containers' requests and limits by hand; they win over the VPA until their time is over
+/// Sets containers' requests and limits by hand; they override the VPA until their time is over
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     #[command(flatten)]

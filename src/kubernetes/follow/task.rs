@@ -119,7 +119,7 @@ impl<T: Object> Task<T> {
                 Err(error) => return Err(error),
             };
             if refused {
-                tracing::debug!("the API server does not begin watches with lists");
+                tracing::debug!("the API server does not support watches that begin with a list");
                 self.client.streams_lists.store(false, Ordering::Relaxed);
             }
         }

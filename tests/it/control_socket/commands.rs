@@ -181,7 +181,7 @@ fn explain_shows_values_side_by_side() {
     next
       the runtime is told again in 4 s
 
-    lately
+    recent
       2026-01-31T12:00:00Z Applied override, 1 step in 1.2 ms
     ");
     assert!(by_name.lines().all(|line| line.chars().count() <= 100), "{by_name}");

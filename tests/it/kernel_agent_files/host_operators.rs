@@ -257,7 +257,7 @@ async fn an_explanation_has_every_side() {
     }
 
     let text = scene.type_in("explain test/web").await.out;
-    for word in ["VPA", "BOUNDS", "spec", "wanted", "kernel", "owner", "next", "lately"] {
+    for word in ["VPA", "BOUNDS", "spec", "wanted", "kernel", "owner", "next", "recent"] {
         assert!(text.contains(word), "{word}: {text}");
     }
     let typo = scene.type_in("explain test/wbe").await;

@@ -130,7 +130,7 @@ mod tests {
         }
 
         #[test]
-        fn a_place_lies_in_the_window_and_stays_the_same(pods: u64, node: String, object: String) {
+        fn a_place_in_the_window_stays_the_same(pods: u64, node: String, object: String) {
             let window = spread_window(pods);
             let place = place_in(window, &node, &object);
             prop_assert!(window <= LONGEST_SPREAD && place <= window);

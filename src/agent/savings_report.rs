@@ -128,7 +128,7 @@ mod tests {
     use crate::sources::parse_manifests;
 
     #[test]
-    fn throttling_is_compared_per_hour_and_container() {
+    fn throttling_is_compared_per_container() {
         let manifest = "{kind: Pod, metadata: {name: web, uid: u}, spec: {containers: [{name: app}, {name: side}]}}";
         let pod = Arc::clone(&parse_manifests("test", manifest).unwrap().view.pods[0]);
         let mut state = PodState::new(Arc::clone(&pod), PodDecision::undecided(&pod));

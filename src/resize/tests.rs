@@ -175,7 +175,7 @@ fn an_unanswered_request_hides_no_open_one() {
 }
 
 #[test]
-fn a_request_after_an_unanswered_one_reads_first() {
+fn a_request_after_no_answer_reads_first() {
     let (pod, now) = (asked(100), Timestamp::UNIX_EPOCH);
     let next = |resize: &Resize, limit| resize.next(&pod, &named(limit), &Cause::Sweep, &Facts::default());
     let reads_first = |act: &Act| matches!(act, Act::Patch(Patch { reads_first: true, .. }));

@@ -106,7 +106,7 @@ async fn nodes_that_are_told_that_the_api_server_is_ready_come_back_at_once() {
 }
 
 #[test]
-fn the_busiest_second_is_found_wherever_it_begins() {
+fn the_busiest_second_is_found() {
     let begun = Instant::now();
     let sample = |millis: u64, calls: u64| (begun + Duration::from_millis(millis), [calls, 0, calls / 2]);
     let samples = [(0, 0), (500, 1), (900, 10), (1400, 20), (2100, 21)].map(|(at, calls)| sample(at, calls));

@@ -143,7 +143,7 @@ fn a_hundred_nodes_make_one_table_though_some_hang() {
 }
 
 #[test]
-fn a_terminal_shows_how_many_nodes_have_answered() {
+fn a_terminal_counts_the_answers() {
     let directory = TempDir::new().unwrap();
     let mut terminal = Terminal::run(&command(directory.path(), true, &["get"]), 120, 150);
     // Two nodes hang.

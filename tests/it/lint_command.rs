@@ -208,7 +208,7 @@ fn the_template_of_any_kind_is_that_of_pods() {
 }
 
 #[test]
-fn what_an_unknown_kind_means_otherwise_is_named() {
+fn an_unknown_kinds_meaning_is_named() {
     let other = "{kind: Form, metadata: {name: web}, spec: {template: {spec: {containers: {a: 1}}}}}";
     let output = lint(other, &[]);
     // Nothing else is in the file.

@@ -420,7 +420,7 @@ fn a_kill_is_quick_only_within_the_window() {
 }
 
 #[test]
-fn another_clients_deferred_resize_is_left_alone() {
+fn a_foreign_deferred_resize_is_left_alone() {
     let mut view = view(WEB);
     let reason = |view: &NodeView, others_request| {
         let known = EarlierDecisions {

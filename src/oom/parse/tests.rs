@@ -110,7 +110,7 @@ fn an_old_report_explains_no_new_process() {
 }
 
 #[test]
-fn a_report_after_the_kill_is_of_another_process() {
+fn a_later_report_is_of_another_process() {
     let found = kills_in(&[&summary(1, "/a"), &killed(1), &killed(1), &summary(1, "/b"), &killed(1)]);
     let told: Vec<_> = found.iter().map(|kill| (kill.pid, cgroup_of(kill))).collect();
     assert_eq!(told, [(1, Some("/a")), (1, Some("/b"))]);

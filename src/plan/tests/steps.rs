@@ -173,7 +173,7 @@ fn v1_quota_and_period_fit_under_the_pod() {
 }
 
 #[test]
-fn an_end_that_the_v1_kernel_refuses_has_no_plan() {
+fn what_the_v1_kernel_refuses_has_no_plan() {
     let cgroup = |quota: u64| format!("cpu.cfs_quota_us={quota} cpu.cfs_period_us=100000");
     let observed = state(&cgroup(20_000), &[("a", &cgroup(20_000))]);
     let desired = state("", &[("a", &cgroup(30_000))]);

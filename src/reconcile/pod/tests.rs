@@ -57,7 +57,7 @@ fn a_pass_that_is_repeated_did_not_fail() {
 }
 
 #[test]
-fn a_pass_that_nothing_wants_any_more_is_not_due() {
+fn an_unwanted_pass_is_not_due() {
     let (mut state, now) = (any_pod(), Now::read());
     state.work.request_pass(Cause::Sweep, false, now.instant);
     let mut effects = Effects { now, list: Vec::new() };
@@ -303,7 +303,7 @@ status:
 }
 
 #[test]
-fn a_pass_without_a_result_is_repeated_ever_later() {
+fn a_pass_without_a_result_backs_off() {
     let why = || "the watch is late".to_owned();
     for outcome in [
         Outcome::Interrupted(why()),

@@ -79,7 +79,7 @@ fn an_undone_shrink_is_tried_again_in_a_turn() {
 }
 
 #[test]
-fn what_was_seen_of_a_cgroup_ends_with_its_limit() {
+fn a_cgroups_history_ends_with_its_limit() {
     let seen = [container("app"), container("side"), Target::Pod].map(|target| (target, UsageHistory::default()));
     let mut shrink_state = ShrinkState::default();
     let tried = ShrinkReport {

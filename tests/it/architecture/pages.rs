@@ -47,7 +47,7 @@ fn every_page_stands_in_the_table_of_contents_once() {
 }
 
 #[test]
-fn every_page_that_something_else_names_is_there() {
+fn every_page_named_elsewhere_exists() {
     let mut missing = Vec::new();
     for file in ["src", "deploy", "scripts", "tests/it", "benches", "examples", ".github"]
         .into_iter()

@@ -71,7 +71,7 @@ fn what_is_written_is_read_back_with_the_kernels_rounding() {
 }
 
 #[test]
-fn a_value_out_of_range_is_refused_with_the_rule() {
+fn a_refusal_of_a_value_names_the_rule() {
     let Some(tree) = Tree::new("range") else { return };
     let cgroup = tree.open(&tree.path);
     let wanted = quota(cgroup.version(), 999);

@@ -36,7 +36,7 @@ async fn a_resource_that_an_hpa_scales_on_is_left_alone_and_the_other_is_not() {
 }
 
 #[tokio::test]
-async fn an_updater_that_resizes_the_same_pods_is_named() {
+async fn a_competing_updater_is_named() {
     let Some(scene) = Scene::started("cluster_api::others::an_updater_that_resizes").await else {
         return;
     };

@@ -15,7 +15,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn an_agent_that_was_killed_goes_on_where_it_was() {
+async fn a_killed_agent_continues() {
     let Some(mut scene) = Scene::resized("cluster_kubelet::restarts::an_agent_that_was_killed").await else {
         return;
     };

@@ -11,7 +11,7 @@ use crate::support::cluster::{IMAGE, objects};
 const ABSENT: &str = "node-2";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn kills_and_changes_are_found_from_the_terminal() {
+async fn a_terminal_finds_kills_and_changes() {
     let Some(day) = Day::begin("cluster_today::fleet::kills_and_changes").await else {
         return;
     };

@@ -147,7 +147,7 @@ async fn a_pods_own_limit_is_named_as_the_pods() {
 }
 
 #[tokio::test]
-async fn a_crash_loop_ends_when_the_container_has_grown() {
+async fn a_crash_loop_ends_after_growth() {
     let Some(mut scene) = Scene::new("cluster_today::kills::a_crash_loop").await else {
         return;
     };

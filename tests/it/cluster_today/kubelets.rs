@@ -63,7 +63,7 @@ async fn a_limit_below_what_is_in_use_is_refused() {
 }
 
 #[tokio::test]
-async fn a_pods_own_resources_are_resized_by_newer_ones() {
+async fn newer_kubelets_resize_pod_resources() {
     let Some(scene) = Scene::new("cluster_today::kubelets::a_pods_own_resources").await else {
         return;
     };

@@ -48,7 +48,7 @@ async fn what_metrics_server_measures_and_the_stock_recommender_recommends_is_ap
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn vpas_updater_and_webhook_agree_with_the_agent() {
+async fn vpas_programs_agree_with_the_agent() {
     let Some(mut scene) = Scene::new("cluster_today::pairing::the_stock_updater").await else {
         return;
     };

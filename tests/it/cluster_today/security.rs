@@ -251,7 +251,7 @@ async fn an_admission_webhook_that_does_not_answer_holds_only_its_resizes() {
 }
 
 #[tokio::test]
-async fn amounts_beyond_a_limit_range_are_moved_into_it() {
+async fn amounts_are_moved_into_a_limit_range() {
     let Some(mut scene) = Scene::new("cluster_today::security::amounts_beyond").await else {
         return;
     };

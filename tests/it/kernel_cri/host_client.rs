@@ -128,7 +128,7 @@ async fn the_beginning_of_an_id_is_not_taken_for_the_container() {
 }
 
 #[tokio::test]
-async fn a_container_the_runtime_never_had_is_not_found() {
+async fn an_unknown_container_is_not_found() {
     let containerd = Containerd::start(OciRuntime::Runc).await;
     let cri = client(&containerd);
     let change = CriResources {

@@ -31,7 +31,7 @@ fn a_signal_at_any_moment_removes_everything() {
 }
 
 #[test]
-fn a_signal_before_the_first_word_leaves_nothing() {
+fn an_early_signal_leaves_nothing() {
     for millis in [0, 1, 2, 4, 8, 16, 32] {
         let demo = Demo::start(&[]);
         sleep(Duration::from_millis(millis));

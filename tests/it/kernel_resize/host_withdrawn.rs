@@ -25,7 +25,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn an_infeasible_request_ends_with_its_vpas_mode() {
+async fn an_infeasible_request_ends_with_the_mode() {
     let scene = Scene::managed().await;
     scene.set_resize_result(ResizeResult::Infeasible(FULL));
     scene.recommend(&LARGER);

@@ -203,7 +203,7 @@ fn a_property_that_does_not_stick_is_told() {
 }
 
 #[test]
-fn nobody_at_the_address_is_told_with_the_address() {
+fn a_dead_address_is_named() {
     let error = Systemd::connect(Some("unix:path=/nonexistent/bus"), DEADLINE).unwrap_err();
     assert!(
         error

@@ -29,7 +29,7 @@ fn what_was_left_frozen_is_thawed() {
 }
 
 #[test]
-fn another_cgroup_of_the_same_path_is_left_alone() {
+fn a_cgroup_reusing_a_path_is_left_alone() {
     let root = tempfile::tempdir().unwrap();
     let markers = Freezer::below(root.path()).unwrap();
     drop(

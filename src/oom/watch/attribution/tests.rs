@@ -311,7 +311,7 @@ fn a_lost_log_doubles_no_kill() {
 }
 
 #[test]
-fn a_record_seconds_late_is_no_kill_after_restart() {
+fn a_late_record_is_no_kill_after_restart() {
     for is_gone in [false, true] {
         let mut kernel = Kernel::default();
         kernel.make(&container(0, 1));

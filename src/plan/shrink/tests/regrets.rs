@@ -43,7 +43,7 @@ fn undone_shrinks_wait_ever_longer() {
 }
 
 #[test]
-fn a_limit_above_an_undone_one_waits_for_its_turn() {
+fn a_limit_above_an_undone_one_waits() {
     let mut regrets = FailedShrinks::default();
     regrets.note(&app(), limit(200), "it hurt", at(0));
     // A recommendation raised the limit to 400 meanwhile, and the next one lowers it.

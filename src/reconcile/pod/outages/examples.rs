@@ -63,7 +63,7 @@ fn an_edit_beside_an_override_takes_nothing_from_it() {
 }
 
 #[test]
-fn a_recommendation_waits_beside_an_override_too() {
+fn a_recommendation_waits_beside_an_override() {
     for known in [false, true] {
         let mut world = World::new(false);
         world.happen(&Happening::Sets { mib: 200 });

@@ -14,7 +14,7 @@ use crate::report::log::Bounds;
 /// Where reports of OOM kills go, and how many of those that are not acknowledged are kept.
 #[derive(Debug, Clone, PartialEq, clap::Args)]
 pub struct ReportConfig {
-    /// The receiver of OOM reports: https://host:port, http://host:port or unix:///path; empty reports to none.
+    /// The receiver of OOM kills: https://host:port, http://host:port or unix:///path; empty reports to none.
     #[arg(long, default_value = "", value_parser = or("", read::<Endpoint>(ENDPOINT)))]
     pub report_grpc_endpoint: Optional<Endpoint>,
     /// The authorities (PEM) that may sign the receiver's certificate; empty trusts the system's.
@@ -44,13 +44,13 @@ pub struct ReportConfig {
     /// With `true`, OOM kills become Events that look like evictions, for an unmodified VPA recommender; needs an API server.
     #[arg(long, default_value = "false", value_parser = read::<bool>(BOOLEAN))]
     pub report_vpa_events: Switch,
-    /// The least time between two such Events about one container (1m to 24h).
+    /// The shortest time between two such Events about one container (1m to 24h).
     #[arg(long, default_value = "10m", value_parser = duration::<SignedDuration>("1m", "24h"))]
     pub report_vpa_events_window: SignedDuration,
-    /// The room on disk for OOM reports that are not acknowledged (4Mi to 256Mi); beyond half of it the oldest are only counted.
+    /// The size of the kill log (4Mi to 256Mi); once unacknowledged reports take half of it, the oldest are only counted.
     #[arg(long, default_value = "16Mi", value_parser = bytes("4Mi", "256Mi"))]
     pub spool_max_bytes: Bytes,
-    /// How many such reports there may be (2000 to 100000); beyond it the oldest are only counted.
+    /// How many unacknowledged reports it keeps (2000 to 100000); beyond that the oldest are only counted.
     #[arg(long, default_value = "10000", value_parser = number::<usize>("2000", "100000"))]
     pub spool_max_reports: usize,
 }

@@ -114,7 +114,7 @@ pub struct Config {
     /// How long the container runtime may take for one update (100ms to 5m); calls that only read get 2s at most.
     #[arg(long, default_value = "10s", value_parser = duration::<Duration>("100ms", "5m"))]
     pub runtime_timeout: Duration,
-    /// At most how many pods of one namespace have a pass at the same time (1 to 64).
+    /// The most pods of one namespace that have a pass at the same time (1 to 64).
     #[arg(long, default_value = "4", value_parser = number::<usize>("1", "64"))]
     pub workers: usize,
     /// Where reports of OOM kills go.
@@ -137,7 +137,7 @@ pub struct Config {
     #[arg(long, default_value = "10m", value_parser = duration::<Duration>("1s", "24h"), help_heading = LIVE)]
     pub guard_quiet_period: Duration,
     /// The namespaces, separated by commas, in which hooks run (VSCALED_BEFORE_SHRINK, VSCALED_AFTER_GROW, VSCALED_ON_MEMORY_PRESSURE); `*`
-    /// is every namespace but kube-system, which counts only by its name.
+    /// is every namespace but kube-system, which has to be named.
     #[arg(long, default_value = "", value_parser = hook_namespaces(), help_heading = LIVE)]
     pub hooks: List<String>,
     /// With `true`, the annotation vscaled.io/applied shows the applied amounts of pods whose kubelet does not resize in place; needs an

@@ -252,7 +252,7 @@ fn kernel_difference(
         (Some(wanted), _) if held != wanted => {
             let why = state.detail(now);
             Some(match state.drift.writers().paused(target, held.file(), now) {
-                Some(until) => format!("something else keeps changing it; left alone until {until:.0}"),
+                Some(until) => format!("another program keeps changing it; left alone until {until:.0}"),
                 None if state.resize.progress().pending().is_some() => {
                     format!("the kubelet has not granted the wanted value: {why}")
                 }

@@ -64,7 +64,7 @@ pub enum Reason {
     Denied(Errno),
     /// The write succeeded, but the file holds another value.
     #[error(
-        "{wanted} was written but {read_back} is read back: something else writes this file, or the kernel bounds it"
+        "{wanted} was written but {read_back} is read back: another program writes this file, or the kernel bounds it"
     )]
     Mismatch {
         /// The value that was written.

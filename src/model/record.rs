@@ -53,7 +53,7 @@ pub enum Cause {
     #[display("the pending resize is no longer wanted: it is withdrawn")]
     Withdrawn,
     /// Another process changed a value.
-    #[display("drift: something else changed a value")]
+    #[display("drift: another program changed a value")]
     Drift,
     /// The kubelet answered a resize.
     #[display("the kubelet answered")]

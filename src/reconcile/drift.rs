@@ -56,7 +56,7 @@ impl Drift {
     pub(crate) fn detail(&self, now: Timestamp) -> Option<String> {
         let (target, file, until) = self.paused(now).next()?;
         Some(format!(
-            "something else keeps changing {file} of {target}; left alone until {until}"
+            "another program keeps changing {file} of {target}; left alone until {until}"
         ))
     }
 

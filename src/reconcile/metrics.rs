@@ -22,7 +22,7 @@ use crate::plan::hook::HookMoment;
 
 const DURATIONS: &str =
     "Time taken by passes over pods, by stage; the stage `total` is from the decision seen to all files verified";
-const REPAIRS: &str = "Values that something else had changed, and that vscaled restored";
+const REPAIRS: &str = "Values that another program had changed, and that vscaled restored";
 const PODS: &str = "Pods on this node, by state";
 const DECISIONS: &str = "Decisions about pods that differ from the one before";
 const DECIDED: &str = "Pods on this node, by what the latest decision says";
@@ -37,7 +37,7 @@ const COUNTS: [(&str, &str); 4] = [
     ("pods_overridden", "Pods on this node with an override"),
     (
         "foreign_writers",
-        "Values that something else keeps changing, and that are left alone for a while",
+        "Values that another program keeps changing, and that are left alone for a while",
     ),
     (
         "guard_leases",

@@ -85,7 +85,7 @@ impl Systemd {
         for (property, wanted) in wanted {
             let read_back = self.number(&object, unit, property)?;
             if read_back != wanted {
-                let why = "something else sets it";
+                let why = "another program sets it";
                 let mismatch = format!("{property} of {unit} was set to {wanted} but reads {read_back}: {why}");
                 return Err(mismatch.into());
             }

@@ -289,10 +289,10 @@ impl Controller {
         }
         for (target, file, verdict) in &done.flipped {
             match verdict {
-                Verdict::Repair => tracing::info!(cgroup = %target, %file, "something else changed a value; repaired"),
+                Verdict::Repair => tracing::info!(cgroup = %target, %file, "another program changed a value; repaired"),
                 Verdict::LeaveUntil(until) => tracing::warn!(
                     cgroup = %target, %file, %until,
-                    "something else keeps changing this value back; it is left alone until then"
+                    "another program keeps changing this value back; it is left alone until then"
                 ),
             }
         }

@@ -27,7 +27,7 @@ async fn a_restarted_container_has_the_decided_values() {
     let started = history.iter().filter(|change| change.cause == "container started");
     assert!(started.count() >= 3, "{history:#?}");
     assert!(
-        !scene.agent.log().contains("something else"),
+        !scene.agent.log().contains("another program"),
         "a new container's values are nobody's drift"
     );
 }

@@ -26,7 +26,7 @@ async fn a_replaced_container_gets_the_values() {
         .collect();
     assert!(causes.contains(&"container started".to_owned()), "{causes:?}");
     assert!(
-        !scene.agent.log().contains("something else"),
+        !scene.agent.log().contains("another program"),
         "a new container's values are nobody's drift"
     );
 }

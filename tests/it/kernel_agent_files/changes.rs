@@ -64,7 +64,7 @@ async fn the_last_of_many_recommendations_wins() {
     let history = scene.agent.history().await;
     assert!(history.iter().all(|change| change.outcome == "Applied"), "{history:#?}");
     assert!(
-        !scene.agent.log().contains("something else"),
+        !scene.agent.log().contains("another program"),
         "took its own changes for somebody else's"
     );
 }

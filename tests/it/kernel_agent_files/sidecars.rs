@@ -64,7 +64,7 @@ async fn a_restarted_sidecar_gets_its_recommendation() {
     }
     let log = scene.agent.log();
     assert!(
-        !log.contains("something else"),
+        !log.contains("another program"),
         "a new container's values are nobody's drift: {log}"
     );
 }

@@ -55,7 +55,7 @@ async fn a_patched_target_precedes_the_kubelet() {
     scene.settles(&SMALLER).await;
     scene.api.kubelet(|kubelet| kubelet.asleep = false);
     scene.confirmed(&SMALLER).await;
-    assert!(!scene.agent.log().contains("something else"), "{}", scene.agent.log());
+    assert!(!scene.agent.log().contains("another program"), "{}", scene.agent.log());
     assert_eq!(scene.api.calls("patch pods/resize"), 2);
 }
 

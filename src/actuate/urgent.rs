@@ -48,7 +48,6 @@ impl Grown {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Growable {
     pub pod: Arc<Pod>,
-    /// The targets of the pod.
     pub targets: PodAmounts,
 }
 

@@ -54,7 +54,6 @@ pub enum Reason {
         /// The value that was written.
         wanted: Setting,
     },
-    /// EROFS: the mount is read-only.
     #[error(
         "the cgroup mount is read-only (EROFS): mount the host's /sys/fs/cgroup into this container writable \
          (hostPath volume, readOnly: false)"

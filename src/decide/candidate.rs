@@ -142,7 +142,6 @@ impl<'a> Candidate<'a> {
         self.recommend(part, resource, Some(to));
     }
 
-    /// Drops the recommendation for a resource.
     pub(super) fn drop_recommendation(&mut self, resource: Resource) {
         Part::ALL
             .into_iter()

@@ -84,7 +84,6 @@ pub(crate) struct Recommended {
     /// The VPA's name; `None` where the values of a deleted VPA are taken back.
     pub(crate) vpa: Option<String>,
     pub(crate) at: Timestamp,
-    /// The targets of the pod.
     pub(crate) targets: PodAmounts,
     /// Files of version 0.1 do not have this field.
     #[serde(default, skip_serializing_if = "InForce::is_nothing")]

@@ -55,7 +55,6 @@ struct Denial {
     ends: Timestamp,
 }
 
-/// The limits in the spec of a container.
 fn spec_limits(pod: &Pod, container: &str) -> Option<ResourceList> {
     pod.container(container).map(|container| container.resources.limits)
 }

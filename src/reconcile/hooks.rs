@@ -73,7 +73,6 @@ pub(crate) struct Hooks {
     evidence_at: BTreeMap<String, Timestamp>,
 }
 
-/// The hooks of one container.
 #[derive(Debug, Clone, Default)]
 struct ContainerHooks {
     id: String,

@@ -38,7 +38,6 @@ const LONGEST_SAVE_WAIT: Duration = Duration::from_secs(5);
 /// How often the file is written at most because of what sources say of pods.
 const DESCRIBE_EVERY: Duration = Duration::from_secs(5);
 
-/// The saved pods by UID.
 type SavedPods = BTreeMap<PodUid, SavedPod>;
 
 /// The part that every version of the file has.

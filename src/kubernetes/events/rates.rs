@@ -9,7 +9,6 @@ use crate::rate_limiter::{FairRateLimiter, KeyedRateLimiter, Rate};
 /// About one pod and one topic. The first of all topics are fewer than client-go lets a source send about an object at once
 /// (`EventSourceObjectSpamFilter`: 25).
 pub const OF_A_POD: Rate = Rate::new(10, Duration::from_secs(60));
-/// From the node.
 pub const OF_THE_NODE: Rate = Rate::new(50, Duration::from_secs(2));
 
 /// A namespace whose last attempt is longer ago has its next one like a namespace that had none.

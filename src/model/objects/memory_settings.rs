@@ -74,7 +74,6 @@ const VARIABLES: [(&str, MemoryOption); 6] = [
 ];
 
 impl MemoryOption {
-    /// The option of this name.
     pub(super) fn named(name: &str) -> Option<Self> {
         let mut names = FLAGS.iter().chain(&VARIABLES);
         names

@@ -46,7 +46,6 @@ pub(super) trait NodeIo: CounterTree {
     fn is_own_thread(&self, task: u32) -> bool;
 }
 
-/// The files of this node.
 #[derive(Debug)]
 pub(super) struct NodeFiles {
     hierarchy: Option<Hierarchy>,

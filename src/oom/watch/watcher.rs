@@ -370,7 +370,6 @@ pub struct Links {
     pub node_name: String,
     /// The checkpoint of the last batch of an earlier agent.
     pub checkpoint: Option<Vec<u8>>,
-    /// The pods on the node.
     pub pods: watch::Receiver<Arc<NodePods>>,
     pub changes: broadcast::Receiver<Arc<ChangeRecord>>,
     /// The thread ends when this channel closes.

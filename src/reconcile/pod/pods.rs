@@ -23,7 +23,6 @@ impl Pods {
         self.0.values().map(|state| &**state)
     }
 
-    /// The keys of the pods that fit.
     pub(crate) fn keys_of(&self, fits: impl Fn(&PodState) -> bool) -> Vec<PodKey> {
         let fitting = self.0.iter().filter(|(_, state)| fits(state));
         fitting.map(|(key, _)| key.clone()).collect()

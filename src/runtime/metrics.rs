@@ -31,7 +31,7 @@ impl RuntimeMetrics {
     /// Registers the families, which have no series at first.
     pub fn register(registry: &mut Registry) -> Self {
         let calls = "Calls to the container runtime";
-        let durations = "Time until the container runtime answered, or was given up";
+        let durations = "Time until the container runtime answered, or until the deadline";
         let timed: Histograms<1> = Family::new_with_constructor(seconds);
         Self {
             calls: register(registry, "runtime_calls", calls, Family::default()),

@@ -21,7 +21,7 @@ pub enum Reason {
     #[error("the cgroup was removed: its pod or container has ended, nothing is left to resize")]
     Vanished,
     /// The cgroup was removed and another one has its path.
-    #[error("the cgroup was removed and its path made again: this is another cgroup, open it anew")]
+    #[error("the cgroup was removed and another one created at its path: open it again")]
     Recreated,
     /// The cgroup has no such file.
     #[error("the cgroup has no such file: it is the root, or its parent does not enable the controller for it")]

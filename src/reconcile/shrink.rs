@@ -178,8 +178,8 @@ impl ShrinkState {
             return Some(format!("The lower limit of {target} is tried again at {until:.0}."));
         }
         self.backoffs.waits().then(|| {
-            "The lower memory limit is tried once it is this pod's turn: of one workload a few pods at a time, and none while \
-             one of them has its own limit back."
+            "The lower memory limit is tried once it is this pod's turn: a few pods of a workload at a time, and none while a \
+             lower limit of one of them is undone."
                 .to_owned()
         })
     }

@@ -222,7 +222,7 @@ impl<T: Object> Task<T> {
                 Ok(Err(problem)) => return Err(problem),
                 Err(_) if list_at.is_some_and(|at| at <= Instant::now()) => return Ok(WatchEnd::Forgotten),
                 Err(_) => {
-                    tracing::debug!(%call, "nothing was heard for long: watching anew");
+                    tracing::debug!(%call, "the watch was silent for too long: starting another");
                     return Ok(at_silence);
                 }
             };

@@ -457,18 +457,15 @@ impl Controller {
         let wall = Timestamp::now();
         let written = self.files.take_due(now);
         self.apply_to_all(written, || PodInput::FilesWritten);
-        let std_now = now.into_std();
-        let is_due = |state: &PodState| {
-            let (at, wall_at) = state.wakes_at(std_now);
-            at.is_some_and(|at| at <= std_now) || wall_at.is_some_and(|at| at <= wall)
-        };
-        self.apply_to_all(self.pods.keys_of(is_due), || PodInput::TimePassed);
+        let woken = self.pods.woken(now.into_std(), wall);
+        let change = |key: &PodKey| self.pods.get(key)?.decision.next_change();
+        let is_over = woken.iter().filter_map(change).any(|end| end <= wall);
+        self.apply_to_all(woken, || PodInput::TimePassed);
         if self.endpoint.take_due(now) {
             self.apply_to_all(self.pods.keys_of(|_| true), || PodInput::ResizeRetried);
         }
         self.begin_shrink_turns(wall);
-        let is_over = |state: &PodState| state.decision.next_change().is_some_and(|end| end <= wall);
-        if self.pods.values().any(is_over) {
+        if is_over {
             self.decide_all(wall);
         }
         if self.next_decisions <= now {
@@ -493,13 +490,11 @@ impl Controller {
     fn next_wake(&self) -> Instant {
         let (now, wall) = (Instant::now(), Timestamp::now());
         let from_now = |at: Timestamp| now + Duration::try_from(at.duration_since(wall)).unwrap_or_default();
-        let of_pods = self.pods.values().flat_map(|state| {
-            let (at, wall_at) = state.wakes_at(now.into_std());
-            [at.map(Instant::from_std), wall_at.map(from_now)]
-        });
+        let (at, wall_at) = self.pods.wakes_at();
+        let of_pods = [at.map(Instant::from_std), wall_at.map(from_now)];
         let others = [self.files.due, self.endpoint.retry_at, self.store.wakes_at()];
         let latest = self.next_sweep.min(self.next_decisions).min(now + HEARTBEAT_EVERY);
-        of_pods.chain(others).flatten().fold(latest, Instant::min)
+        of_pods.into_iter().chain(others).flatten().fold(latest, Instant::min)
     }
 }
 

@@ -273,14 +273,14 @@ impl PodState {
     }
 
     /// When the next input from the clock is due, on the monotonic clock and on the wall clock.
-    pub(crate) fn wakes_at(&self, now: Instant) -> (Option<Instant>, Option<Timestamp>) {
+    pub(crate) fn wakes_at(&self) -> (Option<Instant>, Option<Timestamp>) {
         let dated = [
             self.desired.next_end(),
             self.shrink.wakes_at(),
             self.decision.next_change(),
             self.hooks.wakes_at(),
         ];
-        (self.work.wakes_at(now), dated.into_iter().flatten().min())
+        (self.work.wakes_at(), dated.into_iter().flatten().min())
     }
 
     /// Makes a pass due after a change of what the pod should have or where it runs.

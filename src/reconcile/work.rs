@@ -216,9 +216,8 @@ impl WorkItem {
     }
 
     /// When the next pass is retried, or may begin.
-    pub(crate) fn wakes_at(&self, now: Instant) -> Option<Instant> {
+    pub(crate) fn wakes_at(&self) -> Option<Instant> {
         let begins = self.pending.as_ref().and_then(|pending| pending.not_before);
-        let begins = begins.filter(|at| *at > now);
         self.retry_at.into_iter().chain(begins).min()
     }
 
@@ -266,8 +265,11 @@ impl WorkItem {
         failed
     }
 
-    /// Whether a retry is due; true once.
+    /// Whether a retry is due; true once. Ends the wait of a pass that may begin.
     pub(super) fn take_due(&mut self, now: Instant) -> bool {
+        if let Some(pending) = &mut self.pending {
+            pending.not_before.take_if(|at| *at <= now);
+        }
         self.retry_at.take_if(|at| *at <= now).is_some()
     }
 

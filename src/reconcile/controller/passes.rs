@@ -19,7 +19,7 @@ use crate::actuate::shrink::{Lowering, watch};
 use crate::actuate::{HookRun, Job, JobDone, Node, PodHandles, PodResizer, Verdict, reconcile, run_hook};
 use crate::model::objects::{PodKey, PodUid};
 use crate::model::{Cause, HookEnd, PodAmounts, Reason};
-use crate::plan::shrink::{Progress, next_turns};
+use crate::plan::shrink::next_turns;
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::pod::{Now, PodInput, PodState};
 use crate::reconcile::work::PassId;
@@ -168,9 +168,9 @@ impl Controller {
         }
         let Some(node) = self.node.known() else { return };
         let now = Now::read();
-        let due = self
-            .pods
-            .keys_of(|state| state.work.is_due(now.instant) && !self.passes.is_busy(state));
+        let is_due = |state: &PodState| state.work.is_due(now.instant) && !self.passes.is_busy(state);
+        let due = self.pods.active().filter(|(_, state)| is_due(state));
+        let due: Vec<PodKey> = due.map(|(key, _)| key.clone()).collect();
         if due.is_empty() {
             return;
         }
@@ -349,16 +349,12 @@ impl Controller {
     /// of the workload is undone.
     pub(super) fn begin_shrink_turns(&mut self, now: Timestamp) {
         let progress = |state: &PodState| state.live.as_ref().and_then(|_| state.shrink.progress(now));
-        let waits = |state: &PodState| progress(state) == Some(Progress::Waits);
-        if !self.pods.values().any(waits) {
-            return;
-        }
         let workload = |state: &PodState| {
             let recommended = state.desired.recommended.as_ref();
             let vpa = recommended.and_then(|recommended| recommended.vpa.clone());
             (state.pod.metadata.namespace.clone(), vpa)
         };
-        let pods = self.pods.iter();
+        let pods = self.pods.active();
         let (keys, pods): (Vec<_>, Vec<_>) = pods
             .filter_map(|(key, state)| Some((key.clone(), (workload(state), progress(state)?))))
             .unzip();

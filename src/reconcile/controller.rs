@@ -466,7 +466,7 @@ impl Controller {
         }
         self.begin_shrink_turns(wall);
         if is_over {
-            self.decide_all(wall);
+            self.decide_changed(wall);
         }
         if self.next_decisions <= now {
             self.next_decisions = now + DECIDE_EVERY;

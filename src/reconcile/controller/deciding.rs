@@ -1,6 +1,6 @@
 //! Turns views of the sources into decisions, and brings decisions into force.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::reconcile::inventory::Inventory;
 use crate::reconcile::metrics::decision_labels;
 use crate::reconcile::no_room::NoRoomFor;
 use crate::reconcile::pod::{Now, PodInput, PodState, Pods};
-use crate::resize::{self, NodeSupport};
+use crate::resize::{self, NodeSupport, Progress};
 use crate::sources::NodeView;
 
 /// A namespace's quotas come within this time, or their absence is said.
@@ -29,6 +29,8 @@ pub(super) struct Sources {
     /// Whether every source has answered.
     pub(super) seen: bool,
     pub(super) problems: Vec<String>,
+    /// The rules of the latest decisions.
+    rules: Option<Rules>,
 }
 
 impl Sources {
@@ -112,15 +114,54 @@ fn have_same_containers(before: &[Arc<Pod>], after: &[Arc<Pod>]) -> bool {
     before.len() == after.len() && before.iter().zip(after).all(same)
 }
 
-/// Decides for one pod after another, with the facts that they share.
-struct Decider<'a> {
-    index: decide::Index<'a>,
+/// The namespaces with other objects than before, besides pods.
+fn changed_namespaces(before: &NodeView, after: &NodeView) -> BTreeSet<String> {
+    fn changed<T: PartialEq>(
+        before: &[Shared<T>],
+        after: &[Shared<T>],
+        metadata: fn(&T) -> &ObjectMeta,
+    ) -> BTreeSet<String> {
+        let mut objects: BTreeMap<&str, [Vec<&Shared<T>>; 2]> = BTreeMap::new();
+        for (side, list) in [before, after].into_iter().enumerate() {
+            for object in list {
+                objects.entry(&metadata(object).namespace).or_default()[side].push(object);
+            }
+        }
+        let changed = objects.into_iter().filter(|(_, [before, after])| before != after);
+        changed.map(|(namespace, _)| namespace.to_owned()).collect()
+    }
+    let namespaces = [
+        &before.awaited_quotas ^ &after.awaited_quotas,
+        changed(&before.owners, &after.owners, |owner| &owner.metadata),
+        changed(&before.vpas, &after.vpas, |vpa| &vpa.metadata),
+        changed(&before.limit_ranges, &after.limit_ranges, |range| &range.metadata),
+        changed(&before.hpas, &after.hpas, |hpa| &hpa.metadata),
+        changed(&before.quotas, &after.quotas, |quota| &quota.metadata),
+    ];
+    namespaces.into_iter().flatten().collect()
+}
+
+/// Whether the pod's change waits, as it may for room or for other pods.
+fn has_open_change(state: &PodState) -> bool {
+    let decision = &state.decision;
+    state.no_room.is_some() || decision.change().is_some() || decision.canary.waits.is_some()
+}
+
+/// What decisions about every pod depend on.
+#[derive(Debug, PartialEq)]
+struct Rules {
     options: decide::Options,
     /// What the kubelet can resize, if the node is known.
     support: Option<NodeSupport>,
     /// The agent only observes: no recommendation comes into force.
     observes: bool,
     patches: bool,
+}
+
+/// Decides for one pod after another, with the facts that they share.
+struct Decider<'a> {
+    index: decide::Index<'a>,
+    rules: Rules,
     /// When the pods that get recommendations first were last in trouble, by namespace and VPA.
     troubles: BTreeMap<(String, String), Timestamp>,
     now: Timestamp,
@@ -129,12 +170,12 @@ struct Decider<'a> {
 impl Decider<'_> {
     /// Decides what a pod should have.
     fn decide(&self, state: &PodState) -> PodDecision {
-        let recommended = state.desired.recommended.as_ref().filter(|_| !self.observes);
+        let recommended = state.desired.recommended.as_ref().filter(|_| !self.rules.observes);
         let pod = &state.without_own_changes();
         // Where the kubelet resizes in place, the spec has the latest targets, whichever client set them. The kubelet never
         // carries out what it has found infeasible.
-        let resizes = self.patches
-            && match &self.support {
+        let resizes = self.rules.patches
+            && match &self.rules.support {
                 Some(support) => support.for_pod(pod, self.now).is_some(),
                 None => pod.resizes_in_place(),
             };
@@ -152,7 +193,7 @@ impl Decider<'_> {
             own_trouble: state.trouble,
             burst: state.desired.burst,
         };
-        decide::decide_pod(pod, &self.index, self.now, &self.options, known)
+        decide::decide_pod(pod, &self.index, self.now, &self.rules.options, known)
     }
 }
 
@@ -169,20 +210,26 @@ impl Controller {
             self.node.answers.forget();
         }
         self.guard.stale |= self.sources.view.quotas != view.quotas;
+        let namespaces = changed_namespaces(&self.sources.view, &view);
+        let is_concerned = |state: &PodState| namespaces.contains(&state.pod.metadata.namespace);
+        let concerned = self.pods.keys_of(is_concerned);
+        self.pods.undecided.extend(concerned);
         self.sources = Sources {
             view,
             seen: true,
             problems,
+            rules: self.sources.rules.take(),
         };
         // The kubelet's version may have changed.
         self.take_node(self.node.known());
-        self.decide_all(Timestamp::now());
+        self.decide_changed(Timestamp::now());
         self.match_live();
         if is_first {
             self.follow_api_server();
         }
         if other_node && self.endpoint.get().is_some() {
-            self.apply_to_all(self.pods.keys_of(|_| true), || PodInput::RoomFreed);
+            let waits = |state: &PodState| *state.resize.progress() == Progress::NoRoom;
+            self.apply_to_all(self.pods.keys_of(waits), || PodInput::RoomFreed);
         }
         if other_containers {
             // The pods may have the names of containers that discovery could not name.
@@ -213,8 +260,15 @@ impl Controller {
         self.match_live();
     }
 
-    /// Decides for every pod of the view, and brings the decisions into force. Pods that left the view are forgotten.
+    /// Decides for every pod of the view.
     pub(super) fn decide_all(&mut self, now: Timestamp) {
+        self.sources.rules = None;
+        self.decide_changed(now);
+    }
+
+    /// Decides for the pods of the view about which anything has changed, or whose change waits, and brings the decisions into
+    /// force. Pods that left the view are forgotten.
+    pub(super) fn decide_changed(&mut self, now: Timestamp) {
         if !self.sources.seen {
             // No view is not the same as an empty view.
             return;
@@ -224,23 +278,31 @@ impl Controller {
         self.learn_refusals(&view);
         let decider = Decider {
             index,
-            options: decide::Options {
-                refusals: self.node.refusals(),
-                ..self.config.decide_options()
+            rules: Rules {
+                options: decide::Options {
+                    refusals: self.node.refusals(),
+                    ..self.config.decide_options()
+                },
+                support: self.node.known().map(|node| self.node_support(&node, Now::read())),
+                observes: self.config.observe_only,
+                patches: self.endpoint.get().is_some(),
             },
-            support: self.node.known().map(|node| self.node_support(&node, Now::read())),
-            observes: self.config.observe_only,
-            patches: self.endpoint.get().is_some(),
             troubles: self.troubles(),
             now,
         };
-        let described = one_of_each_name(&view.pods, &self.node.found.inventory);
+        let mut described = one_of_each_name(&view.pods, &self.node.found.inventory);
         let gone = self.pods.iter().filter(|(key, state)| {
             let pod = described.get(*key);
             pod.is_none_or(|pod| pod.cgroup_uid() != state.pod.cgroup_uid())
         });
         let gone: Vec<PodKey> = gone.map(|(key, _)| key.clone()).collect();
         self.apply_to_all(gone, || PodInput::Removed);
+        let is_every = self.sources.rules.as_ref() != Some(&decider.rules);
+        let undecided = std::mem::take(&mut self.pods.undecided);
+        described.retain(|key, pod| {
+            let known = self.pods.get(key).filter(|_| !is_every && !undecided.contains(key));
+            known.is_none_or(|state| !Arc::ptr_eq(&state.pod, pod) || has_open_change(state))
+        });
         for (key, pod) in &described {
             let reason = self.pods.get(key).map(|state| state.decision.reason);
             self.pods.add(pod);
@@ -251,7 +313,8 @@ impl Controller {
                 decisions.get_or_create(&decision_labels(state.decision.reason)).inc();
             }
         }
-        self.follow_all(&decider);
+        self.follow_all(&described, &decider);
+        self.sources.rules = Some(decider.rules);
     }
 
     /// Learns what the kubelet refuses from the pods whose resize it has found infeasible.
@@ -292,13 +355,14 @@ impl Controller {
         self.apply(key, PodInput::Decided { decision, took });
     }
 
-    /// Brings all decisions into force, those first that have waited longest for room. Recommendations without room are tried
+    /// Brings decisions into force, those first that have waited longest for room. Recommendations without room are tried
     /// again every time, and at once after another pod has come to request less.
-    fn follow_all(&mut self, decider: &Decider<'_>) {
+    fn follow_all(&mut self, decided: &BTreeMap<PodKey, &Arc<Pod>>, decider: &Decider<'_>) {
         let mut capacity = self.capacity();
         let waits_since = |state: &PodState| state.no_room.as_ref().map_or(Timestamp::MAX, NoRoomFor::since);
         let in_order = |pods: &Pods, counts: fn(&PodState) -> bool| {
-            let mut keys = pods.keys_of(counts);
+            let keys = decided.keys().filter(|key| pods.get(key).is_some_and(counts));
+            let mut keys: Vec<PodKey> = keys.cloned().collect();
             keys.sort_by_cached_key(|key| pods.get(key).map(waits_since));
             keys
         };
@@ -332,6 +396,7 @@ impl Controller {
         let Some(state) = self.pods.get(key) else { return };
         if state.desired.targets(&state.pod) != targets {
             capacity.update(requested, state);
+            self.pods.undecided.insert(key.clone());
             // The decision shown to users compares with the new targets.
             self.decide_one(key, decider);
         }

@@ -99,7 +99,7 @@ impl Controller {
         }
         if self.node.policies() != policies || self.sources.view.pods.len() != self.pods.len() {
             // Of two pods with one name the running one counts, and now another one may run.
-            self.decide_all(Timestamp::now());
+            self.decide_changed(Timestamp::now());
         }
         self.match_live();
         let repair = self.config.repair_pod_level && !self.config.observe_only;

@@ -8,11 +8,11 @@ use tokio::sync::{broadcast, watch};
 use super::*;
 use crate::actuate::Grown;
 use crate::config::tests::load;
-use crate::decide::Refusals;
+use crate::decide::{PodDecision, Refusals};
 use crate::guard::LimitFiles;
-use crate::model::objects::PodId;
+use crate::model::objects::{PodId, VerticalPodAutoscaler};
 use crate::model::{
-    Bytes, CgroupPath, Change, ChangeRecord, LivePod, MemoryLimit, ResourceList, Setting, StepRecord, Target,
+    Bytes, CgroupPath, Change, ChangeRecord, LivePod, MemoryLimit, Reason, ResourceList, Setting, StepRecord, Target,
 };
 use crate::observe::audit::Audit;
 use crate::observe::metrics::registry;
@@ -188,4 +188,60 @@ async fn no_mark_is_removed_before_the_node_is_known() {
     // The thread removes a mark before it writes the next one.
     marks.note_written(&"last".into()).await;
     assert!(directory.path().join("lent").join(UID).exists());
+}
+
+/// The pods about which the controller decides when this view arrives.
+fn decided(controller: &mut Controller, view: &NodeView) -> Vec<String> {
+    for key in controller.pods.keys_of(|_| true) {
+        let decision = Box::new(PodDecision::undecided(&controller.pods.get(&key).unwrap().pod));
+        let took = Duration::ZERO;
+        controller.apply(&key, PodInput::Decided { decision, took });
+    }
+    controller.take_view(Arc::new(view.clone()), Vec::new());
+    let decided = controller
+        .pods
+        .keys_of(|state| state.decision.reason != Reason::SourcesSilent);
+    decided.iter().map(ToString::to_string).collect()
+}
+
+#[tokio::test]
+async fn a_view_decides_about_the_pods_it_concerns() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut controller = controller(directory.path());
+    let all = ["other/cache", "shop/db", "shop/web"];
+    let manifests = all.map(|pod| {
+        let (namespace, name) = pod.split_once('/').unwrap();
+        let metadata = format!("{{name: {name}, namespace: {namespace}, uid: {name}}}");
+        format!("---\n{{kind: Pod, metadata: {metadata}, spec: {{containers: [{{name: c}}]}}}}\n")
+    });
+    let mut view = parse_manifests("test", &manifests.concat()).unwrap().view;
+    assert_eq!(decided(&mut controller, &view), all);
+    assert!(decided(&mut controller, &view).is_empty());
+
+    Arc::make_mut(&mut view.pods[2]).metadata.labels.clear();
+    assert_eq!(decided(&mut controller, &view), ["shop/web"], "another object");
+    let mut vpa = VerticalPodAutoscaler::default();
+    vpa.metadata.namespace = "shop".to_owned();
+    view.vpas.push(vpa.into());
+    assert_eq!(decided(&mut controller, &view), ["shop/db", "shop/web"]);
+
+    controller.apply(&PodKey::new("other", "cache"), PodInput::FilesWritten);
+    assert_eq!(decided(&mut controller, &view), ["other/cache"], "another input");
+
+    let db = PodKey::new("shop", "db");
+    let mut decision = Box::new(PodDecision::undecided(&view.pods[1]));
+    decision.reason = Reason::OutOfBounds;
+    let took = Duration::ZERO;
+    controller.apply(&db, PodInput::Decided { decision, took });
+    let full = PodInput::Followed {
+        refused: Some("no room".to_owned()),
+        cause: None,
+        delay: Duration::ZERO,
+    };
+    controller.apply(&db, full);
+    assert_eq!(decided(&mut controller, &view), ["shop/db"], "it waited for room");
+
+    controller.config.observe_only = true;
+    assert_eq!(decided(&mut controller, &view), all);
+    assert!(decided(&mut controller, &view).is_empty());
 }

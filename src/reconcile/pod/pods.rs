@@ -17,6 +17,8 @@ pub(crate) struct Pods {
     timers: BTreeSet<(Instant, PodKey)>,
     dates: BTreeSet<(Timestamp, PodKey)>,
     active: BTreeSet<PodKey>,
+    /// The pods that other inputs than decisions have reached since their latest decision.
+    pub(crate) undecided: BTreeSet<PodKey>,
 }
 
 impl Pods {
@@ -62,10 +64,15 @@ impl Pods {
 
     /// Applies an input to one pod, and drops the pod after the last input; without a pod of that name there are no effects.
     pub(crate) fn apply(&mut self, key: &PodKey, input: PodInput, now: Now) -> Vec<Effect> {
-        let is_last = matches!(input, PodInput::Removed);
+        use PodInput::{Decided, Described, Followed, Removed, StillNoRoom};
+        let is_last = matches!(input, Removed);
+        let is_decision = matches!(input, Described(_) | Decided { .. } | Followed { .. } | StillNoRoom(_));
         let Some(state) = self.pods.get_mut(key) else {
             return Vec::new();
         };
+        if !is_decision {
+            self.undecided.insert(key.clone());
+        }
         let before = state.wakes_at();
         let effects = state.apply(input, now);
         let after = state.wakes_at();

@@ -103,6 +103,8 @@ pub(crate) struct Controller {
     /// The part of the pods that the latest sweep checked.
     swept: usize,
     next_decisions: Instant,
+    /// Whether a pod is to be decided about before that.
+    decides: bool,
 }
 
 /// The controller's side of the guard.
@@ -150,6 +152,7 @@ impl Controller {
             next_sweep: now + config.sweep_interval,
             swept: 0,
             next_decisions: now + DECIDE_EVERY,
+            decides: false,
             config,
             pods: Pods::default(),
             sources: deciding::Sources::default(),
@@ -309,7 +312,7 @@ impl Controller {
                 let capacity = Box::new(self.capacity());
                 self.apply(key, PodInput::Admitted { id, request, capacity });
             }
-            Effect::Decide => self.next_decisions = Instant::now(),
+            Effect::Decide => self.decides = true,
             Effect::Avoided(avoided) => {
                 if let Some(state) = self.pods.get(key) {
                     self.publisher.savings.count(state, avoided, Timestamp::now());
@@ -465,7 +468,7 @@ impl Controller {
             self.apply_to_all(self.pods.keys_of(|_| true), || PodInput::ResizeRetried);
         }
         self.begin_shrink_turns(wall);
-        if is_over {
+        if std::mem::take(&mut self.decides) || is_over {
             self.decide_changed(wall);
         }
         if self.next_decisions <= now {
@@ -492,7 +495,8 @@ impl Controller {
         let from_now = |at: Timestamp| now + Duration::try_from(at.duration_since(wall)).unwrap_or_default();
         let (at, wall_at) = self.pods.wakes_at();
         let of_pods = [at.map(Instant::from_std), wall_at.map(from_now)];
-        let others = [self.files.due, self.endpoint.retry_at, self.store.wakes_at()];
+        let decides = self.decides.then_some(now);
+        let others = [self.files.due, self.endpoint.retry_at, self.store.wakes_at(), decides];
         let latest = self.next_sweep.min(self.next_decisions).min(now + HEARTBEAT_EVERY);
         of_pods.into_iter().chain(others).flatten().fold(latest, Instant::min)
     }

@@ -10,7 +10,7 @@ use crate::actuate::Grown;
 use crate::config::tests::load;
 use crate::decide::{PodDecision, Refusals};
 use crate::guard::LimitFiles;
-use crate::model::objects::{PodId, VerticalPodAutoscaler};
+use crate::model::objects::{Pod, PodId, VerticalPodAutoscaler};
 use crate::model::{
     Bytes, CgroupPath, Change, ChangeRecord, LivePod, MemoryLimit, Reason, ResourceList, Setting, StepRecord, Target,
 };
@@ -190,22 +190,35 @@ async fn no_mark_is_removed_before_the_node_is_known() {
     assert!(directory.path().join("lent").join(UID).exists());
 }
 
-/// The pods about which the controller decides when this view arrives.
-fn decided(controller: &mut Controller, view: &NodeView) -> Vec<String> {
+/// The pods about which the controller decides at this event.
+fn decided_at(controller: &mut Controller, event: impl FnOnce(&mut Controller)) -> Vec<String> {
     for key in controller.pods.keys_of(|_| true) {
-        let decision = Box::new(PodDecision::undecided(&controller.pods.get(&key).unwrap().pod));
-        let took = Duration::ZERO;
-        controller.apply(&key, PodInput::Decided { decision, took });
+        let silent = decision(&controller.pods.get(&key).unwrap().pod, Reason::SourcesSilent);
+        controller.apply(&key, silent);
     }
-    controller.take_view(Arc::new(view.clone()), Vec::new());
+    event(controller);
     let decided = controller
         .pods
         .keys_of(|state| state.decision.reason != Reason::SourcesSilent);
     decided.iter().map(ToString::to_string).collect()
 }
 
+/// The pods about which the controller decides when this view arrives.
+fn decided(controller: &mut Controller, view: &NodeView) -> Vec<String> {
+    let view = Arc::new(view.clone());
+    decided_at(controller, |controller| controller.take_view(view, Vec::new()))
+}
+
+/// The input of a decision with this reason.
+fn decision(pod: &Pod, reason: Reason) -> PodInput {
+    let mut decision = Box::new(PodDecision::undecided(pod));
+    decision.reason = reason;
+    let took = Duration::ZERO;
+    PodInput::Decided { decision, took }
+}
+
 #[tokio::test]
-async fn a_view_decides_about_the_pods_it_concerns() {
+async fn an_event_decides_about_the_pods_it_concerns() {
     let directory = tempfile::tempdir().unwrap();
     let mut controller = controller(directory.path());
     let all = ["other/cache", "shop/db", "shop/web"];
@@ -229,10 +242,7 @@ async fn a_view_decides_about_the_pods_it_concerns() {
     assert_eq!(decided(&mut controller, &view), ["other/cache"], "another input");
 
     let db = PodKey::new("shop", "db");
-    let mut decision = Box::new(PodDecision::undecided(&view.pods[1]));
-    decision.reason = Reason::OutOfBounds;
-    let took = Duration::ZERO;
-    controller.apply(&db, PodInput::Decided { decision, took });
+    controller.apply(&db, decision(&view.pods[1], Reason::OutOfBounds));
     let full = PodInput::Followed {
         refused: Some("no room".to_owned()),
         cause: None,
@@ -240,6 +250,19 @@ async fn a_view_decides_about_the_pods_it_concerns() {
     };
     controller.apply(&db, full);
     assert_eq!(decided(&mut controller, &view), ["shop/db"], "it waited for room");
+
+    let trouble = |controller: &mut Controller| {
+        controller.apply(&db, decision(&view.pods[1], Reason::NoTrouble));
+        let kill = PodInput::Killed {
+            target: Target::Pod,
+            at: Timestamp::now(),
+            lowered: false,
+        };
+        controller.apply(&db, kill);
+        controller.on_time(Instant::now());
+    };
+    assert_eq!(decided_at(&mut controller, trouble), ["shop/db"], "it had trouble");
+    assert_ne!(controller.pods.get(&db).unwrap().decision.reason, Reason::NoTrouble);
 
     controller.config.observe_only = true;
     assert_eq!(decided(&mut controller, &view), all);

@@ -142,7 +142,7 @@ impl WorkItem {
             pending.not_before = known.unwrap_or_else(|| {
                 let at = followed.ready_at().max(now + delay);
                 followed.use_turn(now);
-                Some(at)
+                (at > now).then_some(at)
             });
         }
     }
@@ -458,6 +458,13 @@ mod tests {
         work.request_pass(Cause::ContainerStarted, true, now);
         work.request_pass_after(recommended(), Duration::from_secs(20), now);
         assert_eq!(work.pending.unwrap().not_before, None, "it was to begin at once");
+    }
+
+    #[test]
+    fn a_pass_without_a_wait_has_no_time() {
+        let (mut work, now) = (WorkItem::default(), Instant::now());
+        work.request_pass_after(recommended(), Duration::ZERO, now);
+        assert_eq!((work.is_due(now), work.wakes_at()), (true, None));
     }
 
     #[test]

@@ -190,7 +190,7 @@ impl Controller {
             }
             let began = Instant::now();
             if began < rest {
-                wake = wake.min(rest);
+                wake = rest;
                 continue;
             }
             self.run_round(began);

@@ -114,7 +114,7 @@ fn have_same_containers(before: &[Arc<Pod>], after: &[Arc<Pod>]) -> bool {
     before.len() == after.len() && before.iter().zip(after).all(same)
 }
 
-/// The namespaces with other objects than before, besides pods.
+/// The namespaces with other objects than before that decisions read, besides pods.
 fn changed_namespaces(before: &NodeView, after: &NodeView) -> BTreeSet<String> {
     fn changed<T: PartialEq>(
         before: &[Shared<T>],
@@ -131,17 +131,15 @@ fn changed_namespaces(before: &NodeView, after: &NodeView) -> BTreeSet<String> {
         changed.map(|(namespace, _)| namespace.to_owned()).collect()
     }
     let namespaces = [
-        &before.awaited_quotas ^ &after.awaited_quotas,
         changed(&before.owners, &after.owners, |owner| &owner.metadata),
         changed(&before.vpas, &after.vpas, |vpa| &vpa.metadata),
         changed(&before.limit_ranges, &after.limit_ranges, |range| &range.metadata),
         changed(&before.hpas, &after.hpas, |hpa| &hpa.metadata),
-        changed(&before.quotas, &after.quotas, |quota| &quota.metadata),
     ];
     namespaces.into_iter().flatten().collect()
 }
 
-/// Whether the pod's change waits, as it may for room or for other pods.
+/// Whether the pod's change waits, as it may for room, for a quota or for other pods.
 fn has_open_change(state: &PodState) -> bool {
     let decision = &state.decision;
     state.no_room.is_some() || decision.change().is_some() || decision.canary.waits.is_some()

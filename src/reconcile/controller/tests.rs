@@ -10,7 +10,7 @@ use crate::actuate::Grown;
 use crate::config::tests::load;
 use crate::decide::{PodDecision, Refusals};
 use crate::guard::LimitFiles;
-use crate::model::objects::{Pod, PodId, VerticalPodAutoscaler};
+use crate::model::objects::{Pod, PodId, ResourceQuota, VerticalPodAutoscaler};
 use crate::model::{
     Bytes, CgroupPath, Change, ChangeRecord, LivePod, MemoryLimit, Reason, ResourceList, Setting, StepRecord, Target,
 };
@@ -249,6 +249,9 @@ async fn an_event_decides_about_the_pods_it_concerns() {
         delay: Duration::ZERO,
     };
     controller.apply(&db, full);
+    let mut quota = ResourceQuota::default();
+    quota.metadata.namespace = "shop".to_owned();
+    view.quotas.push(quota.into());
     assert_eq!(decided(&mut controller, &view), ["shop/db"], "it waited for room");
 
     let trouble = |controller: &mut Controller| {

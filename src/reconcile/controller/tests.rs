@@ -270,4 +270,8 @@ async fn an_event_decides_about_the_pods_it_concerns() {
     controller.config.observe_only = true;
     assert_eq!(decided(&mut controller, &view), all);
     assert!(decided(&mut controller, &view).is_empty());
+
+    // Some decisions depend on the time alone.
+    let minute = |controller: &mut Controller| controller.on_time(controller.next_decisions);
+    assert_eq!(decided_at(&mut controller, minute), all);
 }

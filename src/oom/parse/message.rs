@@ -32,11 +32,19 @@ pub(in crate::oom) fn begins_message(text: &str) -> bool {
     BEGINNINGS.iter().any(|beginning| text.starts_with(beginning))
 }
 
-/// Whether a line speaks of a kill, wherever in it.
+/// Whether a line speaks of a kill, wherever in it. Where a protocol or a driver is out of memory (`TCP: out of memory -- consider
+/// tuning tcp_mem`, `Out of memory [NV_ERR_NO_MEMORY]`), the kernel kills no process.
 pub(in crate::oom) fn speaks_of_kill(text: &str) -> bool {
-    ["Killed process", "Kill process", "oom-kill:", "ut of memory"]
-        .iter()
-        .any(|words| text.contains(words))
+    const WORDS: [&str; 7] = [
+        "Killed process",
+        "Kill process",
+        "oom-kill:",
+        "cgroup out of memory",
+        "Out of memory: ",
+        "Out of memory (",
+        "Out of memory and ",
+    ];
+    WORDS.iter().any(|words| text.contains(words))
 }
 
 /// Whether a whole line can matter to the parser.

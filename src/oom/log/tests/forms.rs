@@ -83,6 +83,17 @@ fn lines_not_understood_are_counted() {
 }
 
 #[test]
+fn a_driver_without_memory_is_no_kill() {
+    for line in [
+        "[  179.500000] TCP: out of memory -- consider tuning tcp_mem",
+        "Nov 21 02:53:00 node-a kernel: [   70.500000] NVRM: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051)",
+        "4,812,70500000,-;example 0000:00:02.0: Out of memory",
+    ] {
+        assert_eq!(read(line.as_bytes()), (Vec::new(), NotUnderstood::default()), "{line}");
+    }
+}
+
+#[test]
 fn a_report_that_is_logged_twice_is_one_kill() {
     let report = "[    1.500000] oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,task_memcg=/a,task=x,pid=7,uid=0\n";
     let (kills, _) = read(report.repeat(3).as_bytes());

@@ -76,7 +76,8 @@ fn resize_call(pod: &Pod) -> Call {
 }
 
 /// A strategic merge patch, which merges containers by name and amounts by resource. The UID restricts the patch to this pod among
-/// pods of the same name, and the resource version to this state of the pod. It has only the amounts that change.
+/// pods of the same name, and the resource version to this state of the pod. It has only the amounts that change, and the memory
+/// limit that a changed request reaches: the spec's own limit may lack a part of a byte (`0.1Gi`), which every reader rounds up.
 fn body(pod: &Pod, version: &str, changes: &[Step]) -> Value {
     let is_init = |name: &str| pod.spec.init_containers.iter().any(|container| container.name == name);
     let mut spec = json!({"containers": []});
@@ -84,12 +85,16 @@ fn body(pod: &Pod, version: &str, changes: &[Step]) -> Value {
         let Change::Resize { from, to } = &step.change else {
             continue;
         };
-        let to = Requirements::choose([from, to], |[from, to]| to.filter(|_| from != to));
+        let mut sent = Requirements::choose([from, to], |[from, to]| to.filter(|_| from != to));
+        let request = sent.requests.memory;
+        if request.is_some() && request == to.limits.memory {
+            sent.limits.memory = request;
+        }
         match &step.target {
-            Target::Pod => spec["resources"] = json!(to),
+            Target::Pod => spec["resources"] = json!(sent),
             Target::Container(name) => {
                 let list = if is_init(name) { "initContainers" } else { "containers" };
-                let container = json!({"name": name, "resources": to});
+                let container = json!({"name": name, "resources": sent});
                 match spec[list].as_array_mut() {
                     Some(containers) => containers.push(container),
                     None => spec[list] = json!([container]),
@@ -151,7 +156,7 @@ fn annotating(uid: &str, annotations: &Annotations) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{MilliCpu, ResourceList};
+    use crate::model::{Bytes, MilliCpu, ResourceList};
 
     #[test]
     fn a_patch_of_annotations_names_the_uid() {
@@ -194,6 +199,35 @@ mod tests {
         assert_eq!(body(&pod, "", &[whole]), of_pod);
         let read = json!({"metadata": {"uid": "u1", "resourceVersion": "7"}, "spec": {"containers": []}});
         assert_eq!(body(&pod, "7", &[]), read);
+    }
+
+    #[test]
+    fn a_request_takes_the_limit_it_reaches_along() {
+        let memory = |bytes| ResourceList {
+            cpu: None,
+            memory: Some(Bytes::new(bytes)),
+        };
+        let read: Requirements =
+            serde_json::from_value(json!({"requests": {"memory": "64Mi"}, "limits": {"memory": "0.1Gi"}})).unwrap();
+        let resources = |request| {
+            let to = Requirements {
+                requests: memory(request),
+                ..read
+            };
+            let step = Step {
+                target: Target::Container("app".to_owned()),
+                change: Change::Resize { from: read, to },
+            };
+            body(&Pod::default(), "", &[step])["spec"]["containers"][0]["resources"].clone()
+        };
+        assert_eq!(
+            resources(107_374_183),
+            json!({"requests": {"memory": "107374183"}, "limits": {"memory": "107374183"}})
+        );
+        assert_eq!(
+            resources(107_374_182),
+            json!({"requests": {"memory": "107374182"}, "limits": {}})
+        );
     }
 
     fn refused(problem: Problem) -> ResizeError {

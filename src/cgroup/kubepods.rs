@@ -53,11 +53,13 @@ impl Kubepods {
     }
 
     /// Searches for the root, level by level; for the root of this driver only, where the runtime names one
-    /// (`RuntimeConfig`). Takes the least deep root, and of several at that depth the one with pods: a node whose driver was
-    /// changed keeps the old, empty root.
+    /// (`RuntimeConfig`). Takes the least deep root with containers, else the least deep one with pods, else the least deep one. A
+    /// node whose driver or whose cgroup root was changed keeps the old root, perhaps with cgroups of pods that have ended. Docker
+    /// Desktop has a root within a root.
     pub fn find(hierarchy: &Hierarchy, driver: Option<Driver>) -> Result<Self, LayoutError> {
         let mount = hierarchy.mount(Resource::Cpu);
         let mut level = vec![CgroupPath::root()];
+        let (mut with_pods, mut first) = (Vec::new(), Vec::new());
         for _ in 0..DEPTH {
             let mut next = Vec::new();
             for parent in &level {
@@ -67,10 +69,21 @@ impl Kubepods {
             let roots: Vec<Self> = roots
                 .filter(|root| driver.is_none_or(|driver| driver == root.driver))
                 .collect();
-            if !roots.is_empty() {
-                return Self::only(roots, hierarchy);
+            let in_use = Self::holding(&roots, hierarchy, |pod| !pod.containers.is_empty())?;
+            if !in_use.is_empty() {
+                return Self::only(in_use);
+            }
+            if with_pods.is_empty() {
+                with_pods = Self::holding(&roots, hierarchy, |_| true)?;
+            }
+            if first.is_empty() {
+                first = roots;
             }
             level = next;
+        }
+        let candidates = if with_pods.is_empty() { first } else { with_pods };
+        if !candidates.is_empty() {
+            return Self::only(candidates);
         }
         let names = match driver {
             None => "kubepods or kubepods.slice",
@@ -83,18 +96,25 @@ impl Kubepods {
         )))
     }
 
-    fn only(mut roots: Vec<Self>, hierarchy: &Hierarchy) -> Result<Self, LayoutError> {
-        if roots.len() > 1 {
-            let mut used = Vec::new();
-            for root in &roots {
-                if !root.scan(hierarchy)?.is_empty() {
-                    used.push(root.clone());
-                }
-            }
-            if used.len() == 1 {
-                roots = used;
-            }
+    /// The roots that hold such a pod.
+    fn holding(
+        roots: &[Self],
+        hierarchy: &Hierarchy,
+        is_such: fn(&PodEntry) -> bool,
+    ) -> Result<Vec<Self>, LayoutError> {
+        let mut holding = Vec::new();
+        for root in roots {
+            let mut found = false;
+            root.visit(hierarchy, |pod| {
+                found = is_such(&pod);
+                !found
+            })?;
+            holding.extend(found.then(|| root.clone()));
         }
+        Ok(holding)
+    }
+
+    fn only(roots: Vec<Self>) -> Result<Self, LayoutError> {
         let [root] = <[Self; 1]>::try_from(roots).map_err(|roots| {
             let paths: Vec<_> = roots.iter().map(|root| root.path.as_str()).collect();
             let paths = paths.join(", ");
@@ -112,8 +132,18 @@ impl Kubepods {
 
     /// Lists the pods that have a cgroup now, in path order.
     pub fn scan(&self, hierarchy: &Hierarchy) -> Result<Vec<PodEntry>, LayoutError> {
-        let mount = hierarchy.mount(Resource::Cpu);
         let mut pods = Vec::new();
+        self.visit(hierarchy, |pod| {
+            pods.push(pod);
+            true
+        })?;
+        pods.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(pods)
+    }
+
+    /// Passes the pods that have a cgroup now to `each`, until that returns false.
+    fn visit(&self, hierarchy: &Hierarchy, mut each: impl FnMut(PodEntry) -> bool) -> Result<(), LayoutError> {
+        let mount = hierarchy.mount(Resource::Cpu);
         let mut parents = vec![self.path.clone()];
         while let Some(parent) = parents.pop() {
             for path in children(mount, &parent)? {
@@ -127,18 +157,20 @@ impl Kubepods {
                         let mut containers: Vec<_> = children(mount, &path)?.into_iter().filter_map(entry).collect();
                         containers.sort_by(|a, b| a.path.cmp(&b.path));
                         containers.shrink_to_fit();
-                        pods.push(PodEntry {
+                        let pod = PodEntry {
                             place,
                             path,
                             containers,
-                        });
+                        };
+                        if !each(pod) {
+                            return Ok(());
+                        }
                     }
                     Some(Place::Kubepods | Place::Container { .. } | Place::Other(_)) | None => {}
                 }
             }
         }
-        pods.sort_by(|a, b| a.path.cmp(&b.path));
-        Ok(pods)
+        Ok(())
     }
 }
 

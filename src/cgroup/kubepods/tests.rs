@@ -112,6 +112,34 @@ fn of_two_roots_the_one_with_pods_is_taken() {
 }
 
 #[test]
+fn a_root_with_containers_beats_what_was_left() {
+    let pod = format!("/kubepods.slice/kubepods-pod{SLICE}.slice");
+    // The driver was changed: pods that have ended keep their cgroups.
+    let (_tree, hierarchy) = v2(&[
+        format!("/kubepods/burstable/pod{UID}"),
+        format!("{pod}/cri-containerd-{}.scope", id("a")),
+    ]);
+    assert_eq!(Kubepods::find(&hierarchy, None).unwrap().path, path("/kubepods.slice"));
+    // `cgroupRoot` was changed.
+    let deep = "/kubelet.slice/kubelet-kubepods.slice";
+    let (_tree, hierarchy) = v2(&[
+        pod,
+        format!(
+            "{deep}/kubelet-kubepods-pod{SLICE}.slice/cri-containerd-{}.scope",
+            id("a")
+        ),
+    ]);
+    assert_eq!(Kubepods::find(&hierarchy, None).unwrap().path, path(deep));
+    // Docker Desktop.
+    let (_tree, hierarchy) = v2(&[format!("/kubepods/kubepods/besteffort/pod{UID}/{}", id("a"))]);
+    let kubepods = Kubepods::find(&hierarchy, None).unwrap();
+    assert_eq!(kubepods.path, path("/kubepods/kubepods"));
+    assert_eq!(kubepods.scan(&hierarchy).unwrap().len(), 1);
+    let (_tree, hierarchy) = v2(&["/kubepods/burstable".to_owned(), format!("{deep}/other.slice")]);
+    assert_eq!(Kubepods::find(&hierarchy, None).unwrap().path, path("/kubepods"));
+}
+
+#[test]
 fn a_v1_tree_is_listed_by_its_cpu_hierarchy() {
     let root = TempDir::new().unwrap();
     fs::create_dir_all(

@@ -85,10 +85,16 @@ fn bounds(candidate: &Candidate<'_>, limits: &Bounds, resource: Resource) -> [Bo
         let for_ratio = highest.map(|(limit, ratio)| scale(limit, 1000, ratio.into(), u128::div_ceil));
         (limits_of(candidate, resource).min(), for_ratio)
     };
+    // Upstream bounds the request in proportion also where the limit stays.
+    let max_rule = if candidate.moves_limit(resource) {
+        "the LimitRange's maximum for containers"
+    } else {
+        "VPA bounds it by the LimitRange's maximum for containers in the ratio of limit to request, although the limit stays"
+    };
     [
         ("the LimitRange's minimum for containers", u64::max, min),
         // Bounds the limit, and so the request.
-        ("the LimitRange's maximum for containers", u64::min, max),
+        (max_rule, u64::min, max),
         ("the VPA's minAllowed", u64::max, min_allowed),
         ("the VPA's maxAllowed", u64::min, max_allowed),
         (

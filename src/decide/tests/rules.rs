@@ -349,6 +349,19 @@ fn a_request_respects_the_smaller_limit() {
 }
 
 #[test]
+fn a_bound_by_a_kept_limits_ratio_is_explained() {
+    let mut view =
+        web_and("kind: LimitRange\nmetadata: {name: l}\nspec: {limits: [{type: Container, max: {cpu: 300m}}]}");
+    view.vpas[0].spec.resource_policy = serde_json::from_str(
+        r#"{"containerPolicies": [{"containerName": "app", "controlledValues": "RequestsOnly"}]}"#,
+    )
+    .unwrap();
+    let decision = decide_one(&view);
+    assert_eq!(cpu(&decision, "app"), "100m/300m");
+    assert!(notes(&decision)[0].ends_with("although the limit stays"));
+}
+
+#[test]
 fn a_pending_limit_rises_to_the_request() {
     let mut view = view(WEB);
     let pod = pod_of(&mut view);

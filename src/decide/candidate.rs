@@ -75,6 +75,7 @@ impl<'a> Candidate<'a> {
     pub(super) fn follow(&mut self, vpa: &'a VerticalPodAutoscaler, notes: &mut Vec<Note>) {
         let policy = vpa.policy_for(&self.spec.name);
         self.policy = policy;
+        notes.extend(policy.and_then(|policy| self.same_policies(policy, vpa)));
         let mut recommendations = recommendations(vpa).iter();
         let Some(own) = recommendations.find(|one| one.container_name == self.spec.name) else {
             return;
@@ -88,6 +89,20 @@ impl<'a> Candidate<'a> {
                 self.drop_recommendation(resource);
             }
         }
+    }
+
+    /// A note if the VPA has several policies for the name in this one.
+    fn same_policies(&self, policy: &ContainerPolicy, vpa: &VerticalPodAutoscaler) -> Option<Note> {
+        let name = &policy.container_name;
+        let all = &vpa.spec.resource_policy.as_ref()?.container_policies;
+        let same = all.iter().filter(|one| one.container_name == *name).count();
+        (same > 1).then(|| {
+            let (vpa, counts) = (&vpa.metadata.name, if name == "*" { "last" } else { "first" });
+            let text = format!(
+                "VerticalPodAutoscaler {vpa} has {same} policies for container {name}, and only the {counts} counts"
+            );
+            Note::new(Some(&self.spec.name), None, text)
+        })
     }
 
     /// Whether the limit of a resource changes with its request.

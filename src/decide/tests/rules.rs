@@ -223,6 +223,30 @@ fn an_excluded_container_is_not_changed() {
 }
 
 #[test]
+fn policies_that_do_not_count_are_named() {
+    let mut view = view(WEB);
+    let mut said = |policies: &str| {
+        let policy = format!(r#"{{"containerPolicies": [{policies}]}}"#);
+        view.vpas[0].spec.resource_policy = Some(serde_json::from_str(&policy).unwrap());
+        let decision = decide_one(&view);
+        let said = notes(&decision).into_iter().filter(|note| note.contains("policies"));
+        (cpu(&decision, "app"), said.collect::<Vec<_>>())
+    };
+    let both = |name: &str| {
+        let policy = |resource| format!(r#"{{"containerName": "{name}", "controlledResources": ["{resource}"]}}"#);
+        [policy("memory"), policy("cpu")].join(",")
+    };
+    let text = |name: &str, counts: &str| {
+        format!("app: VerticalPodAutoscaler web has 2 policies for container {name}, and only the {counts} counts")
+    };
+    assert_eq!(said(&both("app")), ("100m/300m".into(), vec![text("app", "first")]));
+    assert_eq!(said(&both("*")), ("200m/600m".into(), vec![text("*", "last")]));
+    assert_eq!(said(&format!("{},{}", both("app"), both("other"))).1.len(), 1);
+    let one = r#"{"containerName": "app"}, {"containerName": "*"}"#;
+    assert_eq!(said(one), ("200m/600m".into(), Vec::new()));
+}
+
+#[test]
 fn a_recommendation_of_zero_is_never_written() {
     let mut view = view(WEB);
     let said = &mut view.vpas[0]

@@ -207,6 +207,10 @@ fn every_notation_of_a_full_heap_is_an_error() {
         ("SOLR_HEAP=1g", "1Gi", &[fills]),
         ("HADOOP_HEAPSIZE_MAX=1024", "1Gi", &[fills]),
         ("JAVA_MAX_MEM_RATIO=100", "1Gi", &[fills]),
+        ("ZOO_HEAP_SIZE=1024", "384Mi", &[fills]),
+        ("JVM_XMX=1g", "1Gi", &[fills]),
+        ("STRIMZI_DYNAMIC_HEAP_PERCENTAGE=100", "1Gi", &[fills]),
+        ("STRIMZI_DYNAMIC_HEAP_PERCENTAGE=75", "1Gi", &[fine]),
         ("SOLR_HEAP=", "1Gi", &[]),
     ] {
         assert_eq!(of(setting, limit), expected, "{setting} {limit}");

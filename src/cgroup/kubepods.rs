@@ -55,7 +55,7 @@ impl Kubepods {
     /// Searches for the root, level by level; for the root of this driver only, where the runtime names one
     /// (`RuntimeConfig`). Takes the least deep root with containers, else the least deep one with pods, else the least deep one. A
     /// node whose driver or whose cgroup root was changed keeps the old root, perhaps with cgroups of pods that have ended. Docker
-    /// Desktop has a root within a root.
+    /// Desktop has a root within a root. No root is inside a pod, where a container can make cgroups of any name.
     pub fn find(hierarchy: &Hierarchy, driver: Option<Driver>) -> Result<Self, LayoutError> {
         let mount = hierarchy.mount(Resource::Cpu);
         let mut level = vec![CgroupPath::root()];
@@ -65,6 +65,7 @@ impl Kubepods {
             for parent in &level {
                 next.extend(children(mount, parent)?);
             }
+            next.retain(|path| !is_in_pod(path));
             let roots = next.iter().filter_map(|path| Self::at(path.clone()).ok());
             let roots: Vec<Self> = roots
                 .filter(|root| driver.is_none_or(|driver| driver == root.driver))
@@ -172,6 +173,13 @@ impl Kubepods {
         }
         Ok(())
     }
+}
+
+fn is_in_pod(path: &CgroupPath) -> bool {
+    matches!(
+        Place::parse(path),
+        Some(Place::Pod(_) | Place::Container { .. } | Place::Other(_))
+    )
 }
 
 fn driver_of(name: &str) -> Option<Driver> {

@@ -140,6 +140,21 @@ fn a_root_with_containers_beats_what_was_left() {
 }
 
 #[test]
+fn no_root_is_inside_a_pod() {
+    let pod = format!("kubepods-pod{SLICE}.slice");
+    let made = format!("kubepods/pod{UID}/{}", id("b"));
+    let (_tree, hierarchy) = v2(&[format!("/kubepods.slice/{pod}/cri-containerd-{}.scope/{made}", id("a"))]);
+    let error = Kubepods::find(&hierarchy, Some(Driver::Cgroupfs)).unwrap_err();
+    assert!(error.to_string().starts_with("no kubepods within 5 levels"), "{error}");
+    // The kubelet uses systemd and the runtime does not: containers are not below their pods.
+    let (_tree, hierarchy) = v2(&[
+        format!("/kubepods.slice/{pod}"),
+        format!("/system.slice/{pod}:cri-containerd:{}/{made}", id("a")),
+    ]);
+    assert_eq!(Kubepods::find(&hierarchy, None).unwrap().path, path("/kubepods.slice"));
+}
+
+#[test]
 fn a_v1_tree_is_listed_by_its_cpu_hierarchy() {
     let root = TempDir::new().unwrap();
     fs::create_dir_all(

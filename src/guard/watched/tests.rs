@@ -1,0 +1,248 @@
+use std::fs;
+use std::path::Path;
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use super::*;
+use crate::actuate::Growable;
+use crate::cgroup::Hierarchy;
+use crate::guard::notifications::Notifications;
+use crate::model::objects::PodId;
+use crate::model::{CgroupPath, LiveContainer, LivePod, PodAmounts};
+
+/// A guarded container, on plain files.
+pub(in crate::guard) fn watched(root: &Path) -> Watched {
+    let container = root.join("pod/app");
+    fs::create_dir_all(&container).unwrap();
+    for directory in [root, &root.join("pod"), &container] {
+        let texts = [
+            ("cgroup.controllers", "cpu memory\n"),
+            ("cgroup.subtree_control", "cpu memory\n"),
+            ("memory.max", "4096\n"),
+            ("memory.current", "4096\n"),
+            ("memory.events", "max 0\n"),
+            ("memory.stat", ""),
+            ("cpu.stat", ""),
+        ];
+        for (name, text) in texts {
+            fs::write(directory.join(name), text).unwrap();
+        }
+    }
+    let path = |text| CgroupPath::new(text).unwrap();
+    let (id, path, inner) = ("c".to_owned(), path("/pod"), path("/pod/app"));
+    let live = LivePod {
+        id: PodId {
+            uid: "u".into(),
+            namespace: "test".to_owned(),
+            name: "web".to_owned(),
+        },
+        path,
+        containers: indexmap::IndexMap::from([(
+            "app".to_owned(),
+            LiveContainer {
+                id: id.clone(),
+                path: inner,
+            },
+        )]),
+    };
+    let cgroup = Cgroup::open(&Hierarchy::of_tree(root).unwrap(), &live.containers["app"].path).unwrap();
+    let pod = Arc::new(GuardedPod {
+        live: Arc::new(live),
+        growable: Growable {
+            pod: Arc::default(),
+            targets: PodAmounts::default(),
+        },
+        containers: Vec::new(),
+    });
+    let terms = Terms {
+        container: "app".to_owned(),
+        memory: Some(Bytes::new(1 << 30)),
+        cpu: None,
+        evidence: None,
+    };
+    let listed = GuardedCgroup {
+        id,
+        path: &pod.live.path,
+        terms,
+        is_pod: false,
+    };
+    Watched::new(2, &listed, cgroup, &pod)
+}
+
+fn notifications() -> Notifications {
+    let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).unwrap();
+    Notifications::new(&Arc::new(wake)).unwrap()
+}
+
+#[test]
+fn what_another_gives_back_hides_no_growth() {
+    let root = tempfile::tempdir().unwrap();
+    let mut watched = watched(root.path());
+    let (second, of_all) = (Duration::from_secs(1), 7 << 20);
+    let reading = Reading {
+        at: second,
+        limit: 128 << 20,
+        usage: 28 << 20,
+        reclaimable: None,
+    };
+    (watched.latest.reading, watched.latest.of_all, watched.latest.slack) =
+        (Some((reading, Duration::from_millis(20))), Some(of_all), 25 << 20);
+    let later = second + Duration::from_millis(20);
+    assert!(watched.can_wait(later, Some(of_all + (24 << 20)), false));
+    assert!(!watched.can_wait(later, Some(of_all + (25 << 20)), false));
+    assert!(!watched.can_wait(later, None, false));
+    assert!(watched.can_wait(later, Some(of_all), true));
+    let much_later = second + Duration::from_millis(200);
+    assert!(watched.can_wait(much_later, Some(of_all), false));
+    assert!(
+        !watched.can_wait(much_later, Some(of_all), true),
+        "others give way to growth"
+    );
+    let full = Reading {
+        usage: 128 << 20,
+        ..reading
+    };
+    watched.latest.reading = Some((full, Duration::from_millis(20)));
+    assert!(
+        !watched.can_wait(later, Some(of_all), false),
+        "page cache gives way to growth"
+    );
+    watched.subscribed = true;
+    assert!(watched.can_wait(later, Some(of_all), false), "the kernel tells of that");
+    watched.subscribed = false;
+    let without_cache = Reading {
+        reclaimable: Some(0),
+        ..full
+    };
+    watched.latest.reading = Some((without_cache, Duration::from_millis(20)));
+    assert!(
+        watched.can_wait(later, Some(of_all), false),
+        "there is none to give way"
+    );
+}
+
+#[test]
+fn constant_reclaim_at_the_limit_wakes_nobody() {
+    let root = tempfile::tempdir().unwrap();
+    let mut watched = watched(root.path());
+    let mut notifications = notifications();
+    let second = Duration::from_secs(1);
+    let mut wakes = |watched: &mut Watched, now: Duration| {
+        let mut wakes = 0;
+        for reclaims in 0..100 {
+            notifications.subscribe(watched, now);
+            fs::write(root.path().join("pod/app/memory.events"), format!("max {reclaims}\n")).unwrap();
+            for token in notifications.wait(Duration::ZERO).unwrap() {
+                assert_eq!(token, watched.token);
+                watched.alarms.note_alarm(now, CgroupVersion::V2);
+                wakes += 1;
+            }
+        }
+        wakes
+    };
+    let (first, noisy) = (wakes(&mut watched, second), wakes(&mut watched, second * 10));
+    assert!(first < 60 && noisy == 0, "{first} {noisy}");
+    assert!(
+        wakes(&mut watched, second * 11) > 0,
+        "after a while the guard listens again"
+    );
+}
+
+#[test]
+fn reclaim_at_the_pods_limit_wakes_the_guard() {
+    let root = tempfile::tempdir().unwrap();
+    let mut watched = watched(root.path());
+    let mut notifications = notifications();
+    notifications.subscribe(&mut watched, Duration::ZERO);
+    fs::write(root.path().join("pod/memory.events"), "max 1\n").unwrap();
+    assert_eq!(notifications.wait(Duration::ZERO).unwrap(), [watched.token]);
+}
+
+#[test]
+fn a_pod_is_read_when_it_hits_its_own_limit() {
+    let root = tempfile::tempdir().unwrap();
+    let (mut watched, mut notifications) = (watched(root.path()), notifications());
+    let (hierarchy, pod) = (Hierarchy::of_tree(root.path()).unwrap(), root.path().join("pod"));
+    let cgroup = Cgroup::open(&hierarchy, &CgroupPath::new("/pod").unwrap()).unwrap();
+    (watched.cgroup, watched.is_pod) = (Arc::new(cgroup), true);
+    fs::write(pod.join("memory.events.local"), "max 0\n").unwrap();
+    notifications.subscribe(&mut watched, Duration::ZERO);
+    let mut woken_by = |file: &str| {
+        fs::write(pod.join(file), "max 1\n").unwrap();
+        notifications.wait(Duration::ZERO).unwrap()
+    };
+    assert!(woken_by("memory.events").is_empty(), "a container hit its own");
+    assert_eq!(woken_by("memory.events.local"), [watched.token]);
+}
+
+#[test]
+fn page_cache_at_rest_on_v1_is_not_read_again_and_again() {
+    let [v1, v2] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    for controller in ["cpu", "memory"] {
+        fs::create_dir_all(v1.path().join(controller).join("pod/app")).unwrap();
+    }
+    let pod = v1.path().join("memory/pod");
+    let texts = [
+        ("app/memory.limit_in_bytes", "16777216\n"),
+        ("app/memory.usage_in_bytes", "16777216\n"),
+        ("app/memory.stat", "total_inactive_file 12582912\n"),
+        ("app/memory.failcnt", "7\n"),
+        ("memory.failcnt", "7\n"),
+    ];
+    for (name, text) in texts {
+        fs::write(pod.join(name), text).unwrap();
+    }
+    let mut watched = watched(v2.path());
+    let hierarchy = Hierarchy::of_tree(v1.path()).unwrap();
+    let path = CgroupPath::new("/pod/app").unwrap();
+    watched.cgroup = Arc::new(Cgroup::open(&hierarchy, &path).unwrap());
+    let (ms, of_others) = (Duration::from_millis, Some(64 << 20));
+    for (file, at) in [("app/memory.failcnt", 1000), ("memory.failcnt", 2000)] {
+        watched.read_usage(ms(at), ms(2), false).unwrap();
+        watched.latest.of_all = Some(0);
+        assert_eq!(watched.next(), ms(at + 20));
+        assert!(watched.can_wait(ms(at + 20), of_others, false));
+        assert_eq!(watched.next(), ms(at + 40));
+        fs::write(pod.join(file), "8\n").unwrap();
+        assert!(!watched.can_wait(ms(at + 40), of_others, false));
+    }
+    watched.read_usage(ms(3000), ms(2), false).unwrap();
+    watched.latest.of_all = Some(0);
+    fs::write(pod.join("app/memory.usage_in_bytes"), "12582912\n").unwrap();
+    let may_wait = watched.can_wait(ms(3020), of_others, false);
+    assert!(!may_wait, "it may take again what it gave back");
+}
+
+#[test]
+fn a_limit_for_the_pod_counts_as_used() {
+    let root = tempfile::tempdir().unwrap();
+    let (mut watched, seconds) = (watched(root.path()), Duration::from_secs);
+    watched.lend(Bytes::new(160), seconds(1), seconds(60));
+    for (for_pod, expected, now) in [(false, [0, 0], 61), (true, [120, 140], 121)] {
+        watched.lent.for_pod = for_pod;
+        watched.note_room_of_pod(320, 40);
+        let used = watched.end_quiet_time(seconds(now), seconds(60));
+        assert_eq!(used, Some(expected.map(Bytes::new)));
+    }
+}
+
+#[test]
+fn an_ended_container_is_left_alone() {
+    let root = tempfile::tempdir().unwrap();
+    let seconds = Duration::from_secs;
+    let mut watched = watched(root.path());
+    watched.lend(Bytes::new(1 << 20), seconds(1), seconds(60));
+    assert_eq!(watched.next(), seconds(1));
+    watched.postpone(seconds(90));
+    assert_eq!(watched.next(), seconds(90));
+}
+
+#[test]
+fn a_limit_that_a_pass_has_raised_meanwhile_is_no_failure() {
+    let root = tempfile::tempdir().unwrap();
+    let (mut watched, now) = (watched(root.path()), Duration::from_secs(1));
+    let failed = Outcome::RolledBack("memory.max: read-only".to_owned());
+    assert!(!watched.did_not_grow(now, &Outcome::Unchanged));
+    assert!(watched.did_not_grow(now, &failed));
+    assert!(!watched.did_not_grow(now, &failed), "it is reported already");
+}

@@ -7,7 +7,7 @@
 
 use super::memory::limit_file;
 use super::{CgroupDir, CgroupError, Hierarchy, Identity};
-use crate::model::{CgroupPath, MemoryLimit, Setting, Settings};
+use crate::model::{CgroupPath, CgroupVersion, ControlFile, MemoryLimit, Setting, Settings};
 
 /// The name of the cgroup crun makes below a scope (crun `cgroup-systemd.c`, `find_systemd_subgroup`).
 const INNER: &str = "container";
@@ -69,9 +69,26 @@ impl Cgroup {
     ///
     /// Errors: [`CgroupError`] of the first file that cannot be read.
     pub fn memory_limit(&self) -> Result<MemoryLimit, CgroupError> {
+        self.tightest(limit_file(self.outer.version()))
+    }
+
+    /// The memory use above which the kernel slows processes down; unbounded on v1.
+    ///
+    /// Errors: [`CgroupError`] of the first file that cannot be read.
+    pub fn memory_high(&self) -> Result<MemoryLimit, CgroupError> {
+        match self.outer.version() {
+            CgroupVersion::V1 => Ok(MemoryLimit::Max),
+            CgroupVersion::V2 => self.tightest(ControlFile::MemoryHigh),
+        }
+    }
+
+    fn tightest(&self, file: ControlFile) -> Result<MemoryLimit, CgroupError> {
         let mut binding = MemoryLimit::Max;
         for dir in self.dirs() {
-            let limit = dir.read(limit_file(dir.version()))?.and_then(Setting::memory);
+            let limit = match dir.read(file)? {
+                Some(Setting::MemoryHigh(high)) => Some(high),
+                setting => setting.and_then(Setting::memory),
+            };
             binding = limit.map_or(binding, |limit| limit.min(binding));
         }
         Ok(binding)

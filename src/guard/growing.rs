@@ -22,6 +22,8 @@ struct PendingGrowth {
     need: Need,
     /// What the guard has read, as part of a sentence about the container.
     seen: String,
+    /// Memory in use without page cache.
+    used: Bytes,
     /// Whether the pod is about to reach its limit, not the container its own.
     for_pod: bool,
 }
@@ -64,8 +66,13 @@ impl Worker {
             self.budgets
                 .promise(watched.of(), if can_grow { unused } else { 0 }, watched.track.rate());
             if let Verdict::Grow(need) = verdict {
-                let (seen, for_pod) = (describe(&need), false);
-                self.grow(node, watched, &PendingGrowth { need, seen, for_pod });
+                let growth = PendingGrowth {
+                    need,
+                    seen: describe(&need, reading.above_high),
+                    used: need.used.saturating_sub(Bytes::new(reading.above_high)),
+                    for_pod: false,
+                };
+                self.grow(node, watched, &growth);
             }
         }
         if let Some([peak, needed]) = watched.end_quiet_time(now, self.settings.quiet) {
@@ -88,13 +95,14 @@ impl Worker {
             container.note_room_of_pod(reading.limit, room);
         }
         if let Verdict::Grow(need) = verdict {
-            level.due = self.grow_in_pod(node, containers, need);
+            let seen = format!("is in a pod that {}", describe(&need, reading.above_high));
+            level.due = self.grow_in_pod(node, containers, need, seen);
         }
     }
 
     /// Grows the limit of the container that takes memory fastest by as much as its pod needs, or reports why not. Leaves a container
     /// to its own reading that reaches its own limit first. Returns when to read the pod again.
-    fn grow_in_pod(&mut self, node: &Node, containers: Vec<&mut Watched>, need: Need) -> Duration {
+    fn grow_in_pod(&mut self, node: &Node, containers: Vec<&mut Watched>, need: Need, seen: String) -> Duration {
         let guarded = containers.into_iter().filter(|one| one.terms.watches_memory());
         let read = guarded.filter_map(|one| {
             let (reading, verdict) = self.read(one, false)?;
@@ -107,15 +115,20 @@ impl Worker {
         let Some((reading, verdict, container)) = fastest else {
             return self.now() + ITSELF;
         };
-        let (seen, own) = (format!("is in a pod that {}", describe(&need)), container.due);
+        let own = container.due;
         let Some(need) = need.of_container(&reading, &verdict) else {
             // It may just have been refused: the pod is read no sooner than it would be.
             let now = self.now();
             container.due = now;
             return own.clamp(now + REFUSED, now + AT_CEILING);
         };
-        let for_pod = true;
-        self.grow(node, container, &PendingGrowth { need, seen, for_pod });
+        let growth = PendingGrowth {
+            need,
+            seen,
+            used: need.used,
+            for_pod: true,
+        };
+        self.grow(node, container, &growth);
         let due = container.due;
         // A container that gets nothing now may reach its own limit before the pod is read again.
         container.due = due.min(own);
@@ -182,8 +195,11 @@ impl Worker {
             ..growth.need
         };
         let ceiling = watched.terms.memory.filter(|_| need.least <= need.wanted);
-        let (seen, for_pod) = (growth.seen.clone(), growth.for_pod);
-        let growth = PendingGrowth { need, seen, for_pod };
+        let growth = PendingGrowth {
+            need,
+            seen: growth.seen.clone(),
+            ..*growth
+        };
         let granted = ceiling.and_then(|ceiling| self.grant(node, handles, watched, ceiling, &growth).ok());
         if let Some(to) = granted {
             self.grow_to(node, handles, watched, to, &growth);
@@ -266,7 +282,7 @@ impl Worker {
                 return;
             }
         }
-        let (used, why, grown) = (need.used, growth.seen.clone(), Box::new(grown));
+        let (used, why, grown) = (growth.used, growth.seen.clone(), Box::new(grown));
         self.report(watched, GuardEvent::Grew { used, to, why, grown });
     }
 
@@ -287,11 +303,13 @@ impl Watched {
     }
 }
 
-/// `used 120 MiB of 128Mi and grew by 500 MiB/s`.
-fn describe(need: &Need) -> String {
+/// `used 120 MiB of 128Mi and grew by 500 MiB/s`; of `memory.high` where a part of the limit is above that.
+fn describe(need: &Need, above_high: u64) -> String {
     let mib = |bytes: u64| bytes.div_ceil(1 << 20);
-    let (used, rate, limit) = (mib(need.used.get()), mib(need.rate), need.limit);
-    format!("used {used} MiB of {limit} and grew by {rate} MiB/s")
+    let below_high = |amount: Bytes| amount.saturating_sub(Bytes::new(above_high));
+    let (used, rate, limit) = (mib(below_high(need.used).get()), mib(need.rate), below_high(need.limit));
+    let high = if above_high > 0 { " (memory.high)" } else { "" };
+    format!("used {used} MiB of {limit}{high} and grew by {rate} MiB/s")
 }
 
 #[cfg(test)]

@@ -47,14 +47,16 @@ pub struct Reading {
     /// The time since the guard started.
     pub at: Duration,
     pub limit: u64,
-    /// Memory in use, page cache and kernel memory included.
+    /// Memory in use, page cache and kernel memory included, and `above_high`.
     pub usage: u64,
+    /// The part of the limit above `memory.high`. It counts as used: the kernel slows a container down that uses all of the rest.
+    pub above_high: u64,
     /// The reclaimable part of the usage; read only where [`near`] holds.
     pub reclaimable: Option<u64>,
 }
 
 impl Reading {
-    /// Memory in use that the kernel cannot reclaim, as far as that was read.
+    /// Memory in use that the kernel cannot reclaim, as far as that was read, and [`above_high`](Self::above_high).
     pub fn used(&self) -> u64 {
         self.usage.saturating_sub(self.reclaimable.unwrap_or(0))
     }
@@ -99,7 +101,7 @@ pub struct Need {
     pub limit: Bytes,
     /// The rate that use grows at.
     pub rate: BytesPerSecond,
-    /// Memory in use that the kernel cannot reclaim.
+    /// As of [`Reading::used`].
     pub used: Bytes,
     /// The limit that suffices for `AHEAD`.
     pub wanted: Bytes,
@@ -171,11 +173,13 @@ impl Track {
     /// The verdict on one reading. After a verdict to grow without [`Reading::reclaimable`], the caller
     /// reads that and calls again.
     pub fn predict(&mut self, reading: Reading, pace: Pace) -> Verdict {
-        let of_usage = self.usage.observe(reading.at, reading.usage);
+        // A higher limit has a larger part above `memory.high`, and that is no growth.
+        let taken = |amount: u64| amount.saturating_sub(reading.above_high);
+        let of_usage = self.usage.observe(reading.at, taken(reading.usage));
         let used = reading.used();
         let (mut rate, mut may_be_cache) = (of_usage, false);
         if let Some(reclaimable) = reading.reclaimable {
-            let of_used = self.used.observe(reading.at, used);
+            let of_used = self.used.observe(reading.at, taken(used));
             let before = self.used_at.replace(reading.at);
             let is_known = before.is_some_and(|before| reading.at.saturating_sub(before) <= FOLLOWED);
             // All that grew since the reading before may be unreclaimable.

@@ -71,7 +71,7 @@ pub(super) struct TemporaryMemory {
     pub(super) for_pod: bool,
     /// The most memory in use since the quiet time began.
     peak: u64,
-    /// The most of the limit that the pod needed since then.
+    /// The most of the limit that the container or the pod needed since then.
     needed: u64,
     /// When to report that the quiet time is over.
     ends_at: Option<Duration>,
@@ -90,6 +90,13 @@ fn after(now: Duration, wait: Duration) -> Duration {
     } else {
         next_multiple(now, wait)
     }
+}
+
+/// The part of a limit above `memory.high`: none where that is less than half of the limit, because then another program slows the
+/// container down on purpose.
+fn above_high(limit: u64, high: MemoryLimit) -> u64 {
+    let above = high.bounded().map(|high| limit.saturating_sub(high.get()));
+    above.filter(|above| *above <= limit / 2).unwrap_or(0)
 }
 
 impl Watched {
@@ -166,7 +173,8 @@ impl Watched {
             self.due = after(now, if notifies_of_limit { ANNOUNCED } else { LONGEST });
             return Ok(None);
         };
-        let usage = self.cgroup.outer().memory_usage()?.get();
+        let above_high = above_high(limit, self.cgroup.memory_high()?);
+        let usage = self.cgroup.outer().memory_usage()?.get().saturating_add(above_high);
         let pace = Pace {
             act,
             tripwire: self.alarms.next(limit, usage),
@@ -177,6 +185,7 @@ impl Watched {
             at: now,
             limit,
             usage,
+            above_high,
             reclaimable: None,
         };
         let mut verdict = self.track.predict(reading, pace);
@@ -186,7 +195,8 @@ impl Watched {
             reading.reclaimable = Some(self.cgroup.outer().reclaimable()?);
             verdict = self.track.predict(reading, pace);
         }
-        self.lent.peak = self.lent.peak.max(reading.used());
+        self.lent.peak = self.lent.peak.max(reading.used().saturating_sub(above_high));
+        self.lent.needed = self.lent.needed.max(reading.used());
         self.latest.grows = !matches!(verdict, Verdict::Wait(wait) if wait >= CALM);
         if let Verdict::Wait(wait) = &mut verdict {
             if self.lent.limit.is_some() {

@@ -133,3 +133,14 @@ fn a_burst_is_given_only_where_one_is() {
     let both = cgroup.dirs().map(|dir| dir.read_all().unwrap().burst());
     assert!(both.into_iter().all(|burst| burst == Some(Setting::CpuMaxBurst(2000))));
 }
+
+#[test]
+fn memory_high_binds_in_either_cgroup() {
+    let values = ["max 100000", "39", "4096"];
+    let (tree, hierarchy) = scope(values, Some(values));
+    let cgroup = open(&hierarchy, SCOPE);
+    assert_eq!(cgroup.memory_high().unwrap(), MemoryLimit::Max, "neither has the file");
+    let inner = tree.path().join(SCOPE.trim_start_matches('/')).join(INNER);
+    fs::write(inner.join("memory.high"), "2048\n").unwrap();
+    assert_eq!(cgroup.memory_high().unwrap(), MemoryLimit::Bytes(2048));
+}

@@ -21,6 +21,7 @@ fn reading(at: u64, usage: u64) -> Reading {
         at: ms(at),
         limit: 128 * MIB,
         usage,
+        above_high: 0,
         reclaimable: near(128 * MIB, usage).then_some(0),
     }
 }
@@ -44,6 +45,20 @@ fn a_limit_grows_ahead_of_use() {
     assert_eq!(need.rate, 500 * MIB);
     assert!(need.wanted >= Bytes::new((110 + 250) * MIB), "{need:?}");
     assert!(need.least > Bytes::new(128 * MIB) && need.least < need.wanted);
+}
+
+#[test]
+fn a_higher_memory_high_is_no_growth() {
+    let mut track = Track::default();
+    for (at, above) in [(0, 12), (5, 16), (10, 20)] {
+        let reading = Reading {
+            above_high: above * MIB,
+            reclaimable: Some(0),
+            ..reading(at, (90 + above) * MIB)
+        };
+        assert!(matches!(track.predict(reading, pace()), Verdict::Wait(_)));
+        assert_eq!(track.rate(), 0);
+    }
 }
 
 #[test]
@@ -161,6 +176,7 @@ fn race(rate: u64, from: u64, until: u64, pace: Pace, late: Duration) -> Result<
             at: now,
             limit,
             usage,
+            above_high: 0,
             reclaimable: Some(0),
         };
         match track.predict(reading, pace) {
@@ -242,7 +258,7 @@ proptest! {
         let (mut track, mut now) = (Track::default(), 0);
         for (step, usage, reclaimable) in readings {
             now += step;
-            let reading = Reading { at: ms(now), limit, usage, reclaimable };
+            let reading = Reading { at: ms(now), limit, usage, above_high: 0, reclaimable };
             match track.predict(reading, Pace { act: ms(act), ..pace() }) {
                 Verdict::Wait(wait) => prop_assert!((QUICKEST..=LONGEST).contains(&wait)),
                 Verdict::Grow(need) => {

@@ -83,6 +83,7 @@ fn what_another_gives_back_hides_no_growth() {
         at: second,
         limit: 128 << 20,
         usage: 28 << 20,
+        above_high: 0,
         reclaimable: None,
     };
     (watched.latest.reading, watched.latest.of_all, watched.latest.slack) =
@@ -245,4 +246,26 @@ fn a_limit_that_a_pass_has_raised_meanwhile_is_no_failure() {
     assert!(!watched.did_not_grow(now, &Outcome::Unchanged));
     assert!(watched.did_not_grow(now, &failed));
     assert!(!watched.did_not_grow(now, &failed), "it is reported already");
+}
+
+#[test]
+fn a_container_at_memory_high_grows() {
+    let (root, ms) = (tempfile::tempdir().unwrap(), Duration::from_millis);
+    let app = root.path().join("pod/app");
+    for (high, expected) in [("max", None), ("1024", None), ("3584", Some([4096, 4076, 512]))] {
+        let mut watched = watched(root.path());
+        fs::write(app.join("memory.high"), format!("{high}\n")).unwrap();
+        let readings = [(1000, 3560), (1010, 3564)].map(|(at, used)| {
+            fs::write(app.join("memory.current"), format!("{used}\n")).unwrap();
+            watched.read_usage(ms(at), ms(2), false).unwrap().unwrap()
+        });
+        let [_, (reading, verdict)] = readings;
+        let grows = match verdict {
+            Verdict::Grow(need) => Some([need.limit.get(), need.used.get(), reading.above_high]),
+            Verdict::Wait(_) => None,
+        };
+        assert_eq!(grows, expected, "{high}");
+        assert_eq!(watched.lent.peak, 3564, "what is above memory.high is not in use");
+        assert_eq!(watched.lent.needed, 3564 + reading.above_high);
+    }
 }

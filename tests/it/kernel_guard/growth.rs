@@ -3,10 +3,13 @@
 use std::fs::File;
 use std::time::Duration;
 
+use vscaled::model::{CgroupVersion, MemoryLimit, Setting};
+
 use super::{Scene, plenty, vpa};
 use crate::support::agent::Agent;
 use crate::support::allocator::{Allocation, Allocator, End};
 use crate::support::amounts::Amounts;
+use crate::support::skipped;
 
 #[tokio::test]
 async fn fast_growth_kills_nothing() {
@@ -123,6 +126,26 @@ async fn a_full_pod_grows_with_its_container() {
     let changes = scene.by_the_guard().await;
     assert!(changes[0].cause.contains("is in a pod that used"), "{changes:#?}");
     scene.agent.reaches("web", "InSync").await;
+}
+
+/// As the kubelet's MemoryQoS sets it: nine tenths of the limit.
+#[tokio::test]
+async fn memory_high_slows_no_growth_down() {
+    let scene = Scene::new("4Gi");
+    if scene.node.cgroups().version() == CgroupVersion::V1 {
+        skipped("memory_high_slows_no_growth_down", "cgroup v1 has none");
+        return;
+    }
+    let high = MemoryLimit::Bytes((128 << 20) / 10 * 9).in_pages(vscaled::cgroup::page_size());
+    let app = &scene.pod.containers["app"].cgroup;
+    scene.node.cgroups().put(app, Setting::MemoryHigh(high));
+    let scene = scene.started().await;
+    let mut process = scene.takes(100, 200);
+    scene.agent.wait_for("the limit to grow", || scene.limit() > 200).await;
+    assert!(matches!(process.wait(), End::Satisfied(_)));
+    assert_eq!(scene.kills(), 0);
+    let changes = scene.by_the_guard().await;
+    assert!(changes[0].cause.contains("(memory.high)"), "{changes:#?}");
 }
 
 #[tokio::test]

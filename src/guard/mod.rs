@@ -2,7 +2,7 @@
 //!
 //! The kernel kills within a millisecond when a container reaches its limit, long before a recommendation can follow.
 //! The guard is a thread of its own. It compares the memory use of the containers that a VPA lets grow, and of pods
-//! with several containers, with their limits, sleeps while none of them can reach its limit, and grows a limit that
+//! with several containers or ended ones, with their limits, sleeps while none of them can reach its limit, and grows a limit that
 //! would be reached before the next reading. A pod's limit grows only with that of one of its containers. The new limit
 //! is a temporary limit: it is at once a least limit ([`crate::actuate::LeastLimits`]) for all passes, and the
 //! controller adds it to the desired state, updates the runtime, saves it, and ends it. The kernel kills no process for

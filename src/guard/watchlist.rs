@@ -49,8 +49,8 @@ pub(super) struct GuardedCgroup<'a> {
 }
 
 impl GuardedPod {
-    /// The cgroups of the containers, and then of the pod, where several containers may reach its limit before one of them reaches its
-    /// own. The pod's cgroup is opened again with its first container.
+    /// The cgroups of the containers, and then of the pod, where its limit may be reached before a container reaches its own. The pod's
+    /// cgroup is opened again with its first container.
     pub(super) fn cgroups(&self) -> Vec<GuardedCgroup<'_>> {
         let containers = self.containers.iter().filter_map(|terms| {
             let LiveContainer { id, path } = self.live.containers.get(&terms.container)?;
@@ -62,7 +62,7 @@ impl GuardedPod {
             })
         });
         let mut cgroups: Vec<_> = containers.collect();
-        if self.live.containers.len() > 1
+        if (self.live.containers.len() > 1 || self.had_other_containers())
             && let Some(first) = cgroups.iter().find(|one| one.terms.watches_memory())
         {
             let of_pod = GuardedCgroup {
@@ -78,6 +78,14 @@ impl GuardedPod {
             cgroups.push(of_pod);
         }
         cgroups
+    }
+
+    /// Whether containers of the pod have ended: the pages of a tmpfs (an `emptyDir` of medium `Memory`) that they filled still count
+    /// for the pod, and for no container.
+    fn had_other_containers(&self) -> bool {
+        let pod = &self.growable.pod;
+        let has_init = pod.spec.init_containers.iter().any(|init| !init.is_sidecar());
+        has_init || pod.statuses().any(|status| status.restart_count > 0)
     }
 }
 
@@ -222,5 +230,21 @@ mod tests {
             "no limit may grow"
         );
         assert_eq!(watched(&["app"], highest), [app], "it reaches its own limit first");
+    }
+
+    #[test]
+    fn a_pod_whose_containers_ended_is_watched_too() {
+        let watches_pod = |manifest: &str| {
+            let mut pod = pod(&["app"], Some(Bytes::new(1 << 30)));
+            pod.growable.pod = Arc::new(serde_json::from_str(manifest).unwrap());
+            pod.cgroups().iter().any(|one| one.is_pod)
+        };
+        let of_app = |restarts: u64| {
+            format!(r#"{{"status": {{"containerStatuses": [{{"name": "app", "restartCount": {restarts}}}]}}}}"#)
+        };
+        assert!(watches_pod(&of_app(1)) && !watches_pod(&of_app(0)));
+        assert!(watches_pod(r#"{"spec": {"initContainers": [{"name": "init"}]}}"#));
+        let sidecar = r#"{"spec": {"initContainers": [{"name": "side", "restartPolicy": "Always"}]}}"#;
+        assert!(!watches_pod(sidecar), "it runs as long as the pod");
     }
 }

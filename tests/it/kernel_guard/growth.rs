@@ -128,6 +128,28 @@ async fn a_full_pod_grows_with_its_container() {
     scene.agent.reaches("web", "InSync").await;
 }
 
+/// A cgroup that is no container stands for a tmpfs that an init container filled: it uses almost half of the pod's 128 MiB.
+#[tokio::test]
+async fn a_full_pod_of_one_container_grows() {
+    let scene = Scene::new("4Gi");
+    let init = "{name: init, resources: {requests: {cpu: 10m, memory: 16Mi}, limits: {cpu: 20m, memory: 16Mi}}}";
+    let spec = format!("spec:\n  initContainers: [{init}]\n  containers:");
+    let manifest = scene.pod.manifest().replace("spec:\n  containers:", &spec);
+    scene.agent.write("pod.yaml", &manifest);
+    let left = scene.node.cgroups().make_child(&scene.pod.cgroup, &"f".repeat(64));
+    let allocation = Allocation { rate: 200, until: 60 };
+    let mut beside = Allocator::start(scene.node.cgroups(), &left, allocation);
+    assert!(matches!(beside.wait(), End::Satisfied(_)));
+    let scene = scene.started().await;
+    let mut process = scene.takes(20, 110);
+    let end = process.wait();
+    assert!(matches!(end, End::Satisfied(_)), "{end:?}\n{}", scene.agent.log());
+    assert!(process.lives() && beside.lives());
+    assert!(scene.limit() > 128 && scene.pod_limit() == scene.limit());
+    let changes = scene.by_the_guard().await;
+    assert!(changes[0].cause.contains("is in a pod that used"), "{changes:#?}");
+}
+
 /// As the kubelet's MemoryQoS sets it: nine tenths of the limit.
 #[tokio::test]
 async fn memory_high_slows_no_growth_down() {

@@ -282,8 +282,14 @@ impl Worker {
                 return;
             }
         }
-        let (used, why, grown) = (growth.used, growth.seen.clone(), Box::new(grown));
-        self.report(watched, GuardEvent::Grew { used, to, why, grown });
+        let event = GuardEvent::Grew {
+            used: growth.used,
+            to,
+            why: growth.seen.clone(),
+            for_pod: growth.for_pod,
+            grown: Box::new(grown),
+        };
+        self.report(watched, event);
     }
 
     fn report(&self, watched: &Watched, event: GuardEvent) {

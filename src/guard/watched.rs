@@ -67,7 +67,7 @@ pub(super) struct Latest {
 #[derive(Debug, Default)]
 pub(super) struct TemporaryMemory {
     pub(super) limit: Option<Bytes>,
-    /// Whether the guard gave it because the pod was about to reach its limit.
+    /// As of [`Terms::for_pod`].
     pub(super) for_pod: bool,
     /// The most memory in use since the quiet time began.
     peak: u64,
@@ -128,8 +128,9 @@ impl Watched {
         lent: Option<Bytes>,
         (now, quiet): (Duration, Duration),
     ) {
+        self.lent.for_pod = lent.is_some() && (self.lent.for_pod || terms.for_pod);
         if lent.is_none() {
-            (self.lent.ends_at, self.lent.for_pod) = (None, false);
+            self.lent.ends_at = None;
         } else if self.lent.limit != lent || self.lent.ends_at.is_none() {
             self.restart_quiet_time(now, quiet);
         }

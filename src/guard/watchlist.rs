@@ -95,6 +95,8 @@ pub struct Terms {
     pub container: String,
     /// The highest memory limit; `None` if it may not grow.
     pub memory: Option<Bytes>,
+    /// Whether the guard, or that of an earlier agent, gave the temporary memory limit because the pod was about to reach its limit.
+    pub for_pod: bool,
     /// `None` if the cpu limit may not grow.
     pub cpu: Option<CpuTerms>,
     /// The part of the highest memory limit that is kept for evidence, where the container has a hook that leaves evidence
@@ -142,6 +144,8 @@ pub enum GuardEvent {
         used: Bytes,
         to: Bytes,
         why: String,
+        /// Whether the pod was about to reach its limit, not the container its own.
+        for_pod: bool,
         grown: Box<Grown>,
     },
     /// A limit should grow and must not. Reported once, until the reason changes.
@@ -188,6 +192,7 @@ mod tests {
         let terms = |name: &&str| Terms {
             container: (*name).to_owned(),
             memory,
+            for_pod: false,
             cpu: None,
             evidence: None,
         };

@@ -57,6 +57,7 @@ pub(in crate::guard) fn watched(root: &Path) -> Watched {
     let terms = Terms {
         container: "app".to_owned(),
         memory: Some(Bytes::new(1 << 30)),
+        for_pod: false,
         cpu: None,
         evidence: None,
     };
@@ -224,6 +225,21 @@ fn a_limit_for_the_pod_counts_as_used() {
         watched.note_room_of_pod(320, 40);
         let used = watched.end_quiet_time(seconds(now), seconds(60));
         assert_eq!(used, Some(expected.map(Bytes::new)));
+    }
+}
+
+#[test]
+fn a_new_guard_knows_a_limit_for_the_pod() {
+    let root = tempfile::tempdir().unwrap();
+    let mut watched = watched(root.path());
+    let terms = Terms {
+        for_pod: true,
+        ..watched.terms.clone()
+    };
+    for (lent, expected) in [(Some(Bytes::new(160)), true), (None, false)] {
+        let (pod, times) = (Arc::clone(&watched.pod), (Duration::ZERO, Duration::from_secs(60)));
+        watched.set_terms(pod, terms.clone(), lent, times);
+        assert_eq!(watched.lent.for_pod, expected);
     }
 }
 

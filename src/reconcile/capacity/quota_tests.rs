@@ -170,6 +170,7 @@ fn the_guard_grows_limits_within_what_a_quota_leaves() {
         containers: vec![Terms {
             container: "app".to_owned(),
             memory: Some(Bytes::new(8192 * MI)),
+            for_pod: false,
             cpu: None,
             evidence: None,
         }],

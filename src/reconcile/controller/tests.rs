@@ -121,6 +121,7 @@ async fn a_grown_limit_leaves_with_its_pod() {
         used: to,
         to,
         why: String::new(),
+        for_pod: false,
         grown: Box::new(Grown {
             from: None,
             outcome: Outcome::Applied,

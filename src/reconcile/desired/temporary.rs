@@ -32,6 +32,9 @@ pub(crate) struct TemporaryLimit {
     /// When the limit was last grown or lowered.
     pub(crate) renewed: Timestamp,
     pub(crate) why: String,
+    /// The guard gave the limit because the pod was about to reach its limit.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) for_pod: bool,
     /// The API server's denial of the limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) denied: Option<Denied>,
@@ -65,6 +68,7 @@ impl TemporaryLimit {
             since: at,
             renewed: at,
             why,
+            for_pod: false,
             denied: None,
             exceeded: false,
         }
@@ -132,7 +136,10 @@ impl DesiredState {
     /// Adds a temporary limit, or grows an earlier one.
     pub(crate) fn grow(&mut self, given: TemporaryLimit) {
         match self.temporary_mut(&given.container, given.resource) {
-            Some(limit) => (limit.to, limit.renewed, limit.why) = (given.to, given.renewed, given.why),
+            Some(limit) => {
+                (limit.to, limit.renewed, limit.why) = (given.to, given.renewed, given.why);
+                limit.for_pod |= given.for_pod;
+            }
             None => self.temporary.push(given),
         }
     }

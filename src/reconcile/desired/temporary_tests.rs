@@ -121,6 +121,7 @@ fn limit(to: u64) -> TemporaryLimit {
         since: Timestamp::UNIX_EPOCH,
         renewed: Timestamp::UNIX_EPOCH,
         why: String::new(),
+        for_pod: false,
         exceeded: false,
         denied: None,
     }

@@ -21,13 +21,20 @@ impl PodState {
             why,
         };
         match event {
-            GuardEvent::Grew { used, to, why, grown } => {
+            GuardEvent::Grew {
+                used,
+                to,
+                why,
+                for_pod,
+                grown,
+            } => {
                 let avoided = self.desired.used(&container, used.get());
                 effects.list.extend(avoided.map(Effect::Avoided));
                 let cause = cause(Resource::Memory, Some(why.clone()));
                 if grown.outcome == Outcome::Applied {
                     let limits = (grown.from.unwrap_or_default().get(), to.get());
-                    self.take_growth(container, limits, why, cause.clone(), now);
+                    let given = TemporaryLimit::given(container, Resource::Memory, limits, why, now.wall);
+                    self.take_growth(TemporaryLimit { for_pod, ..given }, cause.clone(), now);
                 }
                 self.record_guard(grown.record(pod, cause), effects);
             }
@@ -58,40 +65,43 @@ impl PodState {
             GuardEvent::Throttled { .. } if self.desired.is_overridden(&container, Resource::Cpu) => {}
             GuardEvent::Throttled { from, to, why } => {
                 let cause = cause(Resource::Cpu, Some(why.clone()));
-                self.grow(container, Resource::Cpu, (from.get(), to.get()), why, cause, now);
+                let limits = (from.get(), to.get());
+                let given = TemporaryLimit::given(container, Resource::Cpu, limits, why, now.wall);
+                self.grow(given, cause, now);
             }
-            GuardEvent::Unthrottled => {
-                if let Some(limit) = self.desired.temporary_limit(&container, Resource::Cpu) {
-                    // It was raised because at least half of the periods were throttled.
-                    let seconds = now.wall.duration_since(limit.since).as_secs_f64().max(0.0) / 2.0;
-                    effects.push(Effect::Avoided(Avoided::ThrottledSeconds(seconds)));
-                }
-                let resource = Resource::Cpu;
-                self.desired.lower_temporary(&container, resource, None, now.wall);
-                self.restart(Cause::TemporaryLimitEnded { container, resource }, now);
-            }
+            GuardEvent::Unthrottled => self.end_temporary_cpu(container, effects),
         }
     }
 
+    /// Ends a temporary cpu limit that the container has not needed for a while.
+    fn end_temporary_cpu(&mut self, container: String, effects: &mut Effects) {
+        let (now, resource) = (effects.now, Resource::Cpu);
+        if let Some(limit) = self.desired.temporary_limit(&container, resource) {
+            // It was raised because at least half of the periods were throttled.
+            let seconds = now.wall.duration_since(limit.since).as_secs_f64().max(0.0) / 2.0;
+            effects.push(Effect::Avoided(Avoided::ThrottledSeconds(seconds)));
+        }
+        self.desired.lower_temporary(&container, resource, None, now.wall);
+        self.restart(Cause::TemporaryLimitEnded { container, resource }, now);
+    }
+
     /// Takes a memory limit that the guard has raised in the kernel.
-    fn take_growth(&mut self, container: String, limits: (u64, u64), why: String, cause: Cause, now: Now) {
-        if !self.desired.is_overridden(&container, Resource::Memory) {
-            self.growth.succeed(&container);
-            return self.grow(container, Resource::Memory, limits, why, cause, now);
+    fn take_growth(&mut self, given: TemporaryLimit, cause: Cause, now: Now) {
+        if !self.desired.is_overridden(&given.container, Resource::Memory) {
+            self.growth.succeed(&given.container);
+            return self.grow(given, cause, now);
         }
         // An operator has set the limit meanwhile. Without an override before, that one may still fail.
         if let Some(before) = self.work.before_override()
-            && !before.is_overridden(&container, Resource::Memory)
+            && !before.is_overridden(&given.container, Resource::Memory)
         {
-            let given = TemporaryLimit::given(container, Resource::Memory, limits, why, now.wall);
             before.grow(given);
         }
         self.work.request_pass(cause, true, now.instant);
     }
 
-    fn grow(&mut self, name: String, resource: Resource, limits: (u64, u64), why: String, cause: Cause, now: Now) {
+    fn grow(&mut self, given: TemporaryLimit, cause: Cause, now: Now) {
         self.trouble = Some(now.wall);
-        let given = TemporaryLimit::given(name, resource, limits, why, now.wall);
         self.desired.remember_origin(&self.pod, &self.resize);
         self.desired.grow(given);
         self.restart(cause, now);
@@ -150,7 +160,8 @@ impl PodState {
     fn terms(&self, name: &str, growable: &Growable, hooks: bool, now: Timestamp) -> Terms {
         let ceiling = self.decision.ceilings.iter().find(|ceiling| ceiling.container == name);
         let ceiling = ceiling.filter(|_| self.growth.is_allowed(&self.pod, name, now));
-        let temporary = |resource| self.desired.temporary_limit(name, resource).map(|limit| limit.to);
+        let given = |resource| self.desired.temporary_limit(name, resource);
+        let temporary = |resource| given(resource).map(|limit| limit.to);
         let highest = |resource| {
             let decided = ceiling.and_then(|ceiling| ceiling.limits.get(resource));
             let free = !self.desired.is_overridden(name, resource);
@@ -160,6 +171,7 @@ impl PodState {
         Terms {
             container: name.to_owned(),
             memory: highest(Resource::Memory).map(Bytes::new),
+            for_pod: given(Resource::Memory).is_some_and(|limit| limit.for_pod),
             cpu: limit.zip(highest(Resource::Cpu)).map(|(limit, highest)| CpuTerms {
                 limit,
                 ceiling: MilliCpu::new(highest),

@@ -474,6 +474,7 @@ impl World {
                         to,
                         used: to,
                         why,
+                        for_pod: false,
                         grown,
                     },
                 );

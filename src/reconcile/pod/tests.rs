@@ -4,7 +4,8 @@ use super::*;
 use crate::guard::budgets::RefusalKind;
 use crate::guard::{GuardEvent, Guarded};
 use crate::model::{
-    CgroupPath, Change, KubeletVersion, MemoryLimit, Outcome, Resource, ResourceList, Setting, StepRecord,
+    CgroupPath, Change, KubeletVersion, LiveContainer, MemoryLimit, Outcome, Resource, ResourceList, Setting,
+    StepRecord,
 };
 use crate::plan::shrink::{self, FailedShrinks, MemoryReading, WatchReading};
 use crate::reconcile::desired::TemporaryLimit;
@@ -355,6 +356,53 @@ fn a_refused_growth_is_said_until_the_limit_is_higher() {
         drop(state.apply(PodInput::Described(pod(mib)), now));
         assert_eq!(state.not_grown(now.wall).count(), said, "{mib}");
     }
+}
+
+#[test]
+fn a_limit_for_the_pod_stays_one_after_a_restart() {
+    let manifest = "
+kind: Pod
+metadata: {name: db-0, namespace: shop, uid: u1}
+spec: {containers: [{name: app, resources: {limits: {memory: 128Mi}}}]}
+";
+    let pod = Arc::clone(&parse_manifests("test", manifest).unwrap().view.pods[0]);
+    let (mut state, now) = (
+        PodState::new(Arc::clone(&pod), PodDecision::undecided(&pod)),
+        Now::read(),
+    );
+    let path = |text: &str| CgroupPath::new(text).unwrap();
+    let app = LiveContainer {
+        id: "a".to_owned(),
+        path: path("/kubepods/podu/a"),
+    };
+    state.live = Some(Arc::new(LivePod {
+        id: id("u1"),
+        path: path("/kubepods/podu"),
+        containers: [("app".to_owned(), app)].into(),
+    }));
+    for (for_pod, mib) in [(true, 160), (false, 200)] {
+        let of = Guarded {
+            pod: id("u1"),
+            container: "app".to_owned(),
+        };
+        let event = GuardEvent::Grew {
+            used: Bytes::ZERO,
+            to: Bytes::new(mib << 20),
+            why: String::new(),
+            for_pod,
+            grown: Box::new(Grown {
+                from: Some(Bytes::new(128 << 20)),
+                outcome: Outcome::Applied,
+                steps: Vec::new(),
+                took: NONE,
+            }),
+        };
+        drop(state.apply(PodInput::Guard(Box::new(Report { of, event })), now));
+    }
+    let saved = serde_json::to_string(&state.desired).unwrap();
+    state.desired = serde_json::from_str(&saved).unwrap();
+    let guarded = state.guarded(true, now.wall).unwrap();
+    assert!(guarded.containers[0].for_pod, "{saved}");
 }
 
 #[test]

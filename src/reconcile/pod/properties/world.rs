@@ -326,6 +326,7 @@ impl World {
                 used: to,
                 to,
                 why: String::new(),
+                for_pod: false,
                 grown: Box::new(Grown {
                     from: Some(Bytes::new(128 * MIB)),
                     outcome: Outcome::Applied,

@@ -69,6 +69,8 @@ pub struct ShrinkCheck {
     wanted: Bytes,
     reclaim: Reclaim,
     history: UsageHistory,
+    /// The most memory held in this try.
+    most: Bytes,
     /// The first and the latest reading of this try.
     readings: Option<[(Instant, MemoryReading); 2]>,
     /// The memory in use when the agent last made the kernel reclaim.
@@ -83,6 +85,7 @@ impl ShrinkCheck {
             wanted,
             reclaim,
             history,
+            most: Bytes::ZERO,
             readings: None,
             asked_at: None,
             fruitless: 0,
@@ -110,6 +113,7 @@ impl ShrinkCheck {
         let began = *began;
         let held = reading.held();
         self.history.note(now, held, self.wanted);
+        self.most = self.most.max(held);
         let least = with_spare(held, SMALL_SPARE);
         if least > self.wanted {
             let why = format!(
@@ -124,7 +128,10 @@ impl ShrinkCheck {
         if with_spare(peak, SMALL_SPARE) > self.wanted {
             let most = self.history.most().unwrap_or(held);
             let over = self.history.span(now);
-            let floor = with_spare(most, spare(over)).min(with_spare(peak, SMALL_SPARE));
+            // What earlier tries have seen allows for less spare, and never asks for more than this try alone does.
+            let floor = with_spare(most, spare(over))
+                .min(with_spare(self.most, spare(Duration::ZERO)))
+                .min(with_spare(peak, SMALL_SPARE));
             if floor > self.wanted {
                 let why = format!(
                     "and at one time {} were; up to {} bytes that cannot be reclaimed were seen in the last {} s, which is too close \

@@ -310,17 +310,12 @@ fn check(container: &Container, to: &Requirements) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a patch can give a running pod these amounts of its own. The pod's limit is that of a container without one of its own
-/// (`containerResourcesFromRequirements`, kubernetes `pkg/kubelet/kuberuntime`).
+/// Whether a patch can give a running pod these amounts of its own.
 fn check_pod(pod: &Pod, wanted: &PodAmounts, to: &Requirements) -> Result<(), String> {
     let from = pod.spec.resources.unwrap_or_default();
     for resource in Resource::ALL {
         let (old, new) = (from.limits.text(resource), to.limits.text(resource));
-        let restarts = |one: &&Container| {
-            let own = wanted.container(&one.name).unwrap_or(&one.resources);
-            own.limits.amount(resource) == 0 && one.restarts_for(resource)
-        };
-        let restarting = pod.running_containers().find(restarts);
+        let restarting = pod.restarts_with_pod_limit(resource, wanted);
         if let Some(Container { name, .. }) = restarting.filter(|_| old != new) {
             let [old, new] = [old, new].map(|limit| limit.unwrap_or_else(|| "unset".to_owned()));
             return Err(format!(

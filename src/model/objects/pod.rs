@@ -266,6 +266,15 @@ impl Pod {
         amounts.pod.as_deref().copied().or(self.spec.resources)
     }
 
+    /// A container that the kubelet restarts with each change of the pod's own limit: a container without a limit of its own in these
+    /// `amounts` has the pod's (`containerResourcesFromRequirements`, kubernetes `pkg/kubelet/kuberuntime`).
+    pub fn restarts_with_pod_limit(&self, resource: Resource, amounts: &PodAmounts) -> Option<&Container> {
+        self.running_containers().find(|one| {
+            let own = amounts.container(&one.name).unwrap_or(&one.resources);
+            own.limits.amount(resource) == 0 && one.restarts_for(resource)
+        })
+    }
+
     /// Frees the spare capacity of the pod's lists: a decoded list has room for four entries, and most have one.
     pub fn shrink_to_fit(&mut self) {
         let Self { metadata, spec, status } = self;

@@ -84,7 +84,8 @@ impl PodState {
     }
 
     /// Raises the limits of containers to those that are kept for now, and the pod's own limit to what is kept of its cgroup's, to the one
-    /// that waits for its turn, and to those of its regular containers: the API server takes no higher ones.
+    /// that waits for its turn, and to those of its regular containers: the API server takes no higher ones. A limit whose change would
+    /// restart a container stays.
     fn lift_kept(&self, targets: &mut PodAmounts, now: Timestamp) {
         let holds = self.holds(now);
         lift_kept(&holds, targets);
@@ -95,7 +96,8 @@ impl PodState {
         let regular = self.pod.spec.containers.iter();
         let limits = regular.filter_map(|own| targets.container(&own.name)?.limits.memory);
         let largest = limits.max().filter(|_| !holds.is_empty()).map(Bytes::get);
-        if let Some(own) = &mut targets.pod {
+        let restarts = self.pod.restarts_with_pod_limit(Resource::Memory, targets).is_some();
+        if let Some(own) = targets.pod.as_mut().filter(|_| !restarts) {
             for least in [of_cgroup, waits, largest].into_iter().flatten() {
                 own.lift(Resource::Memory, least);
             }

@@ -304,6 +304,40 @@ status:
 }
 
 #[test]
+fn a_kept_pod_limit_restarts_no_container() {
+    let kept = |policy: &str| {
+        let manifest = format!(
+            "
+kind: Pod
+metadata: {{name: web, uid: u}}
+spec:
+  resources: {{limits: {{memory: 512Mi}}}}
+  containers:
+  - {{name: app, resources: {{limits: {{memory: 256Mi}}}}}}
+  - {{name: side, resizePolicy: [{{resourceName: memory, restartPolicy: {policy}}}]}}
+status:
+  resources: {{}}
+  containerStatuses:
+  - {{name: app, resources: {{limits: {{memory: 256Mi}}}}}}
+"
+        );
+        let pod = Arc::clone(&parse_manifests("test", &manifest).unwrap().view.pods[0]);
+        let mut state = PodState::new(Arc::clone(&pod), PodDecision::undecided(&pod));
+        let (now, limits) = (Now::read().wall, (256 << 20, 300 << 20));
+        let given = TemporaryLimit::given("app".to_owned(), Resource::Memory, limits, String::new(), now);
+        state.desired.grow(given);
+        let mut failed = FailedShrinks::default();
+        failed.note(&Target::Pod, MemoryLimit::Bytes(600 << 20), "an OOM kill", now);
+        state.shrink.restore(failed, now);
+        let targets = state.targets(now).unwrap();
+        let of_pod = targets.get(None).unwrap().limits.memory.unwrap();
+        (of_pod.get() >> 20, crate::resize::changes(&pod, &targets).is_ok())
+    };
+    assert_eq!(kept("NotRequired"), (600, true));
+    assert_eq!(kept("RestartContainer"), (512, true));
+}
+
+#[test]
 fn a_pass_without_a_result_backs_off() {
     let why = || "the watch is late".to_owned();
     for outcome in [

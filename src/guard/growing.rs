@@ -69,7 +69,7 @@ impl Worker {
                 let growth = PendingGrowth {
                     need,
                     seen: describe(&need, reading.above_high),
-                    used: need.used.saturating_sub(Bytes::new(reading.above_high)),
+                    used: Bytes::new(reading.in_use()),
                     for_pod: false,
                 };
                 self.grow(node, watched, &growth);
@@ -312,10 +312,14 @@ impl Watched {
 /// `used 120 MiB of 128Mi and grew by 500 MiB/s`; of `memory.high` where a part of the limit is above that.
 fn describe(need: &Need, above_high: u64) -> String {
     let mib = |bytes: u64| bytes.div_ceil(1 << 20);
-    let below_high = |amount: Bytes| amount.saturating_sub(Bytes::new(above_high));
-    let (used, rate, limit) = (mib(below_high(need.used).get()), mib(need.rate), below_high(need.limit));
-    let high = if above_high > 0 { " (memory.high)" } else { "" };
-    format!("used {used} MiB of {limit}{high} and grew by {rate} MiB/s")
+    let below_high = |amount: Bytes| mib(amount.get().saturating_sub(above_high));
+    let (used, rate) = (below_high(need.used), mib(need.rate));
+    let limit = if above_high > 0 {
+        format!("{} MiB (memory.high)", below_high(need.limit))
+    } else {
+        need.limit.to_string()
+    };
+    format!("used {used} MiB of {limit} and grew by {rate} MiB/s")
 }
 
 #[cfg(test)]

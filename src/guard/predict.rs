@@ -61,6 +61,21 @@ impl Reading {
         self.usage.saturating_sub(self.reclaimable.unwrap_or(0))
     }
 
+    /// As [`used`](Self::used), without [`above_high`](Self::above_high).
+    pub fn in_use(&self) -> u64 {
+        self.used().saturating_sub(self.above_high)
+    }
+
+    /// The limit whose `memory.high` would be what is in use: `memory.high` keeps its share of the limit.
+    pub fn needed(&self) -> u64 {
+        let high = self.limit.saturating_sub(self.above_high);
+        let [used, limit, high] = [self.in_use(), self.limit, high].map(u128::from);
+        let needed = (used * limit).checked_div(high);
+        needed
+            .and_then(|needed| u64::try_from(needed).ok())
+            .unwrap_or_else(|| self.used())
+    }
+
     /// How much of a container's temporary limit for its pod counts as used and as needed, where the pod has so much room below its
     /// own limit. With no more than what is needed, the pod has at least twice the room at which the guard acts.
     pub const fn used_by_pod(limit: u64, limit_of_pod: u64, room: u64) -> [u64; 2] {

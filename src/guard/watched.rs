@@ -196,8 +196,8 @@ impl Watched {
             reading.reclaimable = Some(self.cgroup.outer().reclaimable()?);
             verdict = self.track.predict(reading, pace);
         }
-        self.lent.peak = self.lent.peak.max(reading.used().saturating_sub(above_high));
-        self.lent.needed = self.lent.needed.max(reading.used());
+        self.lent.peak = self.lent.peak.max(reading.in_use());
+        self.lent.needed = self.lent.needed.max(reading.needed());
         self.latest.grows = !matches!(verdict, Verdict::Wait(wait) if wait >= CALM);
         if let Verdict::Wait(wait) = &mut verdict {
             if self.lent.limit.is_some() {

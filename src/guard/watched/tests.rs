@@ -282,6 +282,36 @@ fn a_container_at_memory_high_grows() {
         };
         assert_eq!(grows, expected, "{high}");
         assert_eq!(watched.lent.peak, 3564, "what is above memory.high is not in use");
-        assert_eq!(watched.lent.needed, 3564 + reading.above_high);
+        assert_eq!(watched.lent.needed, 3564 * 4096 / (4096 - reading.above_high));
     }
+}
+
+#[test]
+fn page_cache_at_memory_high_grows_nothing() {
+    let (root, ms) = (tempfile::tempdir().unwrap(), Duration::from_millis);
+    let mut watched = watched(root.path());
+    let app = root.path().join("pod/app");
+    fs::write(app.join("memory.high"), "3584\n").unwrap();
+    for (at, used, cache) in [(1000, 3560, 2048), (1010, 3584, 2070), (1020, 3588, 2072)] {
+        fs::write(app.join("memory.current"), format!("{used}\n")).unwrap();
+        fs::write(app.join("memory.stat"), format!("inactive_file {cache}\n")).unwrap();
+        let (reading, verdict) = watched.read_usage(ms(at), ms(2), false).unwrap().unwrap();
+        assert!(matches!(verdict, Verdict::Wait(_)), "{verdict:?}");
+        let room = reading.limit - reading.used();
+        assert_eq!((room, reading.above_high), (3584 + cache - used, 512));
+    }
+    assert_eq!(watched.lent.peak, 1516);
+}
+
+#[test]
+fn a_limit_far_above_memory_high_still_comes_down() {
+    let root = tempfile::tempdir().unwrap();
+    let mut watched = watched(root.path());
+    let app = root.path().join("pod/app");
+    fs::write(app.join("memory.high"), "3584\n").unwrap();
+    fs::write(app.join("memory.current"), "350\n").unwrap();
+    let read = watched.read_usage(Duration::from_secs(1), Duration::from_millis(2), false);
+    assert!(read.unwrap().is_some());
+    // The old limit may be less than the part of this one that is above its memory.high.
+    assert_eq!((watched.lent.peak, watched.lent.needed), (350, 400));
 }

@@ -128,9 +128,10 @@ impl ShrinkCheck {
         if with_spare(peak, SMALL_SPARE) > self.wanted {
             let most = self.history.most().unwrap_or(held);
             let over = self.history.span(now);
-            // What earlier tries have seen allows for less spare, and never asks for more than this try alone does.
+            // What this try has seen suffices alone, unless earlier ones saw use that left less than an eighth: it may come back.
+            let alone = with_spare(self.most, spare(Duration::ZERO)).max(with_spare(most, EARLIER_SPARE));
             let floor = with_spare(most, spare(over))
-                .min(with_spare(self.most, spare(Duration::ZERO)))
+                .min(alone)
                 .min(with_spare(peak, SMALL_SPARE));
             if floor > self.wanted {
                 let why = format!(
@@ -208,12 +209,14 @@ pub fn slack(limit: Bytes) -> Bytes {
 
 /// The smallest spare: one part in so many of what is needed.
 const SMALL_SPARE: u64 = 32;
+/// The least spare above what only earlier tries have seen. The guard ends a temporary limit with the same spare above all use.
+const EARLIER_SPARE: u64 = 8;
 
 /// The spare above the most that was seen, by how long the container was observed.
 const fn spare(over: Duration) -> u64 {
     match over.as_secs() {
         0..60 => 4,
-        60..600 => 8,
+        60..600 => EARLIER_SPARE,
         _ => SMALL_SPARE,
     }
 }

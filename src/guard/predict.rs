@@ -28,6 +28,8 @@ const READ_TWICE: u64 = 2;
 const SUDDEN: BytesPerSecond = 2 << 30;
 /// The same where use is at the limit with reclaimable memory: the kernel has to reclaim what the container takes.
 pub(super) const SUDDEN_AT_LIMIT: BytesPerSecond = 512 << 20;
+/// The sandbox of a pod uses less than this part of a container's limit.
+const SANDBOX: u64 = 64;
 /// The shortest time between two readings of a container whose use grows.
 const QUICKEST: Duration = Duration::from_millis(1);
 /// The time between two readings after use passed an alarm: enough for a rate.
@@ -126,12 +128,14 @@ pub struct Need {
 
 impl Need {
     /// The need of one container where this is its pod's: its limit must grow by as much as the pod's. All of its limit counts as used
-    /// but the pod's room. `None` for a container that grows by itself, because it reaches its own limit first.
+    /// but the pod's room. `None` for a container that grows by itself, because it reaches its own limit first, or would
+    /// without the sandbox's use.
     pub fn of_container(self, container: &Reading, verdict: &Verdict) -> Option<Self> {
         let limit = Bytes::new(container.limit);
         let used = limit.saturating_sub(self.limit.saturating_sub(self.used));
         let more = |to: Bytes| limit.saturating_add(to.saturating_sub(self.limit));
-        let grows_itself = matches!(verdict, Verdict::Grow(_)) && container.used() >= used.get();
+        let with_sandbox = container.used().saturating_add(container.limit / SANDBOX);
+        let grows_itself = matches!(verdict, Verdict::Grow(_)) && with_sandbox >= used.get();
         (!grows_itself).then(|| Self {
             limit,
             used,

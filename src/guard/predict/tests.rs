@@ -83,6 +83,8 @@ fn a_container_grows_by_what_its_pod_needs() {
     let (rests, grows) = (Verdict::Wait(ms(10)), Verdict::Grow(expected));
     assert_eq!(need(60, &rests), Some(expected), "the pod leaves it 6 MiB of its limit");
     assert_eq!(need(122, &grows), None, "it reaches its own limit no later");
+    assert_eq!(need(120, &grows), None, "a sandbox uses a little, too");
+    assert_eq!(need(119, &grows), Some(expected));
     assert_eq!(need(128, &rests), Some(expected), "it is full, and grows for its pod");
 }
 

@@ -140,6 +140,16 @@ mod tests {
     }
 
     #[test]
+    fn each_failure_doubles_the_pause_until_a_success() {
+        let mut backoff = Backoff::new(FIRST, LONGEST);
+        for _ in 0..2 {
+            let pauses = [(); 8].map(|()| backoff.next_at(None, 1.0).as_secs());
+            assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
+            backoff.reset();
+        }
+    }
+
+    #[test]
     fn agents_that_fail_together_do_not_come_back_together() {
         let waits: Vec<_> = (0..1000)
             .map(|_| Backoff::new(FIRST, LONGEST).next(Some(LONGEST)))

@@ -210,6 +210,35 @@ mod tests {
     }
 
     #[test]
+    fn each_suffix_has_its_power() {
+        for (suffix, power) in ["", "k", "M", "G", "T", "P", "E"].into_iter().zip(0..) {
+            assert_eq!(value(&format!("2{suffix}")), 2 * 1000_u64.pow(power), "{suffix}");
+        }
+        for (suffix, power) in ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"].into_iter().zip(1..) {
+            assert_eq!(value(&format!("2{suffix}")), 2 * 1024_u64.pow(power), "{suffix}");
+        }
+        assert_eq!(["3m", "3000u", "3000000n"].map(milli), [3; 3]);
+    }
+
+    #[test]
+    fn json_numbers_are_quantities_too() {
+        let read = |json: &str| serde_json::from_str::<Quantity>(json).map(Quantity::milli_value);
+        for (json, milli) in [("2", 2000), ("0.25", 250), ("\"250m\"", 250)] {
+            assert_eq!(read(json).unwrap(), milli);
+        }
+        for refused in ["-1", "true", "null", "[1]", "{}"] {
+            assert!(read(refused).is_err(), "{refused}");
+        }
+    }
+
+    #[test]
+    fn an_exact_value_is_printed() {
+        for (text, printed) in [("2", "2"), ("1Ki", "1024"), ("1.5", "1500m"), ("100u", "100000n")] {
+            assert_eq!(Quantity::parse(text).unwrap().to_string(), printed);
+        }
+    }
+
+    #[test]
     fn malformed_quantities_are_quoted() {
         for text in [
             "", "m", ".", "1.2.3", "1x", "1KI", "--1", "1e", "1e+", "0x10", "1 Gi", "NaN", "inf",

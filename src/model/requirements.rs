@@ -292,4 +292,37 @@ mod tests {
         assert_eq!(QosClass::of([&equal, &none]), QosClass::Burstable);
         assert_eq!(QosClass::of([&cpu_limit_missing]), QosClass::Burstable);
     }
+
+    #[test]
+    fn amounts_that_no_container_can_have_are_named() {
+        let why = |requests, limits| Requirements { requests, limits }.below_least(PageSize::KIB_4);
+        let nothing = list(0, 0);
+        assert_eq!(why(list(1, 4096), list(10, 4096)), None);
+        for (requests, limits, words) in [
+            (nothing, list(9, 0), "cpu limit 9m is below the least"),
+            (nothing, list(0, 4095), "memory limit 4095 is below the least"),
+            (list(0, 4095), nothing, "memory request 4095 is below the least"),
+            (list(101, 0), list(100, 0), "cpu request 101m is above the limit"),
+        ] {
+            let found = why(requests, limits).unwrap();
+            assert!(found.starts_with(words), "{found}");
+        }
+    }
+
+    #[test]
+    fn an_invalid_resource_alone_takes_other_amounts() {
+        let mixed = Requirements {
+            requests: list(200, 2),
+            limits: list(100, 4),
+        };
+        let other = Requirements {
+            requests: list(300, 5),
+            limits: list(400, 6),
+        };
+        let valid = Requirements {
+            requests: list(300, 2),
+            limits: list(400, 4),
+        };
+        assert_eq!(mixed.valid_or(&other), valid);
+    }
 }

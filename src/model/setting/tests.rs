@@ -8,8 +8,11 @@ fn files_read_and_print_in_the_kernels_words() {
         (ControlFile::CpuMax, "20000 100000"),
         (ControlFile::CpuMaxBurst, "0"),
         (ControlFile::CpuWeight, "39"),
+        (ControlFile::MemoryHigh, "942080"),
         (ControlFile::MemoryMax, "max"),
         (ControlFile::MemoryMax, "134217728"),
+        (ControlFile::MemoryMin, "0"),
+        (ControlFile::MemoryLow, "67108864"),
         (ControlFile::CpuShares, "1024"),
         (ControlFile::CfsQuota, "-1"),
         (ControlFile::CfsQuota, "17500"),
@@ -19,11 +22,8 @@ fn files_read_and_print_in_the_kernels_words() {
         (ControlFile::MemswLimit, "134217728"),
     ];
     for (file, text) in cases {
-        assert_eq!(
-            Setting::parse(file, &format!("{text}\n")).unwrap().to_string(),
-            text,
-            "{file}"
-        );
+        let read = Setting::parse(file, &format!("{text}\n")).unwrap();
+        assert_eq!((read.file(), read.to_string().as_str()), (file, text));
     }
 }
 
@@ -40,6 +40,22 @@ fn a_limit_is_kept_in_whole_pages() {
     let read = Setting::MemoryMax(MemoryLimit::Bytes(19_996_672));
     assert_eq!(kept(20_000_001), read);
     assert_ne!(kept(20_004_864), read);
+}
+
+#[test]
+fn each_files_memory_is_kept_in_pages() {
+    let files: [fn(MemoryLimit) -> Setting; 6] = [
+        Setting::MemoryHigh,
+        Setting::MemoryMax,
+        Setting::MemoryMin,
+        Setting::MemoryLow,
+        Setting::MemoryLimit,
+        Setting::MemswLimit,
+    ];
+    for file in files {
+        let [wanted, kept] = [20_000_001, 19_996_672].map(|bytes| file(MemoryLimit::Bytes(bytes)));
+        assert_eq!(wanted.in_pages(PageSize::KIB_4), kept);
+    }
 }
 
 proptest! {

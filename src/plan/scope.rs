@@ -104,7 +104,7 @@ fn is_default(settings: &Settings) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::CpuMax;
+    use crate::model::{CpuMax, CriResources};
 
     fn cgroup(shares: u64, milli: Option<u64>) -> Settings {
         let max = CpuMax::of_limit(milli.map(crate::model::MilliCpu::new), 100_000);
@@ -113,6 +113,82 @@ mod tests {
             Setting::CfsQuota(max.quota),
             Setting::CfsPeriod(max.period_us),
         ])
+    }
+
+    /// The values of a pod and its container, restricted to these resources: the files of both, and the container's stored spec.
+    fn restricted(resources: &[Resource]) -> (Vec<&'static str>, CriResources) {
+        let files = || {
+            let files = [
+                ("cpu.max", "20000 100000"),
+                ("cpu.weight", "39"),
+                ("memory.max", "4096"),
+            ];
+            let setting = |(file, value)| Setting::parse(ControlFile::named(file).unwrap(), value).unwrap();
+            files.map(setting).into_iter().collect::<Settings>()
+        };
+        let mut wanted = PodValues {
+            tree: PodTree {
+                pod: files(),
+                containers: [("app".to_owned(), files())].into(),
+            },
+            specs: [("app".to_owned(), SPEC)].into(),
+        };
+        let scope = WriteScope {
+            resources: resources.iter().copied().collect(),
+            ..WriteScope::default()
+        };
+        scope.restrict(&mut wanted);
+        let names = |settings: &Settings| settings.iter().map(|setting| setting.file().name()).collect::<Vec<_>>();
+        assert_eq!(names(&wanted.tree.pod), names(&wanted.tree.containers["app"]));
+        (names(&wanted.tree.pod), wanted.specs["app"])
+    }
+
+    const SPEC: CriResources = CriResources {
+        cpu_shares: Some(1024),
+        cpu_quota: Some(20_000),
+        cpu_period: Some(100_000),
+        memory_limit_in_bytes: Some(4096),
+    };
+
+    #[test]
+    fn a_resource_outside_the_scope_is_left_alone() {
+        assert_eq!(
+            restricted(&Resource::ALL),
+            (vec!["cpu.max", "cpu.weight", "memory.max"], SPEC)
+        );
+        let memory = CriResources {
+            memory_limit_in_bytes: SPEC.memory_limit_in_bytes,
+            ..CriResources::default()
+        };
+        assert_eq!(restricted(&[Resource::Memory]), (vec!["memory.max"], memory));
+        let cpu = CriResources {
+            memory_limit_in_bytes: None,
+            ..SPEC
+        };
+        assert_eq!(restricted(&[Resource::Cpu]), (vec!["cpu.max", "cpu.weight"], cpu));
+        assert_eq!(restricted(&[]), (Vec::new(), CriResources::default()));
+    }
+
+    #[test]
+    fn amounts_beside_the_spec_widen_the_scope() {
+        let amounts = |cpu: &str, memory: &str| {
+            let list =
+                format!(r#"[{{"name": "app", "requests": {{"cpu": "{cpu}"}}, "limits": {{"memory": "{memory}"}}}}]"#);
+            serde_json::from_str::<PodAmounts>(&list).unwrap()
+        };
+        let (spec, mut scope) = (amounts("100m", "64Mi"), WriteScope::default());
+        let mut widened = |wanted: &PodAmounts| {
+            scope.widen(&spec, wanted);
+            Vec::from_iter(scope.resources.iter().copied())
+        };
+        assert_eq!(widened(&amounts("100m", "64Mi")), []);
+        assert_eq!(widened(&amounts("100m", "65Mi")), [Resource::Memory]);
+        assert_eq!(
+            widened(&amounts("100m", "64Mi")),
+            [Resource::Memory],
+            "it was wanted once"
+        );
+        assert_eq!(widened(&amounts("101m", "64Mi")), Resource::ALL);
     }
 
     fn enforced(history: &[Settings], declared: &Settings) -> bool {

@@ -101,12 +101,12 @@ mod tests {
 
     use super::*;
     use crate::model::objects::PodId;
-    use crate::model::{CgroupPath, CgroupVersion, Driver, LiveContainer};
+    use crate::model::{Bytes, CgroupPath, CgroupVersion, ControlFile, CpuWeight, Driver, LiveContainer, Setting};
     use crate::plan::WriteScope;
     use crate::plan::tests::traits;
 
     /// A pod of two containers in a sandbox; the second runs or does not, and has a cgroup or not.
-    fn values(runs: bool, cgroup: bool) -> PodValues {
+    fn targets(runs: bool, cgroup: bool) -> PodTargets {
         let container = |name: &str| json!({"name": name, "resources": {"limits": {"cpu": "500m", "memory": "64Mi"}}});
         let state = |runs: bool| if runs { json!({"running": {}}) } else { json!({}) };
         let pod: Pod = serde_json::from_value(json!({
@@ -136,15 +136,7 @@ mod tests {
             path: path.clone(),
             containers: containers.collect::<IndexMap<_, _>>(),
         };
-        let held = PodTree {
-            pod: Settings::default(),
-            containers: live
-                .containers
-                .keys()
-                .map(|name| (name.clone(), Settings::default()))
-                .collect(),
-        };
-        let mut targets = PodTargets {
+        PodTargets {
             amounts: pod.requirements(),
             bound: BoundPod::new(&Arc::new(pod), &Arc::new(live)).unwrap(),
             lift_undeclared: false,
@@ -152,15 +144,54 @@ mod tests {
             scope: WriteScope::all(),
             burst: None,
             holds: Holds::default(),
+        }
+    }
+
+    /// The values beside empty cgroups.
+    fn values(mut targets: PodTargets) -> PodValues {
+        let names = targets.bound.live().containers.keys();
+        let held = PodTree {
+            pod: Settings::default(),
+            containers: names.map(|name| (name.clone(), Settings::default())).collect(),
         };
         targets.values(&held, &traits(CgroupVersion::V2, Driver::Cgroupfs))
     }
 
     #[test]
+    fn an_unenforced_quota_stays_off() {
+        let cgroup = |quota: &str| {
+            let quota = Setting::parse(ControlFile::CpuMax, quota).unwrap();
+            Settings::from_iter([quota, Setting::CpuWeight(CpuWeight::new(59))])
+        };
+        let containers = [("app", cgroup("max 100000")), ("side", cgroup("10000 50000"))];
+        let held = PodTree {
+            pod: cgroup("max 100000"),
+            containers: containers.map(|(name, cgroup)| (name.to_owned(), cgroup)).into(),
+        };
+        let mut targets = targets(true, true);
+        let tree = targets.values(&held, &traits(CgroupVersion::V2, Driver::Cgroupfs)).tree;
+        let quota = |cgroup: &Settings| cgroup.get(ControlFile::CpuMax).map(|quota| quota.to_string());
+        assert_eq!((quota(&tree.pod), quota(&tree.containers["app"])), (None, None));
+        assert_eq!(quota(&tree.containers["side"]).as_deref(), Some("25000 50000"));
+    }
+
+    #[test]
+    fn a_kept_limit_stays_on_all_levels() {
+        let mut targets = targets(true, true);
+        let kept = MemoryLimit::Bytes(96 << 20);
+        targets.holds.insert(Target::Container("app".to_owned()), kept);
+        let PodValues { tree, specs } = values(targets);
+        let cgroups = [&tree.pod, &tree.containers["app"], &tree.containers["side"]];
+        let limits = cgroups.map(|cgroup| cgroup.memory_bytes().map(Bytes::get));
+        assert_eq!(limits, [160, 96, 64].map(|mib| Some(mib << 20)));
+        assert_eq!(specs["app"].memory_limit_in_bytes, Some(96 << 20));
+    }
+
+    #[test]
     fn without_a_cgroup_the_pod_level_is_left() {
-        assert_eq!(values(true, false).tree.pod, Settings::default());
+        assert_eq!(values(targets(true, false)).tree.pod, Settings::default());
         for (runs, cgroup) in [(true, true), (false, false), (false, true)] {
-            let tree = values(runs, cgroup).tree;
+            let tree = values(targets(runs, cgroup)).tree;
             assert_ne!(tree.pod, Settings::default(), "{runs} {cgroup}");
             assert_ne!(tree.containers["app"], Settings::default());
         }

@@ -376,6 +376,37 @@ fn systemd_gets_quota_and_period_together() {
 }
 
 #[test]
+fn a_slices_files_never_bind_more_in_between() {
+    let files = |version, observed: &str, desired: &str| -> Vec<String> {
+        let (observed, desired) = (state(observed, &[]), state(desired, &[]));
+        let plan = Plan::between(&observed, &desired, &traits(version, Driver::Systemd)).unwrap();
+        let [step] = &plan.steps[..] else { panic!("{plan:?}") };
+        let files = step.change.files().into_iter();
+        files.map(|(_, to)| format!("{}={to}", to.file())).collect()
+    };
+    let (long, short) = (
+        "cpu.cfs_quota_us=50000 cpu.cfs_period_us=100000",
+        "cpu.cfs_quota_us=25000 cpu.cfs_period_us=50000",
+    );
+    assert_eq!(
+        files(CgroupVersion::V1, long, short),
+        ["cpu.cfs_period_us=50000", "cpu.cfs_quota_us=25000"]
+    );
+    assert_eq!(
+        files(CgroupVersion::V1, short, long),
+        ["cpu.cfs_quota_us=50000", "cpu.cfs_period_us=100000"]
+    );
+    assert_eq!(
+        files(
+            CgroupVersion::V2,
+            "memory.max=2097152 memory.high=1884160",
+            "memory.max=1048576"
+        ),
+        ["memory.max=1048576", "memory.high=942080"]
+    );
+}
+
+#[test]
 fn memory_high_rises_first_and_falls_last() {
     let small = state(
         "memory.max=1048576 memory.high=max",

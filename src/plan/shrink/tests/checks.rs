@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::plan::shrink::{CheckStep, RECLAIM_STEP, Reclaim, ShrinkCheck, UsageHistory, slack};
+use crate::plan::shrink::{CheckStep, RECLAIM_STEP, Reclaim, ShrinkCheck, UsageHistory, leaves_room, slack};
 
 fn check(wanted: u64, reclaim: Reclaim) -> ShrinkCheck {
     ShrinkCheck::new(mib(wanted), reclaim, UsageHistory::default())
@@ -69,6 +69,13 @@ fn held_memory_is_never_cut_into() {
         check(102, Reclaim::Never).next(&reading(100, 0, 100), now),
         CheckStep::Refused(_)
     ));
+}
+
+#[test]
+fn a_hook_makes_room_for_a_quarter_more() {
+    let fits = |held, cached, wanted| leaves_room(&reading(held, cached, 500), mib(wanted));
+    assert!(fits(40, 0, 50) && !fits(40, 0, 49));
+    assert!(fits(40, 400, 50), "the kernel can drop what is cached");
 }
 
 #[test]

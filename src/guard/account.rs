@@ -119,8 +119,60 @@ fn used(dir: &CgroupDir) -> Result<u64, CgroupError> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::path::Path;
 
     use super::*;
+
+    /// A cgroup that uses these bytes besides 800 of page cache, as plain files.
+    fn cgroup(directory: &Path, used: u64) {
+        fs::create_dir_all(directory).unwrap();
+        let current = format!("{}\n", used + 800);
+        let texts = [
+            ("cgroup.controllers", "cpu memory\n"),
+            ("cgroup.subtree_control", "cpu memory\n"),
+            ("memory.current", current.as_str()),
+            ("memory.max", "10000\n"),
+            ("memory.stat", "anon 100\ninactive_file 500\nactive_file 300\n"),
+        ];
+        for (name, text) in texts {
+            fs::write(directory.join(name), text).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_others_requested_is_not_granted() {
+        let root = tempfile::tempdir().unwrap();
+        let pods = root.path().join("pods");
+        for (directory, used) in [(root.path().to_owned(), 0), (pods.clone(), 2000), (pods.join("a"), 100)] {
+            cgroup(&directory, used);
+        }
+        let hierarchy = Hierarchy::of_tree(root.path()).unwrap();
+        let path = |text: &str| CgroupPath::new(text).unwrap();
+        let claim = |uid: &str, request| Claim {
+            uid: uid.into(),
+            path: path(&format!("/pods/{uid}")),
+            request: Bytes::new(request),
+        };
+        let mut account = Account::default();
+        // The second pod has ended: it claims nothing.
+        account.set(&hierarchy, &path("/pods"), vec![claim("a", 3000), claim("ended", 500)]);
+        let mut granted = |uid: &str, millis, reserve| {
+            let now = Duration::from_millis(millis);
+            account
+                .read(&hierarchy, now, &uid.into(), Bytes::new(reserve))
+                .unwrap()
+                .get()
+        };
+        assert_eq!(granted("b", 0, 1000), 10_000 - 2000 - 1000 - 2900);
+        assert_eq!(granted("a", 0, 1000), 10_000 - 2000 - 1000, "its own request");
+        assert_eq!(granted("a", 0, 9000), 0, "the reserve is larger");
+        cgroup(&pods.join("a"), 3000);
+        assert_eq!(
+            [granted("b", 999, 0), granted("b", 1000, 0)],
+            [5100, 8000],
+            "swept each second"
+        );
+    }
 
     #[test]
     fn a_pods_page_cache_counts_as_its_room() {

@@ -143,6 +143,27 @@ mod tests {
     }
 
     #[test]
+    fn throttling_counts_from_half_of_the_periods() {
+        let is_sustained = |throttled: u64| {
+            let found = findings(&[throttled; 5]);
+            found.contains(&ThrottleFinding::Sustained(throttled * 5))
+        };
+        assert!(is_sustained(10) && !is_sustained(9));
+        // A little is no reason to grow a limit, and no quiet time either.
+        let mut restless = [0; 40];
+        restless[20] = 1;
+        assert!(!findings(&restless).contains(&ThrottleFinding::Quiet));
+    }
+
+    #[test]
+    fn a_limit_grows_by_half_or_a_tenth() {
+        let grown = |limit, ceiling| raised(MilliCpu::new(limit), MilliCpu::new(ceiling)).map(MilliCpu::get);
+        assert_eq!(grown(1000, 4000), Some(1500));
+        assert_eq!(grown(100, 4000), Some(200), "a tenth of a cpu at least");
+        assert_eq!(grown(1000, 1200), Some(1200));
+    }
+
+    #[test]
     fn a_container_at_rest_is_not_throttled() {
         let mut seen = Throttling::default();
         for second in 0..20 {

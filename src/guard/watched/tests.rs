@@ -229,6 +229,66 @@ fn a_limit_for_the_pod_counts_as_used() {
 }
 
 #[test]
+fn another_highest_limit_is_tried_at_once() {
+    let root = tempfile::tempdir().unwrap();
+    let (mut watched, seconds) = (watched(root.path()), Duration::from_secs);
+    watched.due = seconds(90);
+    assert!(watched.refuse(seconds(1), "ceiling") && !watched.refuse(seconds(2), "ceiling"));
+    let terms = watched.terms.clone();
+    let higher = Terms {
+        memory: Some(Bytes::new(2 << 30)),
+        ..terms.clone()
+    };
+    for (terms, is_new) in [(terms, false), (higher, true)] {
+        let pod = Arc::clone(&watched.pod);
+        watched.set_terms(pod, terms.clone(), None, (seconds(5), seconds(60)));
+        assert_eq!(watched.terms, terms);
+        assert_eq!(watched.due == seconds(5), is_new);
+        assert_eq!(watched.refuse(seconds(5), "ceiling"), is_new, "reported anew");
+    }
+}
+
+#[test]
+fn each_temporary_limit_has_a_quiet_time() {
+    let root = tempfile::tempdir().unwrap();
+    let (mut watched, seconds) = (watched(root.path()), Duration::from_secs);
+    let mut is_over = |lent: Option<u64>, now, later| {
+        let (pod, terms) = (Arc::clone(&watched.pod), watched.terms.clone());
+        watched.set_terms(pod, terms, lent.map(Bytes::new), (seconds(now), seconds(60)));
+        assert_eq!(watched.lent.limit, lent.map(Bytes::new));
+        watched.end_quiet_time(seconds(later), seconds(60)).is_some()
+    };
+    assert!(!is_over(Some(160), 1, 60));
+    assert!(is_over(Some(160), 30, 61), "the same limit goes on");
+    assert!(!is_over(Some(200), 70, 129) && is_over(Some(200), 129, 130));
+    assert!(!is_over(None, 140, 999));
+}
+
+#[test]
+fn evidence_is_requested_once_for_its_terms() {
+    let root = tempfile::tempdir().unwrap();
+    let mut watched = watched(root.path());
+    let evidence = Some(Bytes::new(64 << 20));
+    for requested in [evidence, None, evidence] {
+        let (pod, terms) = (Arc::clone(&watched.pod), watched.terms.clone());
+        let with = Terms {
+            evidence,
+            ..terms.clone()
+        };
+        watched.set_terms(Arc::clone(&pod), with, None, (Duration::ZERO, Duration::ZERO));
+        assert_eq!(watched.kept_for_evidence(), requested);
+        assert_eq!(watched.request_evidence(), requested);
+        if requested.is_none() {
+            let without = Terms {
+                evidence: None,
+                ..terms
+            };
+            watched.set_terms(pod, without, None, (Duration::ZERO, Duration::ZERO));
+        }
+    }
+}
+
+#[test]
 fn a_new_guard_knows_a_limit_for_the_pod() {
     let root = tempfile::tempdir().unwrap();
     let mut watched = watched(root.path());

@@ -159,3 +159,114 @@ impl Growth {
         }))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::model::{Bytes, Target};
+    use crate::plan::shrink::{Before, MemoryReading, WatchReading};
+    use crate::sources::parse_manifests;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A pod whose container `app` has this memory limit in its spec.
+    fn pod(mebibytes: u64) -> Arc<Pod> {
+        let manifest = format!(
+            "{{kind: Pod, metadata: {{name: web, uid: u}}, spec: {{containers: [{{name: side}}, \
+             {{name: app, resources: {{limits: {{memory: {mebibytes}Mi}}}}}}]}}}}"
+        );
+        Arc::clone(&parse_manifests("test", &manifest).unwrap().view.pods[0])
+    }
+
+    fn at(minute: i64) -> Timestamp {
+        Timestamp::from_second(1_700_000_000 + 60 * minute).unwrap()
+    }
+
+    /// A temporary limit of `app` that was denied and ends at this minute.
+    fn denied(resource: Resource, to: u64, minute: i64) -> TemporaryLimit {
+        let denied = Denied {
+            ends: at(minute),
+            why: String::new(),
+        };
+        let given = TemporaryLimit::given("app".to_owned(), resource, (1, to), String::new(), at(0));
+        TemporaryLimit {
+            denied: Some(denied),
+            ..given
+        }
+    }
+
+    /// Whether a limit of `app` that came down from this one was a denied one.
+    fn takes_back(growth: &Growth, from: MemoryLimit, minute: i64) -> bool {
+        let last = WatchReading {
+            memory: MemoryReading::default(),
+            kills: 0,
+            stalled: None,
+        };
+        let before = Before {
+            last,
+            most: Bytes::ZERO,
+            refaults: Bytes::ZERO,
+        };
+        let (target, to) = (Target::Container("app".to_owned()), Bytes::new(128 * MIB));
+        let lowering = Lowering {
+            target,
+            from,
+            to,
+            before,
+        };
+        growth.takes_back_denied(&pod(128), &[lowering], at(minute))
+    }
+
+    #[test]
+    fn each_denial_doubles_the_pause_until_acceptance() {
+        let pod = pod(128);
+        let (mut growth, mut now) = (Growth::default(), 0);
+        for _ in 0..2 {
+            let mut pauses = Vec::new();
+            for _ in 0..6 {
+                growth.deny(&pod, &[denied(Resource::Memory, 200 * MIB, now)], "a quota");
+                let is_over = |pause: &i64| growth.is_allowed(&pod, "app", at(now + pause));
+                let pause = (1..).find(is_over).unwrap();
+                pauses.push(pause);
+                now += pause;
+            }
+            assert_eq!(pauses, [5, 10, 20, 40, 60, 60]);
+            growth.accept("app");
+            assert!(growth.is_allowed(&pod, "app", at(now - 1)));
+        }
+    }
+
+    #[test]
+    fn a_pause_is_of_one_container_and_spec() {
+        let mut growth = Growth::default();
+        growth.deny(&pod(128), &[denied(Resource::Memory, 200 * MIB, 0)], "a quota");
+        assert!(!growth.is_allowed(&pod(128), "app", at(1)));
+        assert!(growth.is_allowed(&pod(128), "side", at(1)));
+        assert!(growth.is_allowed(&pod(129), "app", at(1)), "it has another limit since");
+    }
+
+    #[test]
+    fn only_denied_limits_are_taken_back() {
+        let mut growth = Growth::default();
+        let bytes = |mebibytes| MemoryLimit::Bytes(mebibytes * MIB);
+        assert!(!takes_back(&growth, bytes(200), 0));
+        growth.deny(&pod(128), &[denied(Resource::Memory, 200 * MIB, 0)], "a quota");
+        // A cpu limit that is denied in the pause says nothing of memory.
+        growth.deny(&pod(128), &[denied(Resource::Cpu, 400, 1)], "a quota");
+        let froms = [bytes(200), bytes(201), MemoryLimit::Max];
+        assert_eq!(froms.map(|from| takes_back(&growth, from, 2)), [true, false, false]);
+        assert!(!takes_back(&growth, bytes(200), 60), "the pause is over");
+    }
+
+    #[test]
+    fn a_growth_ends_its_refusal() {
+        let (pod, mut growth) = (pod(128), Growth::default());
+        growth.refuse("app".to_owned(), "the ceiling".to_owned(), Some(128 * MIB));
+        let said = |growth: &Growth| growth.refusals(&pod, pod.requirements(), at(0)).count();
+        assert_eq!(said(&growth), 1);
+        growth.succeed("app");
+        assert_eq!(said(&growth), 0);
+    }
+}

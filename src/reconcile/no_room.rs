@@ -52,3 +52,33 @@ impl NoRoomFor {
         ROOM_AWAITED.to_owned()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_refused_recommendation_is_news_once() {
+        let targets = |name: &str| {
+            let list = format!(r#"[{{"name": "{name}", "requests": {{"cpu": "1"}}}}]"#);
+            serde_json::from_str::<PodAmounts>(&list).unwrap()
+        };
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let mut known = None;
+        for (second, name, why, is_news) in [
+            (1, "app", "full", true),
+            (2, "app", "fuller", false),
+            (3, "other", "full", true),
+        ] {
+            let mut no_room = NoRoomFor::after(known, targets(name), why.to_owned(), at(second));
+            assert_eq!(
+                (no_room.why(), no_room.since()),
+                (why, at(1)),
+                "since the first refusal"
+            );
+            assert_eq!(no_room.take_news(), is_news.then(|| why.to_owned()));
+            assert_eq!(no_room.take_news(), None);
+            known = Some(no_room);
+        }
+    }
+}

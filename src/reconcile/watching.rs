@@ -121,3 +121,32 @@ impl Watching {
         Some(pods?.into_iter().flatten().collect())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn lost_notices_may_be_of_any_pod() {
+        let watching = Watching::default();
+        assert_eq!(watching.written_pods(&[]), Some(BTreeSet::new()));
+        assert_eq!(watching.written_pods(&[Notice::Overflow]), None);
+    }
+
+    #[test]
+    fn written_pods_are_compared_once_when_due() {
+        let now = Instant::now();
+        let written = BTreeSet::from([PodKey::new("shop", "web")]);
+        let mut watching = Watching {
+            written: written.clone(),
+            due: Some(now),
+            ..Watching::default()
+        };
+        let early = now.checked_sub(Duration::from_millis(1)).unwrap();
+        assert_eq!(watching.take_due(early), BTreeSet::new());
+        assert_eq!(watching.take_due(now), written);
+        assert_eq!(watching.take_due(now), BTreeSet::new());
+    }
+}

@@ -468,6 +468,58 @@ mod tests {
     }
 
     #[test]
+    fn a_decision_outranks_an_observation_that_is_due() {
+        let (mut work, now) = (WorkItem::default(), Instant::now());
+        let later = now + Duration::from_secs(1);
+        work.request_pass(Cause::Sweep, true, now);
+        work.request_pass(recommended(), false, later);
+        work.request_pass(Cause::Drift, false, later + Duration::from_secs(1));
+        let pending = work.pending().unwrap();
+        assert_eq!((&pending.cause, pending.since), (&recommended(), later));
+        assert!(pending.check_runtime, "the first one asked for that");
+    }
+
+    #[test]
+    fn a_failed_pass_drops_only_its_own_traces() {
+        for (cause, stays) in [
+            (Cause::Sweep, false),
+            (Cause::Drift, false),
+            (Cause::Kubelet, true),
+            (recommended(), true),
+        ] {
+            let mut work = WorkItem::default();
+            work.request_pass(cause, false, Instant::now());
+            work.drop_noticed();
+            assert_eq!(work.pending().is_some(), stays);
+        }
+    }
+
+    #[test]
+    fn failed_passes_are_tried_again_ever_later() {
+        let failed: [fn(String) -> Outcome; 4] = [
+            Outcome::RuntimeOwed,
+            Outcome::Refused,
+            Outcome::RolledBack,
+            Outcome::Incomplete,
+        ];
+        for outcome in failed.map(|outcome| outcome(String::new())) {
+            let mut work = WorkItem::default();
+            let now = Now {
+                fraction: 1.0,
+                ..Now::read()
+            };
+            let waits = [(); 10].map(|()| {
+                let wait = work.ended(&outcome, &Report::default(), now).unwrap();
+                assert_eq!(work.retry_at(), Some(now.instant + wait));
+                wait.as_secs()
+            });
+            assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 128, 256, 300], "{outcome:?}");
+            assert_eq!(work.ended(&Outcome::Applied, &Report::default(), now), None);
+            assert!(!work.has_failed() && work.retry_at().is_none());
+        }
+    }
+
+    #[test]
     fn passes_amid_a_wait_do_not_prolong_it() {
         let (mut work, mut now) = (WorkItem::default(), Now::read());
         let until = now.instant + Duration::from_secs(60);

@@ -112,6 +112,61 @@ fn an_avoided_kill_counts_once() {
     assert!(desired.used("app", 200 * MIB).is_some());
 }
 
+#[test]
+fn a_quiet_time_leaves_whole_mebibytes() {
+    let (pod, now) = (pod(), Timestamp::from_second(9).unwrap());
+    let mut desired = DesiredState::default();
+    desired.grow(grown("app", 128, 1000));
+    let mut lowers = |needed| {
+        let lowers = desired.lower_after_quiet(&pod, "app", Bytes::new(needed), now);
+        let limit = desired.temporary_limit("app", Resource::Memory);
+        (lowers, limit.map(|limit| (limit.to, limit.renewed)))
+    };
+    // 300 MiB are seven eighths of 342.9 MiB.
+    let kept = Some((343 * MIB, now));
+    assert_eq!(lowers(300 * MIB), (true, kept));
+    assert_eq!(lowers(250 * MIB), (false, kept), "that would free too little");
+    assert_eq!(lowers(100 * MIB), (true, None), "it fits without");
+}
+
+#[test]
+fn a_denied_cpu_limit_ends_at_once() {
+    let (pod, now, quiet) = (pod(), Timestamp::UNIX_EPOCH, SignedDuration::from_mins(10));
+    let mut desired = DesiredState::default();
+    desired.grow(grown("app", 128, 200));
+    desired.grow(grown("same", 64, 100));
+    let (app, why) = ("app".to_owned(), String::new());
+    desired.grow(TemporaryLimit::given(app, Resource::Cpu, (200, 400), why, now));
+    // The guard has given one of the limits since the patch.
+    let mut asked = desired.targets(&pod).unwrap();
+    asked.containers[1].resources.limits.memory = Some(Bytes::new(99 * MIB));
+    let denied = desired.deny(&pod, Some(&asked), "a quota", now, quiet);
+    let ends = |limit: &TemporaryLimit| (limit.resource, limit.denied.as_ref().unwrap().ends);
+    let later = now.checked_add(quiet).unwrap();
+    let expected = [(Resource::Memory, later), (Resource::Cpu, now)];
+    assert_eq!(denied.iter().map(ends).collect::<Vec<_>>(), expected);
+    assert_eq!(desired.next_end(), Some(now));
+    assert_eq!(desired.deny(&pod, Some(&asked), "a quota", later, quiet), [], "known");
+    assert_eq!(desired.accept(&asked), ["app", "app"]);
+    assert_eq!(desired.next_end(), None);
+}
+
+#[test]
+fn a_failed_override_brings_temporary_limits_back() {
+    let pod = pod();
+    let mut desired = DesiredState::default();
+    desired.grow(grown("app", 128, 400));
+    desired.grow(grown("same", 64, 100));
+    let before = desired.clone();
+    let wanted = tests::by_hand(tests::values("app", r#"{"limits":{"memory":"256Mi"}}"#));
+    desired.set_override(&pod, wanted, PageSize::KIB_4).unwrap();
+    // The guard grows the other limit during the pass.
+    desired.grow(grown("same", 100, 150));
+    desired.undo_override(before, false);
+    assert_eq!(memory_limits(&desired, &pod), [Some(400), Some(150)]);
+    assert!(!desired.is_overridden("app", Resource::Memory));
+}
+
 fn limit(to: u64) -> TemporaryLimit {
     TemporaryLimit {
         container: "app".to_owned(),

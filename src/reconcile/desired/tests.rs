@@ -1,5 +1,6 @@
 use super::*;
-use crate::model::{Bytes, MilliCpu, NamedRequirements};
+use crate::model::objects::PodId;
+use crate::model::{Bytes, CgroupPath, LiveContainer, MilliCpu, NamedRequirements, Reason};
 use crate::sources::parse_manifests;
 
 /// A pod of `app` and this container.
@@ -21,12 +22,12 @@ fn pod() -> Pod {
     pod_with("{name: side, resources: {requests: {cpu: 10m}}}")
 }
 
-fn values(name: &str, list: &str) -> PodAmounts {
+pub(super) fn values(name: &str, list: &str) -> PodAmounts {
     let resources = serde_json::from_str(list).unwrap();
     PodAmounts::from_iter([NamedRequirements::new(name, resources)])
 }
 
-fn by_hand(values: PodAmounts) -> Override {
+pub(super) fn by_hand(values: PodAmounts) -> Override {
     Override {
         uid: 0,
         pid: 1,
@@ -177,4 +178,80 @@ fn only_regular_containers_are_set() {
         sum.contains("would have 350m of cpu") && sum.contains("allow 300m"),
         "{sum}"
     );
+}
+
+/// The pod, running with these containers, by name and id.
+fn live(containers: &[(&str, &str)]) -> LivePod {
+    let path = CgroupPath::new("/kubepods/podu").unwrap();
+    let containers = containers.iter().map(|(name, id)| {
+        let (id, path) = ((*id).to_owned(), path.clone());
+        ((*name).to_owned(), LiveContainer { id, path })
+    });
+    LivePod {
+        id: PodId {
+            uid: "u".into(),
+            namespace: "default".to_owned(),
+            name: "web".to_owned(),
+        },
+        containers: containers.collect(),
+        path,
+    }
+}
+
+#[test]
+fn only_the_first_recommendation_avoids_restarts() {
+    let live = live(&[("app", "a1"), ("side", "s1")]);
+    let recommendation = || Cause::Recommendation {
+        vpa: "web".to_owned(),
+        version: "7".to_owned(),
+        reason: Reason::OutOfBounds,
+    };
+    let why = String::new;
+    let mut desired = DesiredState::default();
+    for (cause, outcome, restarts) in [
+        (Cause::Sweep, Outcome::Applied, None),
+        (recommendation(), Outcome::Unchanged, None),
+        (recommendation(), Outcome::RolledBack(why()), None),
+        (recommendation(), Outcome::RuntimeOwed(why()), Some(2)),
+        (recommendation(), Outcome::Applied, Some(0)),
+    ] {
+        let record = ChangeRecord::new(live.id.clone(), cause, outcome);
+        let avoided = restarts.map(|restarts| Avoided::Eviction { restarts });
+        assert_eq!(desired.note_resized(&record, &live), avoided, "{:?}", record.outcome);
+    }
+}
+
+#[test]
+fn throttling_counts_per_hour_after_a_minute() {
+    assert_eq!(per_hour(1_000_000, SignedDuration::from_secs(60)), Some(60_000_000));
+    assert_eq!(per_hour(1_000_000, SignedDuration::from_hours(2)), Some(500_000));
+    assert_eq!(per_hour(1_000_000, SignedDuration::from_secs(59)), None);
+}
+
+#[test]
+fn a_bursts_throttling_before_outlasts_restarts() {
+    let started = Timestamp::from_second(1_700_000_000).unwrap();
+    let pod: Pod = serde_json::from_value(serde_json::json!({
+        "metadata": {"name": "web"},
+        "spec": {"containers": [{"name": "app"}]},
+        "status": {"containerStatuses": [{"name": "app", "state": {"running": {"startedAt": started}}}]},
+    }))
+    .unwrap();
+    let mut desired = DesiredState::default();
+    let mut note = |id: &str, hours: i64| {
+        let now = started.checked_add(SignedDuration::from_hours(hours)).unwrap();
+        let throttled = ["app", "ended"].map(|name| (name.to_owned(), Duration::from_secs(10)));
+        desired.note_bursts(&pod, &live(&[("app", id)]), throttled.into(), now);
+        desired.burst_starts.clone()
+    };
+    let start = |id: &str, hours| BurstStart {
+        id: id.to_owned(),
+        at: started.checked_add(SignedDuration::from_hours(hours)).unwrap(),
+        throttled_us: 10_000_000,
+        before: Some(5_000_000),
+    };
+    assert_eq!(note("a1", 2), [("app".to_owned(), start("a1", 2))].into());
+    assert_eq!(note("a2", 10), [("app".to_owned(), start("a2", 10))].into());
+    assert!(desired.set_burst(Some(CpuBurst::ZERO)) && desired.burst_starts.is_empty());
+    assert!(!desired.set_burst(Some(CpuBurst::ZERO)));
 }

@@ -414,6 +414,45 @@ mod tests {
     }
 
     #[test]
+    fn each_amount_has_its_series() {
+        let requests = "{requests: {cpu: 1500m, memory: 1Gi}}";
+        let pod = POD.replace("{name: app}", &format!("{{name: app, resources: {requests}}}"));
+        let pod = Arc::clone(&parse_manifests("test", &pod).unwrap().view.pods[0]);
+        let mut state = PodState::new(Arc::clone(&pod), PodDecision::undecided(&pod));
+        let before = [(Resource::Cpu, 2500), (Resource::Memory, 2 << 30)];
+        state.desired.before = Some(ResourceList::from_fn(|of| {
+            before
+                .into_iter()
+                .find_map(|(resource, amount)| (resource == of).then_some(amount))
+        }));
+        let mut registry = Registry::default();
+        let (mut savings, now) = (Savings::register(&mut registry), Timestamp::now());
+        savings.show(std::iter::once(&state), now);
+        for avoided in [
+            Avoided::Kill,
+            Avoided::Eviction { restarts: 3 },
+            Avoided::Eviction { restarts: 0 },
+            Avoided::ThrottledSeconds(2.5),
+        ] {
+            savings.count(&state, avoided, now);
+        }
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        for line in [
+            "avoided_kills_total 1",
+            "avoided_evictions_total 2",
+            "avoided_restarts_total 3",
+            "avoided_throttled_seconds_total 2.5",
+            r#"requested_cores{when="before"} 2.5"#,
+            r#"requested_cores{when="now"} 1.5"#,
+            r#"requested_bytes{when="before"} 2147483648"#,
+            r#"requested_bytes{when="now"} 1073741824"#,
+        ] {
+            assert!(text.lines().any(|shown| shown == line), "{line}: {text}");
+        }
+    }
+
+    #[test]
     fn a_workload_has_series_from_zero() {
         let pod = Arc::clone(&parse_manifests("test", POD).unwrap().view.pods[0]);
         let mut state = PodState::new(Arc::clone(&pod), PodDecision::undecided(&pod));

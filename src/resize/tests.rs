@@ -43,6 +43,28 @@ fn accepted(limit: u64, generation: i64, held: PodAmounts) -> Resize {
 }
 
 #[test]
+fn each_request_outlasts_its_agent() {
+    let mut resize = Resize {
+        prepared: Some(Prepared {
+            targets: named(300),
+            held: named(50),
+            before: named(60),
+            earlier: vec![named(100)],
+        }),
+        written_ahead: Some(WrittenAhead {
+            since: Timestamp::UNIX_EPOCH,
+            spec: named(70),
+        }),
+        ..accepted(200, 3, named(40))
+    };
+    if let Some(accepted) = &mut resize.accepted {
+        accepted.before = named(30);
+    }
+    let text = serde_json::to_string(&resize.saved()).unwrap();
+    assert_eq!(serde_json::from_str::<Resize>(&text).unwrap(), resize, "{text}");
+}
+
+#[test]
 fn a_late_kubelet_may_lower_a_grown_limit() {
     let mut pod = asked(100);
     let nothing = Resize::default();

@@ -230,6 +230,32 @@ fn only_granted_memory_is_claimed() {
 }
 
 #[test]
+fn a_patch_that_fits_is_taken_for_others() {
+    let resizing = || {
+        let mut state = pod(list(100, 100));
+        Arc::make_mut(&mut state.pod).status.container_statuses = vec![ContainerStatus {
+            name: "app".to_owned(),
+            resources: Some(requesting(list(100, 100)).containers[0].resources),
+            ..Default::default()
+        }];
+        state
+    };
+    for (wanted, taken) in [(900, 900), (901, 100)] {
+        let mut capacity = NodeCapacity {
+            patches: true,
+            ..node(list(100, 100), list(100, 100))
+        };
+        let mut others = |targets: ResourceList| {
+            let (room, yields) = capacity.reserve(&resizing(), &requesting(targets));
+            assert!(yields.is_empty());
+            room.unwrap().others.take
+        };
+        assert_eq!(others(list(wanted, 100)), list(100, 100));
+        assert_eq!(others(list(200, 100)), list(taken, 100), "the next pod");
+    }
+}
+
+#[test]
 fn a_node_that_nobody_describes_refuses_nothing() {
     let capacity = NodeCapacity {
         declared: None,

@@ -1,0 +1,302 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::model::{MemoryLimit, Resource, Target};
+use crate::plan::WriteScope;
+use crate::reconcile::desired::{BurstStart, Denied, InForce, Recommended, TemporaryLimit};
+use crate::reconcile::overrides::Override;
+
+fn saved() -> BTreeMap<PodUid, SavedPod> {
+    let pod = PodId {
+        uid: "u1".into(),
+        namespace: "default".to_owned(),
+        name: "web".to_owned(),
+    };
+    let mut desired = DesiredState::default();
+    desired.begin_return();
+    let saved = SavedPod {
+        pod,
+        described: Some(Arc::default()),
+        state: SavedTargets {
+            desired,
+            resize: Resize::default(),
+        },
+        failed_shrinks: FailedShrinks::default(),
+        pauses: BTreeMap::new(),
+        waits: None,
+        evidence_at: BTreeMap::new(),
+    };
+    BTreeMap::from([("u1".into(), saved)])
+}
+
+#[test]
+fn what_is_saved_is_loaded() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = StateFile::in_directory(&directory.path().join("new")).unwrap();
+    assert_eq!(file.load().unwrap(), Restored::default());
+    file.save(saved()).unwrap();
+    assert_eq!(
+        file.load().unwrap(),
+        Restored {
+            pods: saved(),
+            problem: None
+        }
+    );
+}
+
+#[test]
+fn each_part_of_a_pod_is_saved() {
+    let (at, amounts) = (Timestamp::UNIX_EPOCH, || {
+        let list = json!([{"name": "app", "requests": {"cpu": "100m"}, "limits": {"memory": "64Mi"}}]);
+        serde_json::from_value::<PodAmounts>(list).unwrap()
+    });
+    let mut full = saved().remove("u1").unwrap();
+    full.failed_shrinks.note(&Target::Pod, MemoryLimit::Max, "it hurt", at);
+    let pause = json!({"until": at, "times": 2, "limits": {"memory": "64Mi"}, "denied": 5, "why": "a quota"});
+    full.pauses
+        .insert("app".to_owned(), serde_json::from_value(pause).unwrap());
+    full.evidence_at.insert("app".to_owned(), at);
+    full.waits = Some(CanaryWait {
+        since: at,
+        targets: amounts(),
+    });
+    let desired = &mut full.state.desired;
+    desired.return_to(amounts());
+    desired.recommended = Some(Recommended {
+        vpa: Some("web".to_owned()),
+        at,
+        targets: amounts(),
+        in_force: InForce::Recommended,
+    });
+    desired.overridden = Some(Override {
+        uid: 7,
+        pid: 8,
+        reason: "a test".to_owned(),
+        since: at,
+        until: Some(at),
+        values: amounts(),
+    });
+    let limit = TemporaryLimit::given("app".to_owned(), Resource::Memory, (1, 2), "full".to_owned(), at);
+    desired.temporary = vec![TemporaryLimit {
+        denied: Some(Denied {
+            ends: at,
+            why: "a quota".to_owned(),
+        }),
+        exceeded: true,
+        ..limit
+    }];
+    desired.before = Some(amounts().containers[0].resources.requests);
+    desired.burst = Some("20%".parse().unwrap());
+    let start = BurstStart {
+        id: "a1".to_owned(),
+        at,
+        throttled_us: 3,
+        before: Some(4),
+    };
+    desired.burst_starts.insert("app".to_owned(), start);
+    desired.resized = true;
+    desired.scope = WriteScope {
+        resources: [Resource::Memory].into(),
+        ..WriteScope::default()
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let file = StateFile::in_directory(directory.path()).unwrap();
+    let pods = BTreeMap::from([("u1".into(), full)]);
+    file.save(pods.clone()).unwrap();
+    assert_eq!(file.load().unwrap().pods, pods);
+}
+
+/// A store with what an earlier agent has saved in this directory.
+fn store(directory: &Path) -> Store {
+    let restored = Restored {
+        pods: saved(),
+        problem: None,
+    };
+    let file = StateFile::in_directory(directory).unwrap();
+    Store::start(file, restored, LimitFiles::below(directory).unwrap().0)
+}
+
+/// The UIDs in the file, once all content is saved.
+async fn written(store: &Store, directory: &Path) -> Vec<String> {
+    store.saved().await;
+    let pods = StateFile::in_directory(directory).unwrap().load().unwrap().pods;
+    pods.into_keys().map(|uid| uid.to_string()).collect()
+}
+
+fn another() -> SavedPod {
+    let mut another = saved().remove("u1").unwrap();
+    another.pod.uid = "u2".into();
+    another
+}
+
+#[tokio::test]
+async fn pods_not_found_yet_stay_saved() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = store(directory.path());
+    store.changed = true;
+    store.save(std::iter::once(another()));
+    assert_eq!(written(&store, directory.path()).await, ["u1", "u2"]);
+    let SavedPod { pod: id, .. } = saved().remove("u1").unwrap();
+    let namesake = PodId {
+        name: "db".to_owned(),
+        ..id.clone()
+    };
+    assert_eq!(store.take_saved(&namesake), None, "it claims another pod's UID");
+    store.retain(|_| true);
+    assert!(!store.changed);
+    assert_eq!(store.take_saved(&id), saved().remove("u1"));
+    assert_eq!(store.take_saved(&id), None);
+    assert!(store.changed, "the next save has the pod or not");
+    store.save(std::iter::once(another()));
+    assert_eq!(written(&store, directory.path()).await, ["u2"]);
+    store.finish().await;
+}
+
+#[tokio::test]
+async fn pods_that_are_gone_leave_the_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = store(directory.path());
+    store.retain(|_| false);
+    store.save(std::iter::once(another()));
+    assert_eq!(written(&store, directory.path()).await, ["u2"]);
+    // Nothing has changed, or only what can wait.
+    store.save(std::iter::empty());
+    store.describe();
+    let due = store.wakes_at().unwrap();
+    store.describe();
+    store.save(std::iter::empty());
+    assert_eq!(store.wakes_at(), Some(due));
+    assert_eq!(written(&store, directory.path()).await, ["u2"]);
+    store.changed = true;
+    store.save(std::iter::empty());
+    assert_eq!(store.wakes_at(), None);
+    assert_eq!(written(&store, directory.path()).await, [""; 0]);
+    store.finish().await;
+}
+
+#[tokio::test]
+async fn a_failed_save_is_reported_and_repeated() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = store(directory.path());
+    let beside = directory.path().join("state.json.new");
+    fs::create_dir(&beside).unwrap();
+    store.changed = true;
+    store.save(std::iter::once(another()));
+    assert_eq!(written(&store, directory.path()).await, [""; 0]);
+    let problems: Vec<_> = store.problems().collect();
+    assert!(
+        matches!(&problems[..], [problem] if problem.contains("stateDir")),
+        "{problems:?}"
+    );
+    fs::remove_dir(&beside).unwrap();
+    store.retry_failed();
+    store.save(std::iter::once(another()));
+    assert_eq!(written(&store, directory.path()).await, ["u1", "u2"]);
+    assert_eq!(store.problems().count(), 0);
+    store.retry_failed();
+    assert!(!store.changed);
+    store.finish().await;
+}
+
+/// Memory limits in MiB of what the spec has, before which the agent requested 256.
+#[test]
+fn only_recommendations_outlast_the_last_agent() {
+    let limited = |mib: u64| json!({"requests": {"memory": "64Mi"}, "limits": {"memory": format!("{mib}Mi")}});
+    let named = |mib: u64| {
+        let mut named = limited(mib);
+        named["name"] = "app".into();
+        json!([named])
+    };
+    let left = |desired: Value, spec: u64| {
+        let mut state = desired;
+        state["asked"] = json!({"targets": named(256), "generation": 2, "held": named(256), "before": named(256)});
+        let saved = SavedPod {
+            state: serde_json::from_value(state).unwrap(),
+            ..saved().remove("u1").unwrap()
+        };
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "web", "uid": "u1", "generation": 2},
+            "spec": {"containers": [{"name": "app", "resources": limited(spec)}]},
+            "status": {"observedGeneration": 2, "containerStatuses": [{"name": "app", "resources": limited(spec)}]},
+        }))
+        .unwrap();
+        let own = saved.without_own_requests(&pod, Timestamp::UNIX_EPOCH)?;
+        own.limit("app", Resource::Memory).map(|limit| limit >> 20)
+    };
+    let since = Timestamp::UNIX_EPOCH;
+    let by_hand = json!({"uid": 0, "pid": 1, "reason": "", "since": since, "until": null, "values": named(256)});
+    let temporary = json!([{
+        "container": "app", "resource": "memory", "from": 128 << 20, "to": 256 << 20, "since": since,
+        "renewed": since, "why": "",
+    }]);
+    let recommended = |mib| json!({"vpa": "web", "at": since, "targets": named(mib), "inForce": "recommended"});
+    let origin = named(128);
+    assert_eq!(left(json!({"overridden": by_hand, "origin": origin}), 256), Some(128));
+    assert_eq!(left(json!({"leases": temporary, "origin": origin}), 256), Some(128));
+    assert_eq!(left(json!({"returning": true, "origin": origin}), 256), Some(128));
+    let both = json!({"overridden": by_hand, "origin": origin, "recommended": recommended(200)});
+    assert_eq!(left(both, 256), Some(200));
+    assert_eq!(left(json!({"recommended": recommended(256)}), 256), None);
+    assert_eq!(
+        left(json!({"overridden": by_hand, "origin": origin}), 300),
+        None,
+        "another client's"
+    );
+}
+
+#[test]
+fn what_is_not_understood_is_set_aside_and_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = StateFile::in_directory(directory.path()).unwrap();
+    for broken in ["{\"version\":1,\"pods\":{", "{\"version\":0,\"pods\":{}}"] {
+        fs::write(&file.path, broken).unwrap();
+        let problem = file.load().unwrap().problem.unwrap();
+        let aside = directory.path().join("state.json.set-aside");
+        assert_eq!(fs::read_to_string(&aside).unwrap(), broken);
+        assert!(problem.contains(&aside.display().to_string()), "{problem}");
+        assert_eq!(file.load().unwrap(), Restored::default());
+    }
+}
+
+#[test]
+fn what_a_newer_agent_wrote_is_an_error_and_stays() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = StateFile::in_directory(directory.path()).unwrap();
+    let newer = "{\"version\":2,\"pods\":[\"another shape\"]}";
+    fs::write(&file.path, newer).unwrap();
+    let error = file.load().unwrap_err().to_string();
+    assert!(error.contains("version 2, this one knows up to 1"), "{error}");
+    assert_eq!(fs::read_to_string(&file.path).unwrap(), newer);
+}
+
+/// Files that agents of version 0.1 left (tests/data/state): read, kept whole, and written so that 0.1 reads them.
+#[test]
+fn what_the_version_before_left_is_carried_over() {
+    let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/state/0.1");
+    let mut names = Vec::new();
+    for entry in fs::read_dir(recorded).unwrap() {
+        let entry = entry.unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let file = StateFile::in_directory(directory.path()).unwrap();
+        fs::copy(entry.path(), &file.path).unwrap();
+        let restored = file.load().unwrap();
+        assert_eq!(restored.problem, None, "{}", entry.path().display());
+        file.save(restored.pods).unwrap();
+        let value = |path: &Path| serde_json::from_slice::<Value>(&fs::read(path).unwrap()).unwrap();
+        assert_eq!(value(&file.path), value(&entry.path()), "{}", entry.path().display());
+        names.push(entry.file_name());
+    }
+    assert_eq!(names.len(), 5, "{names:?}");
+}
+
+#[test]
+fn a_failed_write_keeps_the_earlier_content() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = StateFile::in_directory(directory.path()).unwrap();
+    file.save(saved()).unwrap();
+    // A directory in the place of the file beside makes the write fail, also for root.
+    fs::create_dir(directory.path().join("state.json.new")).unwrap();
+    let error = file.save(BTreeMap::new()).unwrap_err().to_string();
+    assert!(error.starts_with("write ") && error.contains("stateDir"), "{error}");
+    assert_eq!(file.load().unwrap().pods, saved());
+}

@@ -284,7 +284,10 @@ fn file_pages(version: CgroupVersion, stat: &str) -> [u64; 2] {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+    use crate::model::CgroupPath;
 
     #[test]
     fn counters_and_stalls_are_read() {
@@ -299,6 +302,119 @@ mod tests {
             "some avg10=0.00 avg60=0.00 avg300=0.00 total=1200\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=850\n";
         assert_eq!(full_stall(pressure), Some(Duration::from_micros(850)));
         assert_eq!(full_stall("some avg10=0.00 total=1\n"), None);
+    }
+
+    /// A container's cgroup of this version, as plain files.
+    fn cgroup(root: &Path, version: CgroupVersion, files: &[(&str, &str)]) -> (Hierarchy, Cgroup) {
+        let directories = match version {
+            CgroupVersion::V1 => vec!["cpu/app", "memory/app"],
+            CgroupVersion::V2 => vec!["app"],
+        };
+        for directory in &directories {
+            fs::create_dir_all(root.join(directory)).unwrap();
+        }
+        if version == CgroupVersion::V2 {
+            fs::write(root.join("cgroup.controllers"), "cpu memory\n").unwrap();
+        }
+        for (name, text) in files {
+            let directory = if name.starts_with("cpu") {
+                directories[0]
+            } else {
+                directories[directories.len() - 1]
+            };
+            fs::write(root.join(directory).join(name), text).unwrap();
+        }
+        let hierarchy = Hierarchy::of_tree(root).unwrap();
+        let cgroup = Cgroup::open(&hierarchy, &CgroupPath::new("/app").unwrap()).unwrap();
+        (hierarchy, cgroup)
+    }
+
+    #[test]
+    fn both_versions_count_in_their_units() {
+        let v1 = [
+            ("cpu.stat", "nr_periods 10\nnr_throttled 4\nthrottled_time 2500000000\n"),
+            ("cpuacct.usage", "1500000\n"),
+            ("memory.usage_in_bytes", "9000\n"),
+            ("memory.stat", "total_inactive_file 2000\ntotal_active_file 500\n"),
+            ("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"),
+        ];
+        let v2 = [
+            (
+                "cpu.stat",
+                "usage_usec 1500\nnr_periods 10\nnr_throttled 4\nthrottled_usec 2500000\n",
+            ),
+            ("memory.current", "9000\n"),
+            ("memory.stat", "inactive_file 2000\nactive_file 500\n"),
+            ("memory.events", "oom 4\noom_kill 3\n"),
+            (
+                "memory.pressure",
+                "some avg10=0.00 total=9\nfull avg10=0.00 total=850\n",
+            ),
+        ];
+        let usage = Usage {
+            cpu: Some(Duration::from_micros(1500)),
+            memory: 7000,
+            periods: Periods {
+                all: 10,
+                throttled: 4,
+                throttled_for: Duration::from_millis(2500),
+            },
+        };
+        let stalled = Some(Duration::from_micros(850));
+        for (version, files, stalled) in [(CgroupVersion::V1, v1, None), (CgroupVersion::V2, v2, stalled)] {
+            let root = tempfile::tempdir().unwrap();
+            let (hierarchy, cgroup) = cgroup(root.path(), version, &files);
+            assert_eq!(cgroup.usage(&hierarchy), Ok(usage), "{version:?}");
+            let reading = cgroup.outer().watch_reading().unwrap();
+            assert_eq!((reading.kills, reading.stalled), (3, stalled), "{version:?}");
+        }
+    }
+
+    #[test]
+    fn a_swap_limit_counts_swapped_memory() {
+        let files = [
+            ("memory.usage_in_bytes", "1000\n"),
+            ("memory.memsw.usage_in_bytes", "5000\n"),
+            ("memory.stat", "total_inactive_file 500\n"),
+        ];
+        let root = tempfile::tempdir().unwrap();
+        let (_, cgroup) = cgroup(root.path(), CgroupVersion::V1, &files);
+        let refused = |file: fn(MemoryLimit) -> Setting, wanted| {
+            let [current, wanted] = [8192, wanted].map(|bytes| file(MemoryLimit::Bytes(bytes)));
+            cgroup
+                .outer()
+                .check_usage(current, wanted)
+                .err()
+                .map(|error| error.reason)
+        };
+        assert_eq!(refused(Setting::MemoryLimit, 500), None, "the kernel drops the cache");
+        let [usage, wanted] = [1000, 499];
+        assert_eq!(
+            refused(Setting::MemoryLimit, wanted),
+            Some(Reason::BelowUsage { usage, wanted })
+        );
+        assert_eq!(refused(Setting::MemswLimit, 4500), None);
+        let [usage, wanted] = [5000, 4499];
+        assert_eq!(
+            refused(Setting::MemswLimit, wanted),
+            Some(Reason::BelowUsage { usage, wanted })
+        );
+        assert_eq!(refused(Setting::MemswLimit, 9000), None, "a higher limit");
+    }
+
+    #[test]
+    fn each_kernel_reclaims_in_its_way() {
+        let [v1, v2] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let way = |(_, cgroup): &(Hierarchy, Cgroup)| cgroup.outer().reclaim_way();
+        assert_eq!(way(&cgroup(v1.path(), CgroupVersion::V1, &[])), Ok(Reclaim::ByTheWrite));
+        assert_eq!(way(&cgroup(v2.path(), CgroupVersion::V2, &[])), Ok(Reclaim::Never));
+        let newer = cgroup(v2.path(), CgroupVersion::V2, &[(RECLAIM, "")]);
+        assert_eq!(way(&newer), Ok(Reclaim::OnRequest));
+        newer.1.outer().reclaim(Bytes::new(1 << 20)).unwrap();
+        assert_eq!(
+            fs::read_to_string(v2.path().join("app").join(RECLAIM)).unwrap(),
+            "1048576\n"
+        );
     }
 
     #[test]

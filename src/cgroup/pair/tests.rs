@@ -4,7 +4,7 @@ use std::path::Path;
 use tempfile::TempDir;
 
 use super::*;
-use crate::model::{CpuMax, CpuQuota, CpuWeight, DEFAULT_CFS_PERIOD_US};
+use crate::model::{ControlFile, CpuMax, CpuQuota, CpuWeight, DEFAULT_CFS_PERIOD_US};
 
 const SCOPE: &str = "/kubepods.slice/crio-a.scope";
 
@@ -143,4 +143,52 @@ fn memory_high_binds_in_either_cgroup() {
     let inner = tree.path().join(SCOPE.trim_start_matches('/')).join(INNER);
     fs::write(inner.join("memory.high"), "2048\n").unwrap();
     assert_eq!(cgroup.memory_high().unwrap(), MemoryLimit::Bytes(2048));
+}
+
+fn setting(file: &str, value: &str) -> Setting {
+    Setting::parse(ControlFile::named(file).unwrap(), value).unwrap()
+}
+
+#[test]
+fn a_failed_growth_leaves_the_scope_looser() {
+    let before = ["20000 100000", "39", "8388608"];
+    for wanted in [setting("cpu.max", "40000 100000"), setting("memory.max", "16777216")] {
+        let (tree, hierarchy) = scope(before, Some(before));
+        let inner = tree.path().join(SCOPE.trim_start_matches('/')).join(INNER);
+        fs::remove_file(inner.join(wanted.file().name())).unwrap();
+        let cgroup = open(&hierarchy, SCOPE);
+        let error = cgroup.write(wanted).unwrap_err();
+        assert!(error.file.starts_with(&inner), "{error}");
+        assert_eq!(cgroup.outer().read(wanted.file()), Ok(Some(wanted)));
+    }
+}
+
+#[test]
+fn only_a_looser_value_reaches_the_scope_first() {
+    for (file, tight, loose) in [
+        ("cpu.max", "20000 100000", "20000 50000"),
+        ("cpu.cfs_quota_us", "20000", "-1"),
+        ("cpu.cfs_period_us", "100000", "50000"),
+        ("memory.max", "4096", "max"),
+        ("memory.limit_in_bytes", "4096", "8192"),
+        ("memory.memsw.limit_in_bytes", "4096", "8192"),
+        ("memory.min", "0", "4096"),
+        ("memory.low", "0", "4096"),
+    ] {
+        let [tight, loose] = [tight, loose].map(|value| setting(file, value));
+        assert_eq!([loosens(tight, loose), loosens(loose, tight)], [true, false], "{file}");
+    }
+}
+
+#[test]
+fn the_lower_brake_and_higher_reservation_bind() {
+    let values = |values: [&str; 3]| {
+        let files = ["memory.high", "memory.min", "memory.low"];
+        let settings = files.into_iter().zip(values);
+        settings.map(|(file, value)| setting(file, value)).collect::<Settings>()
+    };
+    let [one, other] = [["8192", "0", "max"], ["4096", "4096", "8192"]].map(values);
+    let expected = values(["4096", "4096", "max"]);
+    assert_eq!(binding(one.clone(), &other), expected);
+    assert_eq!(binding(other, &one), expected);
 }

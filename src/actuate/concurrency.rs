@@ -108,6 +108,14 @@ mod tests {
     }
 
     #[test]
+    fn an_absent_runtime_is_left_alone() {
+        let concurrency = Concurrency::new(4);
+        assert_eq!(concurrency.runtime_away(), None);
+        concurrency.runtime_is_away("gone".to_owned());
+        assert_eq!(concurrency.runtime_away().as_deref(), Some("gone"));
+    }
+
+    #[test]
     fn a_slow_update_suspends_none_of_other_namespaces() {
         let concurrency = Concurrency::new(4);
         let late = || Some("late".to_owned());

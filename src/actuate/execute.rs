@@ -250,9 +250,115 @@ impl<'a> Executor<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+
     use super::*;
     use crate::cgroup::CgroupError;
-    use crate::model::CpuShares;
+    use crate::model::objects::PodId;
+    use crate::model::{CgroupPath, CpuShares, LiveContainer, LivePod};
+
+    /// A pod with the container `app`, as plain files with these values in both cgroups.
+    fn pod(root: &Path, files: &[(&str, &str)]) -> (Node, PodHandles) {
+        let node = Node::on_files(root);
+        for directory in ["pod", "pod/app"] {
+            fs::create_dir_all(root.join(directory)).unwrap();
+            for (name, value) in files {
+                fs::write(root.join(directory).join(name), format!("{value}\n")).unwrap();
+            }
+        }
+        let path = |text: &str| CgroupPath::new(text).unwrap();
+        let app = LiveContainer {
+            id: "a".to_owned(),
+            path: path("/pod/app"),
+        };
+        let live = LivePod {
+            id: PodId {
+                uid: "u".into(),
+                namespace: "shop".to_owned(),
+                name: "web".to_owned(),
+            },
+            path: path("/pod"),
+            containers: [("app".to_owned(), app)].into(),
+        };
+        let handles = PodHandles::open(&node.hierarchy, &live).unwrap();
+        (node, handles)
+    }
+
+    /// A step of the pod or of its container, from one value of a file to another.
+    fn step(target: &Target, file: &str, values: [&str; 2]) -> Step {
+        let file = ControlFile::named(file).unwrap();
+        let [from, to] = values.map(|value| Setting::parse(file, value).unwrap());
+        Step::of_file(target.clone(), from, to)
+    }
+
+    fn value(handles: &PodHandles, target: &Target, file: ControlFile) -> String {
+        let value = handles.get(target).unwrap().outer().read(file).unwrap();
+        value.unwrap().to_string()
+    }
+
+    #[test]
+    fn a_failed_step_undoes_earlier_ones_in_reverse() {
+        let root = tempfile::tempdir().unwrap();
+        let (node, handles) = pod(root.path(), &[("cpu.max", "10000 100000"), ("cpu.weight", "39")]);
+        let [of_pod, app] = [Target::Pod, Target::Container("app".to_owned())];
+        let plan = Plan {
+            steps: vec![
+                step(&of_pod, "cpu.max", ["10000 100000", "20000 100000"]),
+                step(&app, "cpu.max", ["10000 100000", "20000 100000"]),
+                // There is no such file.
+                step(&app, "memory.max", ["4096", "8192"]),
+                step(&app, "cpu.weight", ["39", "79"]),
+            ],
+        };
+        let mut executor = Executor::new(&node, &handles);
+        let ended = executor.run(&plan);
+        assert!(matches!(ended, Err(Outcome::RolledBack(_))), "{ended:?}");
+        let written = [&of_pod, &app].map(|target| value(&handles, target, ControlFile::CpuMax));
+        assert_eq!(written, ["20000 100000"; 2]);
+        executor.undo().unwrap();
+        let undone = [&of_pod, &app].map(|target| value(&handles, target, ControlFile::CpuMax));
+        assert_eq!(undone, ["10000 100000"; 2]);
+        assert_eq!(value(&handles, &app, ControlFile::CpuWeight), "39");
+        let records = executor.done.records.iter();
+        let records: Vec<_> = records
+            .map(|record| (&record.target, record.rollback, record.error.is_some()))
+            .collect();
+        assert_eq!(
+            records,
+            [
+                (&of_pod, false, false),
+                (&app, false, false),
+                (&app, false, true),
+                (&app, true, false),
+                (&of_pod, true, false),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_limit_below_use_ends_before_any_write() {
+        let root = tempfile::tempdir().unwrap();
+        let files = [
+            ("cpu.max", "10000 100000"),
+            ("memory.max", "16384"),
+            ("memory.current", "12288"),
+            ("memory.stat", "anon 8192\ninactive_file 4096"),
+        ];
+        let (node, handles) = pod(root.path(), &files);
+        let app = Target::Container("app".to_owned());
+        for (limit, is_refused) in [("8192", false), ("4096", true)] {
+            let steps = vec![
+                step(&app, "cpu.max", ["10000 100000", "20000 100000"]),
+                step(&app, "memory.max", ["16384", limit]),
+            ];
+            let mut executor = Executor::new(&node, &handles);
+            let checked = executor.check_all(&Plan { steps });
+            assert_eq!(matches!(checked, Err(Outcome::Refused(_))), is_refused, "{checked:?}");
+            assert_eq!(executor.done.not_shrinkable, is_refused);
+            assert_eq!(value(&handles, &app, ControlFile::CpuMax), "10000 100000");
+        }
+    }
 
     #[test]
     fn no_step_lowers_memory_high_below_what_is_in_use() {

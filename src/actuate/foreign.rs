@@ -163,7 +163,7 @@ impl ForeignWriters {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{CpuWeight, MemoryLimit, Setting, Settings};
+    use crate::model::{CpuWeight, CriResources, MemoryLimit, Setting, Settings};
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_second(1_700_000_000 + seconds).unwrap()
@@ -253,6 +253,33 @@ mod tests {
                 .len()
         };
         assert_eq!((found("app", "app"), found("app", "side")), (0, 1));
+    }
+
+    #[test]
+    fn what_is_left_alone_leaves_the_stored_spec() {
+        let app = |value| PodTree {
+            containers: [("app".to_owned(), weight(value))].into(),
+            ..PodTree::default()
+        };
+        let spec = CriResources {
+            cpu_shares: Some(1024),
+            memory_limit_in_bytes: Some(4096),
+            ..CriResources::default()
+        };
+        let mut foreign = ForeignWriters::default();
+        let mut stored = || {
+            let mut wanted = PodValues {
+                tree: app(10),
+                specs: [("app".to_owned(), spec)].into(),
+            };
+            foreign.find_flips(&app(77), &mut wanted, true, &[]);
+            wanted.specs["app"]
+        };
+        let without = CriResources {
+            cpu_shares: None,
+            ..spec
+        };
+        assert_eq!([stored(), stored(), stored()], [spec, spec, without]);
     }
 
     #[test]

@@ -92,3 +92,45 @@ impl Node {
         (self.kubelet_from != KnownFrom::Inferred).then_some(self.traits.kubelet)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+    use crate::model::{CgroupPath, CgroupVersion, Driver, PageSize, RuntimeKind, WeightFormula};
+
+    impl Node {
+        /// A node on plain files in the place of a v2 tree, without a runtime.
+        pub(in crate::actuate) fn on_files(root: &Path) -> Self {
+            fs::write(root.join("cgroup.controllers"), "cpu memory\n").unwrap();
+            Self {
+                hierarchy: Hierarchy::of_tree(root).unwrap(),
+                kubepods: Kubepods {
+                    path: CgroupPath::new("/kubepods").unwrap(),
+                    driver: Driver::Cgroupfs,
+                },
+                traits: NodeTraits {
+                    version: CgroupVersion::V2,
+                    driver: Driver::Cgroupfs,
+                    runtime: RuntimeKind::Containerd,
+                    container_weight: WeightFormula::Quadratic,
+                    kubelet: KubeletVersion::NEWEST,
+                    page: PageSize::KIB_4,
+                },
+                policies: NodePolicies::default(),
+                has_bursts: true,
+                runtime: RuntimeLink::None,
+                runtime_name: None,
+                driver_from: KnownFrom::Configured,
+                formula_from: KnownFrom::Configured,
+                kubelet_from: KnownFrom::Configured,
+                units: None,
+                concurrency: Arc::new(Concurrency::new(1)),
+                freezer: Arc::new(Freezer::below(root).unwrap()),
+                least_limits: Arc::default(),
+            }
+        }
+    }
+}

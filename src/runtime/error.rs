@@ -170,6 +170,31 @@ mod tests {
     }
 
     #[test]
+    fn each_problem_tells_what_may_follow() {
+        let refused = |code| Problem::Refused {
+            code,
+            message: String::new(),
+        };
+        let why = String::new;
+        for (problem, is_retryable, is_unreachable, is_late) in [
+            (Problem::NoSocket, true, true, false),
+            (Problem::Unavailable(why()), true, true, false),
+            (Problem::Deadline { limit: Duration::ZERO }, true, false, true),
+            (refused(Code::Unavailable), true, false, false),
+            (refused(Code::Aborted), true, false, false),
+            (refused(Code::ResourceExhausted), true, false, false),
+            (refused(Code::Internal), false, false, false),
+            (Problem::NotFound, false, false, false),
+            (Problem::Unimplemented, false, false, false),
+            (Problem::Unusable(why()), false, false, false),
+        ] {
+            let error = error(problem);
+            let told = (error.is_retryable(), error.is_unreachable(), error.is_late());
+            assert_eq!(told, (is_retryable, is_unreachable, is_late), "{error}");
+        }
+    }
+
+    #[test]
     fn a_removed_container_is_told_apart() {
         assert!(error(Problem::from(&Status::not_found("no such container"))).is_not_found());
         let dockers = Status::unknown("Error response from daemon: No such container: 0123abcd");

@@ -152,3 +152,36 @@ async fn what_a_late_runtime_changes_is_put_back_in_the_next_pass() {
         assert_eq!(runtime.held(), (["104857600".to_owned(), "4194304".to_owned()], 0));
     }
 }
+
+#[test]
+fn only_a_refused_update_undoes_a_pass() {
+    let refused = || Problem::Refused {
+        code: tonic::Code::Unknown,
+        message: "EBUSY".to_owned(),
+    };
+    let late = || Problem::Deadline { limit: Duration::ZERO };
+    let undone: fn(&Outcome) -> bool = |outcome| matches!(outcome, Outcome::RolledBack(_));
+    let owed: fn(&Outcome) -> bool = |outcome| matches!(outcome, Outcome::RuntimeOwed(_));
+    let ended: fn(&Outcome) -> bool = |outcome| matches!(outcome, Outcome::Interrupted(_));
+    for (problem, update, is_expected, is_away) in [
+        (refused(), true, undone, false),
+        (refused(), false, owed, false),
+        // The update may be slow because of its container.
+        (late(), true, owed, false),
+        (late(), false, owed, true),
+        (Problem::NoSocket, true, owed, true),
+        (Problem::NotFound, true, ended, false),
+    ] {
+        let root = tempfile::tempdir().unwrap();
+        let node = Node::on_files(root.path());
+        let error = RuntimeError {
+            method: "UpdateContainerResources",
+            socket: Path::new("/run/x.sock").into(),
+            container: None,
+            problem,
+        };
+        let outcome = give_up(&node, &error, update);
+        assert!(is_expected(&outcome), "{error}: {outcome:?}");
+        assert_eq!(node.concurrency.runtime_away().is_some(), is_away, "{error}");
+    }
+}

@@ -208,3 +208,121 @@ fn limit(version: CgroupVersion, bytes: Bytes) -> Settings {
         CgroupVersion::V2 => Setting::MemoryMax(limit),
     }])
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::model::{CgroupPath, LiveContainer};
+
+    const MIB: u64 = 1 << 20;
+
+    const fn mib(mebibytes: u64) -> Bytes {
+        Bytes::new(mebibytes * MIB)
+    }
+
+    /// A pod whose containers `app` and `side` have limits of 64 MiB and hold 60 and 40, with more fields in its spec. As plain files,
+    /// of which the pod's has this limit.
+    fn scene(root: &Path, more: &Value, of_pod: u64) -> (Node, LivePod, Growable) {
+        for (directory, limit, used) in [("pod", of_pod, 100), ("pod/app", 64, 60), ("pod/side", 64, 40)] {
+            let directory = root.join(directory);
+            fs::create_dir_all(&directory).unwrap();
+            for (name, mebibytes) in [("memory.max", limit), ("memory.current", used)] {
+                fs::write(directory.join(name), format!("{}\n", mebibytes * MIB)).unwrap();
+            }
+        }
+        let container = |name: &str| json!({"name": name, "resources": {"limits": {"cpu": "1", "memory": "64Mi"}}});
+        let mut spec = json!({"containers": [container("app"), container("side")]});
+        for (field, value) in more.as_object().unwrap() {
+            spec[field] = value.clone();
+        }
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "web", "uid": "u"}, "spec": spec})).unwrap();
+        let path = |text: &str| CgroupPath::new(text).unwrap();
+        let containers = ["app", "side"].map(|name| {
+            let (id, path) = (name.to_owned(), path(&format!("/pod/{name}")));
+            (name.to_owned(), LiveContainer { id, path })
+        });
+        let live = LivePod {
+            id: PodId {
+                uid: "u".into(),
+                namespace: "shop".to_owned(),
+                name: "web".to_owned(),
+            },
+            path: path("/pod"),
+            containers: containers.into(),
+        };
+        let growable = Growable {
+            targets: pod.requirements(),
+            pod: Arc::new(pod),
+        };
+        (Node::on_files(root), live, growable)
+    }
+
+    /// Each written limit in MiB, in order: where, before and after.
+    fn written(grown: &Grown) -> Vec<(String, u64, u64)> {
+        let steps = grown.steps.iter().map(|step| {
+            let (_, from, to) = step.change.memory_limit().unwrap();
+            let [from, to] = [from, to].map(|limit| limit.bounded().unwrap().get() / MIB);
+            (step.target.to_string(), from, to)
+        });
+        steps.collect()
+    }
+
+    #[test]
+    fn a_pod_grows_before_and_with_its_container() {
+        let root = tempfile::tempdir().unwrap();
+        let (node, live, growable) = scene(root.path(), &json!({}), 128);
+        let handles = PodHandles::open(&node.hierarchy, &live).unwrap();
+        let grown = grow_memory(&node, &handles, &growable, "app", mib(96));
+        assert_eq!((grown.from, &grown.outcome), (Some(mib(64)), &Outcome::Applied));
+        let [of_pod, app] = ["pod", "container app"].map(str::to_owned);
+        assert_eq!(written(&grown), [(of_pod, 128, 160), (app, 64, 96)]);
+        let lower = grow_memory(&node, &handles, &growable, "app", mib(80));
+        assert_eq!((written(&lower), lower.outcome), (Vec::new(), Outcome::Unchanged));
+        let held = handles.read().unwrap();
+        let limits = [&held.pod, &held.containers["app"], &held.containers["side"]].map(Settings::memory_bytes);
+        assert_eq!(limits, [160, 96, 64].map(|mebibytes| Some(mib(mebibytes))));
+    }
+
+    #[test]
+    fn a_low_pod_is_raised_alone() {
+        let root = tempfile::tempdir().unwrap();
+        let (node, live, _) = scene(root.path(), &json!({}), 100);
+        let raised = raise_pod_level(&node, &live, mib(128));
+        assert_eq!(raised.outcome, Outcome::Applied);
+        assert_eq!(written(&raised), [("pod".to_owned(), 100, 128)]);
+        assert_eq!(raise_pod_level(&node, &live, mib(120)).outcome, Outcome::Unchanged);
+    }
+
+    #[test]
+    fn only_a_pods_own_limit_bounds_growth() {
+        let bound = |more: &Value| {
+            let root = tempfile::tempdir().unwrap();
+            let (node, live, growable) = scene(root.path(), more, 128);
+            let handles = PodHandles::open(&node.hierarchy, &live).unwrap();
+            growable.bound(&node, &handles, "app", mib(256)).unwrap()
+        };
+        assert_eq!(bound(&json!({})), None, "it grows with the container");
+        let own = json!({"resources": {"limits": {"cpu": "2", "memory": "128Mi"}}});
+        let limit = mib(128);
+        // The other container holds 40 MiB.
+        assert_eq!(bound(&own), Some(PodBound { limit, left: mib(88) }));
+    }
+
+    #[test]
+    fn an_init_containers_limit_is_used_up_first() {
+        let root = tempfile::tempdir().unwrap();
+        let resources = json!({"limits": {"cpu": "1", "memory": "400Mi"}});
+        let init = json!({"initContainers": [{"name": "setup", "resources": resources}]});
+        let (node, live, growable) = scene(root.path(), &init, 400);
+        let handles = PodHandles::open(&node.hierarchy, &live).unwrap();
+        let growth = |ceiling| growable.growth_below_pod(&node, &handles, "app", mib(ceiling)).unwrap();
+        // With 336 and 64 MiB the containers need as much as the init container did.
+        assert_eq!(growth(512), Some(mib(336 - 64)));
+        assert_eq!(growth(336), None);
+    }
+}

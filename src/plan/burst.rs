@@ -106,7 +106,8 @@ mod tests {
         }]))
         .unwrap();
         let given = bursts("100%".parse().unwrap(), &pod, &held, &held, &held);
-        assert!(given.iter().all(|(_, burst)| burst.burst_us() == Some(0)), "{given:?}");
+        let given: Vec<_> = given.iter().map(|(_, burst)| burst.burst_us()).collect();
+        assert_eq!(given, [Some(0), Some(0)]);
     }
 
     #[test]

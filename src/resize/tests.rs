@@ -280,3 +280,93 @@ fn an_inherited_limit_restarts_nothing() {
     pod.spec.containers[1].resize_policy.clear();
     assert_eq!(changes(&pod, &wanted).unwrap().len(), 1, "no restart");
 }
+
+#[test]
+fn each_failed_patch_has_its_end() {
+    let pod = asked(100);
+    let act = Resize::default().next(&pod, &named(300), &Cause::Sweep, &Facts::default());
+    let Act::Patch(patch) = act else {
+        panic!("the node may have room")
+    };
+    let ended = |error: &ResizeError| {
+        let mut report = Report::default();
+        let act = patch.answered(Err(error), None, &mut report);
+        (act, report.unsupported)
+    };
+    let why = String::new;
+    for everywhere in [true, false] {
+        let error = ResizeError::Unsupported { why: why(), everywhere };
+        assert_eq!(ended(&error), (Act::Direct, everywhere));
+    }
+    let refused = ResizeError::Refused {
+        reason: why(),
+        retry_after: Some(7 * SECOND),
+    };
+    let unanswered = |why| Outcome::Withheld(Withheld::Unanswered(why));
+    let cases: [(_, fn(String) -> Outcome, _); 4] = [
+        (refused, Outcome::Refused, Some(7 * SECOND)),
+        (ResizeError::Altered(why()), Outcome::Refused, None),
+        (ResizeError::Gone(why()), Outcome::Interrupted, None),
+        (ResizeError::Stale, unanswered, Some(SECOND)),
+    ];
+    for (error, outcome, retry_after) in cases {
+        let end = Act::End {
+            outcome: outcome(error.to_string()),
+            retry_after,
+            no_room: false,
+        };
+        assert_eq!(ended(&error), (end, false), "{error:?}");
+    }
+    let denied = Grant {
+        targets: named(200),
+        ..Grant::default()
+    };
+    assert_eq!(ended(&ResizeError::Denied(why())).0, Act::Write(denied), "what it held");
+    let (Act::Write(later), _) = ended(&ResizeError::Away(why())) else {
+        panic!("the spec follows later")
+    };
+    assert_eq!((later.targets, later.retry_after), (named(200), Some(SECOND)));
+    assert!(matches!(later.withheld, Some(Withheld::SpecLater(_))));
+}
+
+#[test]
+fn an_unread_pod_is_read_later() {
+    let (pod, wait) = (asked(100), Some(7 * SECOND));
+    let grant = |follows: Option<PodAmounts>, retry_after| Grant {
+        targets: named(100),
+        follows,
+        retry_after,
+        ..Grant::default()
+    };
+    let read = |answer: Result<&Pod, &ResizeError>| {
+        let mut report = Report::default();
+        let act = grant(Some(pod.requirements()), Some(SECOND)).was_read(answer, &mut report);
+        (act, report.unread)
+    };
+    let written = |retry_after| Act::Write(grant(None, retry_after));
+    assert_eq!(read(Ok(&pod)), (written(Some(SECOND)), false));
+    let refused = ResizeError::Refused {
+        reason: String::new(),
+        retry_after: wait,
+    };
+    assert_eq!(read(Err(&refused)), (written(wait), true));
+    assert_eq!(read(Err(&ResizeError::Away(String::new()))), (written(None), true));
+    let denied = ResizeError::Denied(String::new());
+    assert_eq!(read(Err(&denied)), (written(Some(SECOND)), false));
+    let gone = read(Err(&ResizeError::Gone("gone".to_owned()))).0;
+    let interrupted = Outcome::Interrupted("gone".to_owned());
+    assert!(
+        matches!(&gone, Act::End { outcome, .. } if *outcome == interrupted),
+        "{gone}"
+    );
+    let (changed, _) = read(Ok(&asked(101)));
+    let waits = matches!(
+        &changed,
+        Act::End {
+            outcome: Outcome::Withheld(Withheld::Unanswered(_)),
+            retry_after: Some(_),
+            ..
+        }
+    );
+    assert!(waits, "another client's change is not written over: {changed}");
+}

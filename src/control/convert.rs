@@ -171,6 +171,66 @@ mod tests {
     }
 
     #[test]
+    fn each_amount_is_read_from_its_field() {
+        let amounts = |cpu: &str, memory: &str| {
+            Some(proto::Amounts {
+                cpu: Some(cpu.to_owned()),
+                memory: Some(memory.to_owned()),
+            })
+        };
+        let sent = proto::Requirements {
+            requests: amounts("250m", "64Mi"),
+            limits: amounts("2", "1Gi"),
+        };
+        let mut request = request(None, None);
+        request.containers[0].values = Some(sent.clone());
+        let read = resize_values(&request).unwrap().containers[0].resources;
+        let numbers = |list: ResourceList| (list.amount(Resource::Cpu), list.amount(Resource::Memory));
+        assert_eq!(numbers(read.requests), (250, 64 << 20));
+        assert_eq!(numbers(read.limits), (2000, 1 << 30));
+        assert_eq!(proto::Requirements::from(&read), sent, "answers have the same notation");
+    }
+
+    #[test]
+    fn the_longest_allowed_is_allowed() {
+        let mut request = request(Some("1"), Some("1"));
+        request.reason = "x".repeat(1024);
+        for (ttl, fits) in [(1, true), (31_622_400_000_000, true), (31_622_400_000_001, false)] {
+            request.ttl_us = Some(ttl);
+            assert_eq!(resize_values(&request).is_ok(), fits, "{ttl} µs");
+        }
+        let selector = |length| check_change("", &"x".repeat(length), "shop", "");
+        assert_eq!(selector(4096), Ok(()));
+        assert!(selector(4097).is_err());
+    }
+
+    #[test]
+    fn callers_learn_the_kind_of_error() {
+        use tonic::Code;
+
+        let (pod, why) = ("shop/web".to_owned(), || "why".to_owned());
+        let not_found = ControlError::NotFound {
+            pod: pod.clone(),
+            nearest: Vec::new(),
+        };
+        let ambiguous = ControlError::Ambiguous {
+            pod,
+            candidates: vec!["u-1".to_owned(), "u-2".to_owned()],
+        };
+        for (error, code) in [
+            (not_found, Code::NotFound),
+            (ambiguous, Code::InvalidArgument),
+            (invalid("pod", "required"), Code::InvalidArgument),
+            (ControlError::Refused(why()), Code::FailedPrecondition),
+            (ControlError::Busy(why()), Code::ResourceExhausted),
+            (ControlError::Internal(why()), Code::Internal),
+        ] {
+            let status = Status::from(error.clone());
+            assert_eq!((status.code(), status.message()), (code, error.to_string().as_str()));
+        }
+    }
+
+    #[test]
     fn every_refusal_names_its_field() {
         let with = |change: &dyn Fn(&mut proto::ResizeRequest)| {
             let mut request = request(Some("1"), Some("2"));

@@ -150,4 +150,17 @@ mod tests {
         again.mark_reported(10);
         assert_eq!((again.up_to(), again.beyond.len()), (Some(30), 0));
     }
+
+    #[test]
+    fn only_the_same_boot_has_reported_kills() {
+        let [same, next] = ["b1", "b2"].map(|id| BootId(id.to_owned()));
+        let mut saved = Checkpoint::new(same.clone(), Duration::from_micros(5_000_001));
+        saved.records.mark_reported(7);
+        saved.doubted.push(9);
+        let bytes = saved.encode().unwrap();
+        assert_eq!(Checkpoint::decode(&bytes, same).unwrap(), saved);
+        let anew = Checkpoint::decode(&bytes, next.clone()).unwrap();
+        assert_eq!(anew, Checkpoint::new(next, Duration::ZERO));
+        assert!(!anew.records.is_reported(7));
+    }
 }

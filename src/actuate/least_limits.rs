@@ -4,7 +4,7 @@
 //! limits when it works out the values of files and stored specs, and checks them again before it updates the runtime.
 //! So no pass undoes a growth of the guard. The temporary limits themselves are in the pod's state.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use parking_lot::Mutex;
 
@@ -23,24 +23,23 @@ pub struct LeastLimits(Mutex<Parts>);
 struct Parts {
     /// The temporary limits in the state of each pod, by UID.
     temporary: BTreeMap<PodUid, OfPod>,
-    /// The limits that the guard gave and whose report the controller does not have yet, by UID and container.
-    given: BTreeMap<(PodUid, String), Bytes>,
+    /// The limits that the guard gave and whose report the controller does not have yet, with UID and container.
+    given: BTreeSet<(PodUid, String, Bytes)>,
 }
 
 impl LeastLimits {
     /// From now on no writer sets this container's limit below `to`, nor below an earlier least limit.
     pub fn raise(&self, uid: &PodUid, container: &str, to: Bytes) {
         let mut parts = self.0.lock();
-        let given = parts.given.entry((uid.clone(), container.to_owned())).or_default();
-        *given = to.max(*given);
+        parts.given.insert((uid.clone(), container.to_owned(), to));
     }
 
-    /// Ends a raise: the pod's state has the limit now, or no state will have it. Keeps a limit other than `to`: the guard has
-    /// raised it meanwhile.
+    /// Ends a raise: the pod's state has the limit now, or no state will have it. Keeps raises to other limits: an earlier one
+    /// may not be reported yet, a later one has happened meanwhile.
     pub fn end_raise(&self, uid: &PodUid, container: &str, to: Bytes) {
         let mut parts = self.0.lock();
         let all = &mut parts.given;
-        all.retain(|(of, name), given| (of, name.as_str(), *given) != (uid, container, to));
+        all.retain(|(of, name, given)| (of, name.as_str(), *given) != (uid, container, to));
     }
 
     /// Replaces the temporary limits of these pods.
@@ -71,7 +70,7 @@ impl LeastLimits {
     pub(super) fn of(&self, uid: &PodUid) -> OfPod {
         let parts = self.0.lock();
         let mut limits = parts.temporary.get(uid).cloned().unwrap_or_default();
-        for ((_, container), given) in parts.given.iter().filter(|((of, _), _)| of == uid) {
+        for (_, container, given) in parts.given.iter().filter(|(of, ..)| of == uid) {
             let least = limits.entry(container.clone()).or_default();
             *least = (*least).max(*given);
         }
@@ -125,6 +124,19 @@ mod tests {
         least_limits.set([("u".into(), BTreeMap::new())].into());
         least_limits.end_raise(&"u".into(), "app", mib(200));
         assert!(least_limits.of(&"u".into()).is_empty());
+    }
+
+    #[test]
+    fn a_failed_growth_keeps_the_one_before() {
+        let least_limits = LeastLimits::default();
+        let least = || least_limits.get(&"u".into(), "app");
+        // The controller does not have the report of the first growth when the second one fails.
+        least_limits.raise(&"u".into(), "app", mib(160));
+        least_limits.raise(&"u".into(), "app", mib(200));
+        least_limits.end_raise(&"u".into(), "app", mib(200));
+        assert_eq!(least(), Some(mib(160)));
+        least_limits.end_raise(&"u".into(), "app", mib(160));
+        assert_eq!(least(), None);
     }
 
     #[test]

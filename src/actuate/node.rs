@@ -103,7 +103,7 @@ mod tests {
 
     impl Node {
         /// A node on plain files in the place of a v2 tree, without a runtime.
-        pub(in crate::actuate) fn on_files(root: &Path) -> Self {
+        pub(crate) fn on_files(root: &Path) -> Self {
             fs::write(root.join("cgroup.controllers"), "cpu memory\n").unwrap();
             Self {
                 hierarchy: Hierarchy::of_tree(root).unwrap(),

@@ -256,7 +256,124 @@ impl Worker {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
     use super::*;
+    use crate::actuate::Growable;
+    use crate::guard::budgets::RefusalKind;
+    use crate::guard::watched::tests::watched;
+    use crate::guard::watchlist::GuardEvent;
+    use crate::model::objects::Pod;
+    use crate::model::{Bytes, CgroupPath, Outcome};
+
+    const MIB: u64 = 1 << 20;
+
+    const fn mib(mebibytes: u64) -> Bytes {
+        Bytes::new(mebibytes * MIB)
+    }
+
+    /// Sets the limit and the use of a cgroup, in MiB.
+    fn set(directory: &Path, limit: u64, used: u64) {
+        fs::create_dir_all(directory).unwrap();
+        for (name, mebibytes) in [("memory.max", limit), ("memory.current", used)] {
+            fs::write(directory.join(name), format!("{}\n", mebibytes * MIB)).unwrap();
+        }
+        fs::write(directory.join("memory.stat"), "").unwrap();
+    }
+
+    fn limit(directory: &Path) -> u64 {
+        let text = fs::read_to_string(directory.join("memory.max")).unwrap();
+        text.trim().parse::<u64>().unwrap() / MIB
+    }
+
+    /// A guard that may grow the limit of one container, on plain files, by 8 MiB in all.
+    fn guarding(root: &Path) -> (Worker, UnboundedReceiver<Report>) {
+        let example = watched(root);
+        for directory in ["pod", "pod/app"] {
+            set(&root.join(directory), 64, 60);
+        }
+        let manifest = r#"{"spec": {"containers": [{"name": "app", "resources": {"limits": {"memory": "64Mi"}}}]}}"#;
+        let pod: Pod = serde_json::from_str(manifest).unwrap();
+        let guarded = GuardedPod {
+            live: Arc::clone(&example.pod.live),
+            growable: Growable {
+                targets: pod.requirements(),
+                pod: Arc::new(pod),
+            },
+            containers: vec![example.terms.clone()],
+        };
+        let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).unwrap();
+        let (files, _) = LimitFiles::below(&root.join("state")).unwrap();
+        let (sender, reports) = unbounded_channel();
+        let mut worker = Worker::new(Notifications::new(&Arc::new(wake)).unwrap(), sender, files);
+        worker.watch(Watchlist {
+            node: Arc::new(Node::on_files(root)),
+            settings: Settings {
+                reserve: Bytes::ZERO,
+                budget: Budget {
+                    pod: mib(8),
+                    node: mib(1 << 20),
+                },
+                quiet: Duration::from_secs(60),
+            },
+            pods: vec![guarded],
+            claims: Vec::new(),
+        });
+        (worker, reports)
+    }
+
+    #[test]
+    fn only_a_written_growth_counts() {
+        let root = tempfile::tempdir().unwrap();
+        let [pod, app, old] = ["pod", "pod/app", "pod/old"].map(|directory| root.path().join(directory));
+        let (mut worker, mut reports) = guarding(root.path());
+        let node = worker.node.clone().unwrap();
+        let least = || node.least_limits.get(&"u".into(), "app");
+        let mut check = |worker: &mut Worker, directory: &Path, limit: u64, used: u64| {
+            set(directory, limit, used);
+            worker.containers[0].due = Duration::ZERO;
+            // Readings closer together give no rate.
+            std::thread::sleep(Duration::from_millis(5));
+            worker.check_due(&[]);
+            reports.try_recv().ok().map(|report| report.event)
+        };
+
+        // A pass raises the limit after the guard has read it: the guard reads another cgroup, which still has the limit before.
+        for directory in [&pod, &app] {
+            set(directory, 128, 63);
+        }
+        set(&old, 64, 60);
+        let before = Cgroup::open(&node.hierarchy, &CgroupPath::new("/pod/old").unwrap()).unwrap();
+        let cgroup = std::mem::replace(&mut worker.containers[0].cgroup, Arc::new(before));
+        for used in [60, 63] {
+            let event = check(&mut worker, &old, 64, used);
+            assert!(event.is_none(), "{event:?}");
+        }
+        assert_eq!([&pod, &app].map(|directory| limit(directory)), [128, 128]);
+        assert_eq!(least(), None);
+
+        worker.containers[0].cgroup = cgroup;
+        set(&pod, 64, 63);
+        let Some(GuardEvent::Grew { to, grown, .. }) = check(&mut worker, &app, 64, 63) else {
+            panic!("the budget is used up");
+        };
+        assert_eq!(
+            (to, grown.from, &grown.outcome),
+            (mib(72), Some(mib(64)), &Outcome::Applied)
+        );
+        assert_eq!([&pod, &app].map(|directory| limit(directory)), [72, 72]);
+        assert_eq!(least(), Some(mib(72)));
+
+        let event = check(&mut worker, &app, 72, 71);
+        let Some(GuardEvent::Refused { kind, .. }) = event else {
+            panic!("{event:?}");
+        };
+        assert_eq!(kind, RefusalKind::PodBudget);
+        assert_eq!((limit(&app), least()), (72, Some(mib(72))));
+    }
 
     #[test]
     fn a_late_guard_expects_to_be_late_again() {

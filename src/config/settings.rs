@@ -137,7 +137,7 @@ pub struct Config {
     #[arg(long, default_value = "10m", value_parser = duration::<Duration>("1s", "24h"), help_heading = LIVE)]
     pub guard_quiet_period: Duration,
     /// The namespaces, separated by commas, in which hooks run (VSCALED_BEFORE_SHRINK, VSCALED_AFTER_GROW, VSCALED_ON_MEMORY_PRESSURE); `*`
-    /// is every namespace but kube-system, which has to be named.
+    /// is every namespace but kube-system, which must be named.
     #[arg(long, default_value = "", value_parser = hook_namespaces(), help_heading = LIVE)]
     pub hooks: List<String>,
     /// With `true`, the annotation vscaled.io/applied shows the applied amounts of pods whose kubelet does not resize in place; needs an

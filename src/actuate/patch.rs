@@ -113,7 +113,8 @@ impl Pass {
                 read => read?,
             },
         };
-        if !pod.metadata.resource_version.is_empty() && !has_same_spec(&pod, patch) {
+        // What was read has what the API server would fill in.
+        if !pod.metadata.resource_version.is_empty() && !patch.from.are_in(&pod.requirements()) {
             return Err(ResizeError::Stale);
         }
         Ok(pod)

@@ -51,7 +51,10 @@ impl PodResizer for ApiResizer {
 
     async fn read(&self, pod: &Pod) -> Result<Pod, ResizeError> {
         let call = resize_call(pod).with("dryRun", "All");
-        self.client.send(&call, &body(pod, "", &[])).await.map_err(resize_error)
+        let read = self.client.send(&call, &body(pod, "", &[])).await;
+        let read = read.map_err(resize_error)?;
+        let known = self.known(&read);
+        Ok(stored(read, known))
     }
 
     fn known(&self, pod: &Pod) -> Option<Pod> {
@@ -69,6 +72,14 @@ impl PodResizer for ApiResizer {
             pods: self.pods.clone(),
         }))
     }
+}
+
+/// The pod as the API server stores it. What a dry run returns also has the amounts that a resize would fill in, and the generation
+/// after that (`podResizeStrategy`, kubernetes `pkg/registry/core/pod`): a `known` pod of the same version has neither.
+fn stored(read: Pod, known: Option<Pod>) -> Pod {
+    known
+        .filter(|known| known.metadata.resource_version == read.metadata.resource_version)
+        .unwrap_or(read)
 }
 
 fn resize_call(pod: &Pod) -> Call {
@@ -228,6 +239,22 @@ mod tests {
             resources(107_374_182),
             json!({"requests": {"memory": "107374182"}, "limits": {}})
         );
+    }
+
+    #[test]
+    fn a_dry_run_hides_no_stored_spec() {
+        let pod = |generation: i64, version: &str, limits: Value| -> Pod {
+            serde_json::from_value(json!({
+                "metadata": {"name": "web", "generation": generation, "resourceVersion": version},
+                "spec": {"containers": [{"name": "app", "resources": {"limits": limits}}]},
+            }))
+            .unwrap()
+        };
+        let dry = pod(3, "7", json!({"memory": "1Gi"}));
+        let known = pod(2, "7", json!({}));
+        assert_eq!(stored(dry.clone(), Some(known.clone())), known);
+        assert_eq!(stored(dry.clone(), Some(pod(2, "6", json!({})))), dry, "known too late");
+        assert_eq!(stored(dry.clone(), None), dry);
     }
 
     fn refused(problem: Problem) -> ResizeError {

@@ -70,6 +70,18 @@ impl PodAmounts {
             other.is_none_or(|other| other.amounts() == own.amounts())
         })
     }
+
+    /// Whether the `other` amounts have each of these that is set. At a resize, and in its dry run, the API server fills in amounts
+    /// that are unset (`mergePodResourceRequirements`, kubernetes `plugin/pkg/admission/limitranger`; `DefaultPodLevelResources`,
+    /// `pkg/api/pod/util.go`).
+    pub fn are_in(&self, other: &Self) -> bool {
+        self.iter().all(|(of, own)| {
+            other.get(of).is_none_or(|other| {
+                let mut pairs = own.amounts().into_iter().zip(other.amounts());
+                pairs.all(|(own, other)| own == 0 || own == other)
+            })
+        })
+    }
 }
 
 /// The amounts of these containers alone.
@@ -98,6 +110,18 @@ impl From<PodAmounts> for Vec<NamedRequirements> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn amounts_are_in_those_that_were_filled_in() {
+        let amounts = |list: &str| -> PodAmounts { serde_json::from_str(&format!("[{list}]")).unwrap() };
+        let own = amounts(r#"{"name":"app","requests":{"cpu":"100m"}},{"name":"","requests":{"memory":"1Gi"}}"#);
+        let filled_in = amounts(
+            r#"{"name":"app","requests":{"cpu":"100m"},"limits":{"memory":"1Gi"}},{"name":"","requests":{"memory":"1Gi"},"limits":{"memory":"2Gi"}}"#,
+        );
+        assert!(own.are_in(&filled_in) && !filled_in.are_in(&own));
+        let other = amounts(r#"{"name":"app","requests":{"cpu":"200m"}}"#);
+        assert!(!own.are_in(&other));
+    }
 
     #[test]
     fn files_have_the_pod_last_and_without_a_name() {

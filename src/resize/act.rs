@@ -262,7 +262,7 @@ impl Grant {
     pub fn was_read(mut self, read: Result<&Pod, &ResizeError>, report: &mut Report) -> Act {
         let follows = self.follows.take();
         match read {
-            Ok(pod) if follows.is_some_and(|spec| !spec.same(&pod.requirements())) => {
+            Ok(pod) if follows.is_some_and(|spec| !spec.are_in(&pod.requirements())) => {
                 let why =
                     "another client has changed the pod; its cgroups are compared once the agent knows the change";
                 Act::end(Outcome::Withheld(Withheld::Unanswered(why.to_owned())), Some(LATER))

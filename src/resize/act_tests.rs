@@ -81,10 +81,15 @@ fn answer(pod: &mut Pod, kind: &str, reason: &str) {
 
 #[test]
 fn what_admission_altered_is_told() {
-    let asked = changes(&settled(200), &named(300)).unwrap();
+    let mut asked = changes(&settled(200), &named(300)).unwrap();
     assert_eq!(altered(&settled(300), &asked), None);
     let told = altered(&settled(310), &asked).unwrap();
     assert!(told.starts_with("container app: requests.cpu 300m → 310m, "), "{told}");
+    let Change::Resize { to, .. } = &mut asked[0].change else {
+        unreachable!()
+    };
+    to.limits = ResourceList::default();
+    assert_eq!(altered(&settled(300), &asked), None, "unset limits were filled in");
 }
 
 #[test]

@@ -263,7 +263,8 @@ pub fn changes(pod: &Pod, wanted: &PodAmounts) -> Result<Vec<Step>, String> {
     Ok(steps)
 }
 
-/// Describes how the accepted spec differs from the patch, if it does: plugins and webhooks may change what they admit.
+/// Describes how the accepted spec differs from the patch, if it does: plugins and webhooks may change what they admit. What the patch
+/// leaves unset they may fill in.
 pub fn altered(accepted: &Pod, asked: &[Step]) -> Option<String> {
     let altered = asked.iter().filter_map(|step| {
         let Change::Resize { to, .. } = &step.change else {
@@ -273,6 +274,7 @@ pub fn altered(accepted: &Pod, asked: &[Step]) -> Option<String> {
             Target::Container(name) => accepted.container(name)?.resources,
             Target::Pod => accepted.spec.resources?,
         };
+        let has = Requirements::choose([&has, to], |[has, to]| to.and(has));
         let change = Change::Resize { from: *to, to: has };
         (has != *to).then(|| format!("{}: {change}", step.target))
     });

@@ -79,6 +79,20 @@ fn a_late_kubelet_may_lower_a_grown_limit() {
 }
 
 #[test]
+fn a_filled_in_amount_is_no_edit() {
+    let grant = || Grant {
+        follows: Some(named(100)),
+        ..Grant::default()
+    };
+    let mut read = asked(100);
+    read.spec.containers[0].resources.limits.cpu = Some(crate::model::MilliCpu::new(500));
+    let compared = |read: &Pod| grant().was_read(Ok(read), &mut Report::default());
+    assert_eq!(compared(&read), Act::Write(Grant::default()), "a LimitRange's default");
+    read.spec.containers[0].resources = of(150);
+    assert!(matches!(compared(&read), Act::End { .. }));
+}
+
+#[test]
 fn the_fallback_is_the_latest_settled_spec() {
     let mut pod = asked(100);
     pod.status.observed_generation = 2;

@@ -22,9 +22,9 @@ use crate::lint::limit_floor;
 use crate::model::objects::ContainerPolicy;
 use crate::model::{Bytes, Requirements, Resource, ResourceList};
 
-/// Applies every bound to the recommendations of a pod's containers.
-pub(super) fn cap(candidates: &mut [Candidate<'_>], limits: &Limits<'_>, notes: &mut Vec<Note>) {
-    pod_share::fit(candidates, &limits.pod, notes);
+/// Applies every bound to the recommendations of the containers of a pod with these limits of its `own`.
+pub(super) fn cap(candidates: &mut [Candidate<'_>], limits: &Limits<'_>, own: ResourceList, notes: &mut Vec<Note>) {
+    pod_share::fit(candidates, &limits.pod, own, notes);
     for candidate in &mut *candidates {
         for resource in Resource::ALL {
             cap_resource(candidate, &limits.container, resource, notes);
@@ -32,7 +32,7 @@ pub(super) fn cap(candidates: &mut [Candidate<'_>], limits: &Limits<'_>, notes: 
     }
     for resource in Resource::ALL {
         let floor = |candidate: &Candidate<'_>| lowest(candidate, &limits.container, resource);
-        pod_share::lower(candidates, &limits.pod, resource, floor, notes);
+        pod_share::lower(candidates, &limits.pod, own, resource, floor, notes);
     }
 }
 
@@ -180,11 +180,12 @@ fn explain_limit(candidate: &Candidate<'_>, resource: Resource, limit: u64, targ
     }
 }
 
-/// The pod's own amounts after its containers' change. The request is at least what the containers need together, init
-/// containers included. The limit is at least that of each of the first containers, which are `regular`. A limit whose change
-/// would restart a container stays, and none comes down below the fixed heaps that it alone bounds.
+/// The pod's own amounts after its containers' change, within the LimitRange for pods. The request is at least what the containers need
+/// together, init containers included. The limit is at least that of each of the first containers, which are `regular`. A limit whose
+/// change would restart a container stays, and none comes down below the fixed heaps that it alone bounds.
 pub(super) fn pod_level(
     has: &Requirements,
+    range: &Bounds,
     policy: Option<&ContainerPolicy>,
     candidates: &[Candidate<'_>],
     regular: usize,
@@ -215,7 +216,8 @@ pub(super) fn pod_level(
         let min = min.max(needed.amount(resource));
         let max = policy.and_then(|policy| policy.max_allowed.get(resource));
         let max = max.filter(|max| *max > 0).unwrap_or(u64::MAX);
-        let request = request.map(|request| request.max(min).min(max.max(has.requests.amount(resource))));
+        let max = max.max(has.requests.amount(resource));
+        let request = request.map(|request| range.hold(resource, request.max(min).min(max)));
         let limits = candidates.iter().take(regular).map(|one| &one.outcome.limits);
         let limits = limits.map(|limits| limits.amount(resource));
         let heaps = heaps_of(candidates, resource).min(has.limits.amount(resource));
@@ -227,7 +229,10 @@ pub(super) fn pod_level(
             Some(_) if is_equal => (kept, kept),
             Some(limit) => (request.map(|request| request.min(limit)), kept),
             None if is_equal => (with_heaps, with_heaps),
-            None => (request, limit.map(|limit| limit.max(least))),
+            None => (
+                request,
+                limit.map(|limit| range.hold_limit(resource, limit, request).max(least)),
+            ),
         };
         after.requests.set(resource, request);
         after.limits.set(resource, limit);

@@ -99,7 +99,8 @@ impl<'a> Case<'a> {
         }
         self.mark_boosts(vpa);
         if followed.is_ok() {
-            capping::cap(&mut self.candidates, &namespace.limits, &mut self.decision.notes);
+            let own = self.pod.spec.resources.unwrap_or_default().limits;
+            capping::cap(&mut self.candidates, &namespace.limits, own, &mut self.decision.notes);
             self.yield_to_larger_targets();
         }
         let limits = &namespace.limits;
@@ -187,7 +188,8 @@ impl<'a> Case<'a> {
         outcome.pod = self.pod_level.map(|pod_level| {
             let needed = self.pod.total(&outcome, |has| has.requests);
             let regular = self.pod.spec.containers.len();
-            let after = capping::pod_level(&pod_level, policy, &self.candidates, regular, &needed);
+            let range = &limits.pod;
+            let after = capping::pod_level(&pod_level, range, policy, &self.candidates, regular, &needed);
             Box::new(after)
         });
         self.decision.boosts.done.extend(boost::taken_back(&self.candidates));

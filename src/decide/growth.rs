@@ -31,9 +31,9 @@ impl Case<'_> {
                 let others = others.map(|other| other.in_force.limits.amount(resource));
                 let others = others.fold(0, u64::saturating_add);
                 let of_range = limits.pod.max.get(resource).map(|max| max.saturating_sub(others));
-                // A container may use all of the pod's own limit, which stays as it is.
+                // A container may use all of the pod's own limit, which stays as it is. The LimitRange bounds that limit then.
                 let of_pod = pod.spec.resources.and_then(|resources| resources.limits.get(resource));
-                Some([of_range, of_pod].into_iter().flatten().fold(highest, u64::min))
+                Some(of_pod.or(of_range).map_or(highest, |bound| highest.min(bound)))
             }),
         };
         let all = candidates.iter().map(of);

@@ -6,11 +6,12 @@
 use std::borrow::Borrow;
 use std::collections::{HashMap, HashSet};
 
-use crate::model::ResourceList;
+use super::capping::scale;
 use crate::model::objects::{
     HorizontalPodAutoscaler, LimitRange, LimitRangeItem, ObjectMeta, Owner, Pod, Ratios, Shared, VerticalPodAutoscaler,
     WorkloadKey,
 };
+use crate::model::{Resource, ResourceList};
 
 /// Workloads, VPAs, LimitRanges and HPAs of all namespaces.
 #[derive(Debug, Default)]
@@ -158,6 +159,19 @@ impl Bounds {
         if !item.default.is_empty() {
             self.default = item.default;
         }
+    }
+
+    /// The amount within the minimum and the maximum. A maximum of zero bounds nothing.
+    pub(super) fn hold(&self, resource: Resource, amount: u64) -> u64 {
+        let max = self.max.get(resource).filter(|max| *max > 0);
+        amount.max(self.min.amount(resource)).min(max.unwrap_or(u64::MAX))
+    }
+
+    /// The limit within the minimum, the maximum, and the highest ratio to the request.
+    pub(super) fn hold_limit(&self, resource: Resource, limit: u64, request: Option<u64>) -> u64 {
+        let highest = self.max_ratio.get(resource).zip(request);
+        let highest = highest.map(|(ratio, request)| scale(request, ratio.into(), 1000, u128::div_euclid));
+        self.hold(resource, limit).min(highest.unwrap_or(u64::MAX))
     }
 }
 

@@ -10,16 +10,61 @@ use super::candidate::{Candidate, Part};
 use super::capping::{Rounding, scale};
 use super::index::Bounds;
 use super::note::Note;
-use crate::model::Resource;
+use crate::model::{Resource, ResourceList};
 
-/// Scales all recommendations until their sums are within the pod's bounds.
-pub(super) fn fit(candidates: &mut [Candidate<'_>], bounds: &Bounds, notes: &mut Vec<Note>) {
+/// The bounds of one resource of a pod. A limit of the pod's own counts in place of its containers' (`podLimits`, kubernetes
+/// `plugin/pkg/admission/limitranger`): there only the containers' requests have to be within the maximum.
+#[derive(Debug, Clone, Copy)]
+struct PodBounds<'a> {
+    bounds: &'a Bounds,
+    resource: Resource,
+    has_own_limit: bool,
+}
+
+impl<'a> PodBounds<'a> {
+    const fn new(bounds: &'a Bounds, resource: Resource, has_own_limit: bool) -> Self {
+        Self {
+            bounds,
+            resource,
+            has_own_limit,
+        }
+    }
+
+    fn min(self) -> u64 {
+        let min = self.bounds.min.get(self.resource);
+        min.filter(|_| !self.has_own_limit).unwrap_or(0)
+    }
+
+    fn max(self) -> u64 {
+        self.bounds.max.amount(self.resource)
+    }
+
+    /// What counts of a container as it is.
+    fn standing(self, candidate: &Candidate<'_>) -> u64 {
+        let has = candidate.in_force;
+        let list = if self.has_own_limit { has.requests } else { has.limits };
+        list.amount(self.resource)
+    }
+
+    /// What counts of a container with this request.
+    fn with(self, candidate: &Candidate<'_>, request: u64) -> u64 {
+        if self.has_own_limit {
+            return request;
+        }
+        let rule = candidate.limit_rule(self.resource, self.bounds);
+        rule.limit_for(request).unwrap_or(0)
+    }
+}
+
+/// Scales all recommendations until their sums are within the bounds of a pod with these limits of its `own`.
+pub(super) fn fit(candidates: &mut [Candidate<'_>], bounds: &Bounds, own: ResourceList, notes: &mut Vec<Note>) {
     for resource in Resource::ALL {
-        if bounds.min.amount(resource) == 0 && bounds.max.amount(resource) == 0 {
+        let bounds = PodBounds::new(bounds, resource, own.get(resource).is_some());
+        if bounds.min() == 0 && bounds.max() == 0 {
             continue;
         }
         for part in Part::ALL {
-            fit_part(candidates, bounds, part, resource, notes);
+            fit_part(candidates, bounds, part, notes);
         }
         // Each part is scaled and rounded on its own. That can push a target out of its range, and the pod would be
         // changed again and again.
@@ -39,12 +84,13 @@ type Factor = (u128, u128, Rounding, &'static str);
 const POD_MIN: &str = "the LimitRange's minimum for pods";
 const POD_MAX: &str = "the LimitRange's maximum for pods";
 
-fn fit_part(candidates: &mut [Candidate<'_>], bounds: &Bounds, part: Part, resource: Resource, notes: &mut Vec<Note>) {
-    let Some((numerator, denominator, rounding, rule)) = factor(candidates, bounds, part, resource) else {
+fn fit_part(candidates: &mut [Candidate<'_>], bounds: PodBounds<'_>, part: Part, notes: &mut Vec<Note>) {
+    let Some((numerator, denominator, rounding, rule)) = factor(candidates, bounds, part) else {
         return;
     };
+    let resource = bounds.resource;
     if numerator == 0 && part == Part::Target {
-        let max = resource.quantity(bounds.max.amount(resource));
+        let max = resource.quantity(bounds.max());
         let text = format!(
             "{resource} is left alone: containers without recommendation take all of the {max} that the LimitRange allows a pod"
         );
@@ -66,26 +112,21 @@ fn fit_part(candidates: &mut [Candidate<'_>], bounds: &Bounds, part: Part, resou
 }
 
 /// The factor that brings the sums within the bounds. None if they are within them, or if there is no limit to bound.
-fn factor(candidates: &[Candidate<'_>], bounds: &Bounds, part: Part, resource: Resource) -> Option<Factor> {
+fn factor(candidates: &[Candidate<'_>], bounds: PodBounds<'_>, part: Part) -> Option<Factor> {
+    let resource = bounds.resource;
     // Requests and limits.
     let (mut shared, mut fixed) = ([0_u128; 2], [0_u128; 2]);
     for candidate in candidates {
         let own = candidate.recommended(part, resource);
         let sums = if own.is_some() { &mut shared } else { &mut fixed };
         // A container that lacks this part alone will get its target. One without a target keeps what it has.
-        let has = [candidate.in_force.requests, candidate.in_force.limits];
         let amounts = own.or(candidate.target(resource)).map_or_else(
-            || has.map(|list| list.amount(resource)),
-            |request| {
-                [
-                    request,
-                    candidate.limit_rule(resource, bounds).limit_for(request).unwrap_or(0),
-                ]
-            },
+            || [candidate.in_force.requests.amount(resource), bounds.standing(candidate)],
+            |request| [request, bounds.with(candidate, request)],
         );
         *sums = [0, 1].map(|at| sums[at] + u128::from(amounts[at]));
     }
-    let [min, max] = [bounds.min, bounds.max].map(|bound| u128::from(bound.amount(resource)));
+    let [min, max] = [bounds.min(), bounds.max()].map(u128::from);
     let [requests, limits] = [0, 1].map(|at| shared[at] + fixed[at]);
     if min <= limits && min <= requests && (max == 0 || max >= limits) {
         return None;
@@ -103,37 +144,37 @@ fn factor(candidates: &[Candidate<'_>], bounds: &Bounds, part: Part, resource: R
     (shared[1] != 0).then(|| (bound.saturating_sub(fixed[1]), shared[1], down, rule))
 }
 
-/// Lowers targets until the limits together are within the pod's maximum, where later rules have raised some: the others give
-/// way in proportion, each down to its `floor`. Not where the VPA's policy has set one: it beats the LimitRange.
+/// Lowers targets until the limits together are within the maximum of a pod with these limits of its `own`, where later rules have
+/// raised some: the others give way in proportion, each down to its `floor`. Not where the VPA's policy has set one: it beats the
+/// LimitRange.
 pub(super) fn lower(
     candidates: &mut [Candidate<'_>],
     bounds: &Bounds,
+    own: ResourceList,
     resource: Resource,
     floor: impl Fn(&Candidate<'_>) -> u64,
     notes: &mut Vec<Note>,
 ) {
-    let Some(max) = bounds.max.get(resource).filter(|max| *max > 0) else {
-        return;
-    };
-    if candidates.iter().any(|one| one.is_pinned(resource)) {
+    let bounds = PodBounds::new(bounds, resource, own.get(resource).is_some());
+    if bounds.max() == 0 || candidates.iter().any(|one| one.is_pinned(resource)) {
         return;
     }
+    let max = u128::from(bounds.max());
     // A limit that stays does not follow its request.
-    let movable = |candidate: &Candidate<'_>| candidate.target(resource).filter(|_| candidate.moves_limit(resource));
+    let follows = |candidate: &Candidate<'_>| bounds.has_own_limit || candidate.moves_limit(resource);
+    let movable = |candidate: &Candidate<'_>| candidate.target(resource).filter(|_| follows(candidate));
     for _ in 0..candidates.len() {
         let (mut shared, mut fixed) = (0_u128, 0_u128);
         for candidate in &*candidates {
             let target = movable(candidate);
-            let own = target.map_or(candidate.in_force.limits.amount(resource), |target| {
-                candidate.limit_rule(resource, bounds).limit_for(target).unwrap_or(0)
-            });
+            let own = target.map_or_else(|| bounds.standing(candidate), |target| bounds.with(candidate, target));
             let gives_way = target.is_some_and(|target| target > floor(candidate));
             *if gives_way { &mut shared } else { &mut fixed } += u128::from(own);
         }
-        if shared == 0 || shared + fixed <= u128::from(max) {
+        if shared == 0 || shared + fixed <= max {
             return;
         }
-        let left = u128::from(max).saturating_sub(fixed);
+        let left = max.saturating_sub(fixed);
         for candidate in &mut *candidates {
             let Some(target) = movable(candidate) else {
                 continue;

@@ -73,6 +73,12 @@ spec: {limits: [{type: Container, max: {memory: 600Mi}}, {type: Pod, max: {cpu: 
         1,
     );
     assert_eq!(ceiling(&view(&own)), "1200m/500Mi");
+    let range = "kind: LimitRange\nmetadata: {name: l}\nspec: {limits: [{type: Pod, max: {memory: 400Mi}}]}";
+    assert_eq!(
+        ceiling(&view(&format!("{own}---\n{range}"))),
+        "1200m/500Mi",
+        "it bounds the pod's own limit alone"
+    );
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The pod's own resources, where its kubelet resizes them in place.
 
 use super::*;
-use crate::model::objects::Container;
+use crate::model::objects::{Container, LimitRange};
 use crate::model::{Action, Reason};
 
 /// [`WEB`] in a pod with resources of its own, of which the kubelet says that it can resize them.
@@ -65,6 +65,30 @@ fn the_pod_policy_bounds_what_the_pod_gets() {
     );
     let raised = decide_one(&own(ROOMY, "minAllowed: {memory: 300Mi}"));
     assert_eq!(pod_memory(&raised), "300Mi/800Mi");
+}
+
+#[test]
+fn a_limit_range_bounds_the_pods_own_amounts() {
+    let within = |range: &str| {
+        let mut view = own(ROOMY, "");
+        let range = format!("{{metadata: {{name: l}}, spec: {{limits: [{{type: Pod, {range}}}]}}}}");
+        let range: LimitRange = serde_saphyr::from_str(&range).unwrap();
+        view.limit_ranges.push(range.into());
+        let side = r#"{"name": "side", "resources": {"requests": {"memory": "10Mi"}, "limits": {"memory": "300Mi"}}}"#;
+        let containers = &mut pod_of(&mut view).spec.containers;
+        containers.push(serde_json::from_str(side).unwrap());
+        let decision = decide_one(&view);
+        let of_pod = amounts(decision.amounts.pod.as_deref().unwrap(), Resource::Memory);
+        (decision.action(), memory(&decision, "app"), of_pod)
+    };
+    for (range, of_pod) in [
+        ("max: {memory: 700Mi}", "250Mi/700Mi"),
+        ("min: {memory: 300Mi}", "300Mi/800Mi"),
+        ("maxLimitRequestRatio: {memory: 2800m}", "250Mi/700Mi"),
+    ] {
+        let expected = (Action::Resize, "200Mi/600Mi".to_owned(), of_pod.to_owned());
+        assert_eq!(within(range), expected, "{range}");
+    }
 }
 
 #[test]

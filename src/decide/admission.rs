@@ -9,14 +9,14 @@ use super::case::Case;
 use super::index::Limits;
 use super::note::Note;
 use crate::model::objects::{Container, LimitRangeItem, Pod};
-use crate::model::{PageSize, PodAmounts, QosClass, Reason, Requirements, Resource};
+use crate::model::{KubeletVersion, PageSize, PodAmounts, QosClass, Reason, Requirements, Resource, ResourceList};
 
 impl Case<'_> {
-    /// Why the pod may not be given these amounts. None if it may. `outcome` has the candidates' outcomes, and the pod's own.
-    pub(super) fn forbids(&mut self, outcome: &PodAmounts, limits: &Limits<'_>) -> Option<Reason> {
-        let admitted = admitted(self.pod, outcome, limits);
+    /// Why the pod may not be given these amounts. None if it may. `outcome` has the candidates' outcomes, and the pod's own;
+    /// `admitted` is the pod with these amounts as [`admitted()`] returns it.
+    pub(super) fn forbids(&mut self, outcome: &PodAmounts, admitted: &Pod, limits: &Limits<'_>) -> Option<Reason> {
         let notes = &mut self.decision.notes;
-        if let Some((from, to)) = class_change(self.pod, &admitted) {
+        if let Some((from, to)) = class_change(self.pod, admitted) {
             let text = format!("the pod is {from} and would become {to}, which the API refuses");
             notes.push(Note::new(None, None, text));
             return Some(Reason::QoSClassChange);
@@ -33,7 +33,7 @@ impl Case<'_> {
             notes.push(Note::new(None, None, why));
             return Some(Reason::LimitRangeExceeded);
         }
-        if let Some(Breach { why, is_new }) = breach_of(self.pod, &self.candidates, &admitted, limits) {
+        if let Some(Breach { why, is_new }) = breach_of(self.pod, &self.candidates, admitted, limits) {
             notes.push(Note::new(None, None, why));
             if is_new {
                 return Some(Reason::LimitRangeExceeded);
@@ -59,13 +59,16 @@ struct Breach {
 }
 
 /// The pod with these amounts as the API server admits it: at a resize each container without a limit or a request gets the default
-/// of a LimitRange (`mergePodResourceRequirements`, kubernetes `plugin/pkg/admission/limitranger`). No API server is asked where the
-/// kubelet does not resize, nor about a static pod.
-fn admitted(pod: &Pod, outcome: &PodAmounts, limits: &Limits<'_>) -> Pod {
+/// of a LimitRange (`mergePodResourceRequirements`, kubernetes `plugin/pkg/admission/limitranger`), and then the pod's own amounts are
+/// completed. No API server is asked where the kubelet does not resize, nor about a static pod.
+pub(super) fn admitted(pod: &Pod, outcome: &PodAmounts, limits: &Limits<'_>, kubelet: KubeletVersion) -> Pod {
     let mut admitted = pod.with_requirements(outcome);
+    if !pod.resizes_in_place() {
+        return admitted;
+    }
     let of_containers = limits.items.iter().filter(|(_, item)| item.kind == "Container");
     let defaults: Vec<_> = of_containers.map(|(_, item)| *item).collect();
-    if pod.resizes_in_place() && !defaults.is_empty() {
+    if !defaults.is_empty() {
         let spec = &mut admitted.spec;
         for container in spec.containers.iter_mut().chain(&mut spec.init_containers) {
             let mut has = container.resources.with_requests();
@@ -76,7 +79,23 @@ fn admitted(pod: &Pod, outcome: &PodAmounts, limits: &Limits<'_>) -> Pod {
             container.resources = has;
         }
     }
+    if kubelet >= KubeletVersion::POD_LIMITS_FILLED_IN {
+        let own = admitted.spec.resources.map(|own| own_filled_in(&admitted, own));
+        admitted.spec.resources = own;
+    }
     admitted
+}
+
+/// The pod's own amounts, with those that the API server fills in.
+fn own_filled_in(pod: &Pod, own: Requirements) -> Requirements {
+    let requests = pod.total(PodAmounts::NONE, |has| has.requests.or(has.limits));
+    let limits = pod.total(PodAmounts::NONE, |has| has.limits);
+    let has_each = |resource: Resource| {
+        let mut all = pod.all_containers();
+        all.all(|container| container.resources.limits.get(resource).is_some())
+    };
+    let limits = ResourceList::from_fn(|resource| limits.get(resource).filter(|_| has_each(resource)));
+    own.filled_in(requests, limits)
 }
 
 /// The first rule of a LimitRange that the `admitted` pod breaks, a new breach before an old one.

@@ -2,6 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::admission::admitted;
 use super::boost::{self, Boost};
 use super::canary::{Canary, EarlierDecisions};
 use super::candidate::{Candidate, amounts, recommendations};
@@ -198,7 +199,12 @@ impl<'a> Case<'a> {
             let reason = if is_due { Reason::AtTarget } else { unchanged };
             return Err(if stuck { Reason::BoostUnreadable } else { reason });
         }
-        if let Some(reason) = self.forbids(&outcome, limits) {
+        let admitted = admitted(self.pod, &outcome, limits, self.options.refusals.kubelet);
+        if let (Some(own), Some(filled_in)) = (&mut outcome.pod, admitted.spec.resources) {
+            // The pod's cgroup gets at once what the API server fills in.
+            **own = filled_in;
+        }
+        if let Some(reason) = self.forbids(&outcome, &admitted, limits) {
             return Err(reason);
         }
         if !is_due {

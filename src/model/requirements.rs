@@ -154,6 +154,21 @@ impl Requirements {
         }
     }
 
+    /// The pod's own amounts, if there are any, with those that the API server fills in: from the sums of the containers' `requests`,
+    /// and of their `limits` where each container has one (`DefaultPodLevelResources`, kubernetes `pkg/api/pod/util.go`).
+    #[must_use]
+    pub fn filled_in(self, requests: ResourceList, limits: ResourceList) -> Self {
+        if self == Self::default() {
+            return self;
+        }
+        let requests = self.requests.or(requests).or(self.limits);
+        let limits = ResourceList::from_fn(|resource| Some(limits.get(resource)?.max(requests.get(resource)?)));
+        Self {
+            requests,
+            limits: self.limits.or(limits),
+        }
+    }
+
     /// The requests of [`Resource::ALL`], then the limits, as numbers. Unset is zero, and a limit without a request is also the
     /// request.
     pub fn amounts(&self) -> [u64; 4] {

@@ -340,14 +340,13 @@ impl<'a> EffectivePod<'a> {
     }
 
     /// `defaultPodRequests` (kubernetes `pkg/apis/core/v1/defaults.go`): if there is any pod-level limit, an unset request
-    /// becomes the sum of the containers' requests, or else the limit.
+    /// becomes the sum of the containers' requests, or else the limit. A stored limit that is unset stays so until a resize.
     fn defaulted_pod_level(&self, pod_level: Requirements) -> Requirements {
         if pod_level.limits.is_empty() {
             return pod_level;
         }
         let containers = self.total(|container| container.requests);
-        let requests = pod_level.requests.or(containers).or(pod_level.limits);
-        Requirements { requests, ..pod_level }
+        pod_level.filled_in(containers, ResourceList::default())
     }
 
     /// `ComputePodQOS` (kubernetes `pkg/apis/core/v1/helper/qos/qos.go`).

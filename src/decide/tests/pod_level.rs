@@ -1,8 +1,9 @@
 //! The pod's own resources, where its kubelet resizes them in place.
 
 use super::*;
+use crate::decide::{NodePolicies, Refusals};
 use crate::model::objects::{Container, LimitRange};
-use crate::model::{Action, Reason};
+use crate::model::{Action, KubeletVersion, Reason};
 
 /// [`WEB`] in a pod with resources of its own, of which the kubelet says that it can resize them.
 fn own(resources: &str, policy: &str) -> NodeView {
@@ -89,6 +90,35 @@ fn a_limit_range_bounds_the_pods_own_amounts() {
         let expected = (Action::Resize, "200Mi/600Mi".to_owned(), of_pod.to_owned());
         assert_eq!(within(range), expected, "{range}");
     }
+}
+
+#[test]
+fn unset_limits_of_the_pod_are_filled_in() {
+    let decided = |resources: &str, kubelet: u32| {
+        let mut view = own(resources, "");
+        let pod = pod_of(&mut view);
+        let status = r#"[{"name": "app", "resources": {"requests": {"cpu": "100m", "memory": "100Mi"},
+            "limits": {"cpu": "300m", "memory": "300Mi"}}}]"#;
+        pod.status.container_statuses = serde_json::from_str(status).unwrap();
+        let options = Options {
+            refusals: Refusals::default().beside(NodePolicies::default(), KubeletVersion(kubelet)),
+            ..Options::default()
+        };
+        decide(&view.pods, &index(&view), now(), &options).remove(0)
+    };
+    let of_pod = |decision: &PodDecision| {
+        let own = decision.amounts.pod.as_deref().unwrap();
+        Resource::ALL.map(|resource| amounts(own, resource))
+    };
+    let requests = r#"{"requests": {"memory": "150Mi"}}"#;
+    assert_eq!(of_pod(&decided(requests, 37)), ["200m/600m", "250Mi/600Mi"]);
+    assert_eq!(of_pod(&decided(requests, 36)), ["-/-", "250Mi/-"]);
+    let all = decided(r#"{"requests": {"cpu": "1", "memory": "1Gi"}}"#, 37);
+    assert_eq!(
+        all.reason,
+        Reason::QoSClassChange,
+        "its limits would equal its requests"
+    );
 }
 
 #[test]

@@ -33,6 +33,11 @@ impl Case<'_> {
             notes.push(Note::new(None, None, why));
             return Some(Reason::LimitRangeExceeded);
         }
+        let kubelet = self.options.refusals.kubelet;
+        if let Some((reason, note)) = refused_default(self.pod, outcome, admitted, kubelet) {
+            notes.push(note);
+            return Some(reason);
+        }
         if let Some(Breach { why, is_new }) = breach_of(self.pod, &self.candidates, admitted, limits) {
             notes.push(Note::new(None, None, why));
             if is_new {
@@ -156,6 +161,34 @@ fn low_default(pod: &Pod, outcome: &PodAmounts, limits: &Limits<'_>) -> Option<S
                 ))
             })
         })
+    })
+}
+
+/// A default of a LimitRange that no resize may fill in: it would restart its container, or it is for an init container that is no
+/// sidecar. Kubelets resize those from 1.36 on, and none with a `resizePolicy` that restarts (`ValidatePodResize`, kubernetes
+/// `pkg/apis/core/validation`).
+fn refused_default(pod: &Pod, outcome: &PodAmounts, admitted: &Pod, kubelet: KubeletVersion) -> Option<(Reason, Note)> {
+    let mut pairs = pod.all_containers().zip(admitted.all_containers());
+    pairs.find_map(|(was, becomes)| {
+        let has = outcome.container(&was.name).unwrap_or(&was.resources);
+        let [has, becomes] = [has, &becomes.resources].map(|one| one.with_requests());
+        let is_filled_in = |resource: &Resource| differ(&has, &becomes, *resource);
+        let mut filled_in = Resource::ALL.into_iter().filter(is_filled_in);
+        let restarts = |resource: &Resource| was.restarts_for(*resource);
+        let (reason, resource, then) = if pod.container(&was.name).is_some() {
+            let then = "the kubelet would restart the container for that";
+            (Reason::RestartRequired, filled_in.find(restarts)?, then)
+        } else {
+            let is_resized = kubelet >= KubeletVersion::RESIZES_INIT_CONTAINERS && !Resource::ALL.iter().any(restarts);
+            let resource = filled_in.next().filter(|_| !is_resized)?;
+            (
+                Reason::LimitRangeExceeded,
+                resource,
+                "refuses that for an init container",
+            )
+        };
+        let text = format!("at each resize the API server fills in its {resource} from a LimitRange, and {then}");
+        Some((reason, Note::new(Some(&was.name), Some(resource), text)))
     })
 }
 

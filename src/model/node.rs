@@ -90,6 +90,9 @@ impl KubeletVersion {
     pub const QUOTAS_COMPARE_SUMS: Self = Self(37);
     /// From this version on `spec.resources` counts: the gate `PodLevelResources` is on by default.
     pub const POD_LEVEL_RESOURCES: Self = Self(34);
+    /// From this version on init containers that are no sidecars are resized: the gate `InPlacePodVerticalScalingInitContainers` is on by
+    /// default.
+    pub const RESIZES_INIT_CONTAINERS: Self = Self(36);
     /// From this version on the API server, which is no older than its kubelets, also fills in limits of `spec.resources`, and does so at
     /// each resize: the gate `PodLevelResourcesFixDefaulting` is on by default.
     pub const POD_LIMITS_FILLED_IN: Self = Self(37);

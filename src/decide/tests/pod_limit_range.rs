@@ -1,10 +1,10 @@
 //! LimitRanges for whole pods where upstream's cases leave things open: missing recommendations and bounds.
 
 use super::*;
-use crate::decide::Note;
-use crate::model::Reason;
+use crate::decide::{NodePolicies, Note, Refusals};
 use crate::model::objects::LimitRange;
 use crate::model::objects::annotation::MIRROR;
+use crate::model::{KubeletVersion, Reason};
 
 /// [`WEB`] with a second container without recommendation, and a maximum of memory for the pod.
 fn with_sidecar(sidecar: &str, max: &str) -> NodeView {
@@ -309,4 +309,28 @@ fn defaults_that_admission_fills_in_count() {
             vec!["the pod: memory limit 500Mi is above the maximum 400Mi of LimitRange l for a Pod".to_owned()]
         )
     );
+}
+
+#[test]
+fn defaults_that_no_resize_may_fill_in_skip() {
+    let item = "{type: Container, default: {cpu: 1, memory: 300Mi}, defaultRequest: {cpu: 1, memory: 30Mi}}";
+    let decided = |view: &NodeView, kubelet: u32| {
+        let options = Options {
+            refusals: Refusals::default().beside(NodePolicies::default(), KubeletVersion(kubelet)),
+            ..Options::default()
+        };
+        let decision = decide(&view.pods, &index(view), now(), &options).remove(0);
+        (decision.reason, decision.change().is_some())
+    };
+    let mut view = with_bare_container(item);
+    let bare = &mut pod_of(&mut view).spec.containers[1];
+    bare.resize_policy =
+        serde_json::from_str(r#"[{"resourceName": "memory", "restartPolicy": "RestartContainer"}]"#).unwrap();
+    assert_eq!(decided(&view, 37), (Reason::RestartRequired, false));
+    let pod = pod_of(&mut view);
+    pod.spec.init_containers.extend(pod.spec.containers.pop());
+    assert_eq!(decided(&view, 37), (Reason::LimitRangeExceeded, false));
+    pod_of(&mut view).spec.init_containers[0].resize_policy.clear();
+    assert_eq!(decided(&view, 37), (Reason::OutOfBounds, true));
+    assert_eq!(decided(&view, 35), (Reason::LimitRangeExceeded, false));
 }

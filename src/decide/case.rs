@@ -301,15 +301,18 @@ impl<'a> Case<'a> {
         self.check_targets(Reason::NoRecommendation)?;
         self.check_bounds(vpa)?;
         self.read_headroom(vpa)?;
-        self.leave_alone(|container, resource| {
-            let name = &chain.hpa_on(container, resource)?.metadata.name;
+        self.leave_alone(|one, resource| {
+            let name = &chain.hpa_on(&one.spec.name, resource)?.metadata.name;
             Some(format!("HorizontalPodAutoscaler {name} scales on it"))
         });
         self.check_targets(Reason::HpaConflict)?;
         let (pod, options) = (self.pod, self.options);
         self.leave_alone(|_, resource| options.refusals.by_manager(pod, resource).map(str::to_owned));
         self.check_targets(Reason::StaticallyAssigned)?;
-        self.leave_alone(|container, resource| options.refusals.of(pod, container, resource));
+        self.leave_alone(|one, resource| {
+            let stays_equal = one.moves_limit(resource) && one.limit_annotation(resource).is_none();
+            options.refusals.of_recommended(pod, one.spec, stays_equal, resource)
+        });
         self.check_targets(Reason::KubeletRefuses)
     }
 
@@ -344,12 +347,12 @@ impl<'a> Case<'a> {
 
     /// Drops the recommendations of containers for resources that there is a reason to leave alone. A reason that holds for
     /// all containers with a target is noted once.
-    fn leave_alone(&mut self, why: impl Fn(&str, Resource) -> Option<String>) {
+    fn leave_alone(&mut self, why: impl Fn(&Candidate<'_>, Resource) -> Option<String>) {
         for resource in Resource::ALL {
             let targets = self.candidates.iter_mut().filter(|one| one.target(resource).is_some());
             let (mut left, mut all) = (Vec::new(), true);
             for candidate in targets {
-                match why(&candidate.spec.name, resource) {
+                match why(candidate, resource) {
                     Some(why) => {
                         candidate.drop_recommendation(resource);
                         left.push((&candidate.spec.name, format!("{resource} is left alone: {why}")));

@@ -54,7 +54,7 @@ impl Refusals {
     pub fn of(&self, pod: &Pod, container: &str, resource: Resource) -> Option<String> {
         self.by_manager(pod, resource)
             .map(str::to_owned)
-            .or_else(|| self.by_swap(pod, container, resource).map(str::to_owned))
+            .or_else(|| self.by_swap(pod, container, resource, swaps).map(str::to_owned))
             .or_else(|| {
                 let answer = self.answers.iter().find(|answer| answer.is_about(pod, resource))?;
                 Some(format!(
@@ -62,6 +62,21 @@ impl Refusals {
                     answer.class, answer.words
                 ))
             })
+    }
+
+    /// Why no recommendation changes a resource of this container, as [`Self::of`]: the container could also swap only after the
+    /// change. A limit that equals the request may be about to stay equal.
+    pub(super) fn of_recommended(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        stays_equal: bool,
+        resource: Resource,
+    ) -> Option<String> {
+        let name = container.name.as_str();
+        let would_swap = if stays_equal { has_no_memory } else { has_equal_memory };
+        self.of(pod, name, resource)
+            .or_else(|| self.by_swap(pod, name, resource, would_swap).map(str::to_owned))
     }
 
     /// Why a static manager lets no resize change a resource of this pod.
@@ -97,15 +112,23 @@ impl Refusals {
         refuses.then_some("under its static policies the kubelet resizes it in no Guaranteed pod")
     }
 
-    /// Why the kubelet resizes no memory of a container that may swap (`disallowResizeForSwappableContainers`, kubernetes
-    /// `pkg/kubelet/allocation/handlers.go`, with `GetContainerSwapBehavior`).
-    fn by_swap(&self, pod: &Pod, container: &str, resource: Resource) -> Option<&'static str> {
+    /// Why the kubelet resizes no memory of a container that may swap, before the resize or after it
+    /// (`disallowResizeForSwappableContainers`, kubernetes `pkg/kubelet/allocation/handlers.go`, with `GetContainerSwapBehavior`).
+    fn by_swap(
+        &self,
+        pod: &Pod,
+        container: &str,
+        resource: Resource,
+        swaps: fn(&Container) -> bool,
+    ) -> Option<&'static str> {
         let may_swap = self.policies.limited_swap
             && resource == Resource::Memory
             && self.kubelet >= KubeletVersion::RESIZES_BY_DEFAULT
             && pod.qos_class() == QosClass::Burstable
             && !pod.is_critical()
-            && pod.container(container).is_some_and(swaps);
+            && pod
+                .container(container)
+                .is_some_and(|one| swaps(one) && !one.restarts_for(Resource::Memory));
         may_swap.then_some("the kubelet resizes it in no container that may swap (LimitedSwap)")
     }
 
@@ -180,6 +203,21 @@ impl Refusal {
 
 /// Whether a container of a Burstable pod gets swap under `LimitedSwap`.
 fn swaps(container: &Container) -> bool {
-    let [request, limit] = container.resources.of(Resource::Memory).map(Option::unwrap_or_default);
-    request != 0 && request != limit && !container.restarts_for(Resource::Memory)
+    !has_equal_memory(container)
+}
+
+/// Whether a container gets no swap for now: its memory limit equals its request, or it has neither.
+fn has_equal_memory(container: &Container) -> bool {
+    let [request, limit] = memory_of(container);
+    request == limit
+}
+
+/// Whether a container gets no swap for now, because it has no memory amounts.
+fn has_no_memory(container: &Container) -> bool {
+    memory_of(container) == [0, 0]
+}
+
+fn memory_of(container: &Container) -> [u64; 2] {
+    let has = container.resources.with_requests();
+    has.of(Resource::Memory).map(Option::unwrap_or_default)
 }

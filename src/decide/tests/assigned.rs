@@ -141,6 +141,21 @@ fn memory_of_a_container_that_may_swap_stays() {
     }
 }
 
+#[test]
+fn memory_that_would_swap_after_the_change_stays() {
+    const AMOUNTS: &str = "{requests: {cpu: 100m, memory: 100Mi}, limits: {cpu: 300m, memory: 300Mi}}";
+    const REQUESTS_ONLY: &str =
+        "  resourcePolicy: {containerPolicies: [{containerName: '*', controlledValues: RequestsOnly}]}\n";
+    let memory_of = |manifests: &str| memory(&decided_by(&view(manifests), SWAP, 37), "app");
+    let bare = WEB.replacen(AMOUNTS, "{requests: {cpu: 100m}, limits: {cpu: 300m}}", 1);
+    assert_eq!(memory_of(&bare), "-/-");
+    let equal = AMOUNTS.replacen("100Mi", "300Mi", 1);
+    let equal = WEB.replacen(AMOUNTS, &equal, 1);
+    assert_eq!(memory_of(&equal), "200Mi/200Mi", "no swap before, and none then");
+    let requests_only = equal.replacen("status:\n", &format!("{REQUESTS_ONLY}status:\n"), 1);
+    assert_eq!(memory_of(&requests_only), "300Mi/300Mi");
+}
+
 /// Kubelets' words: about a policy, about amounts, and of kubelets to come.
 const STATIC: &str = "Resize is infeasible for Guaranteed Pods alongside CPU Manager policy \"static\"";
 const SIZE: &str = "Node didn't have enough capacity: memory, requested: 9663676416, capacity: 2147483648";

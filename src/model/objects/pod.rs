@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use super::hook_variables::{self, HookVariables};
@@ -66,6 +67,9 @@ pub struct Container {
     pub resize_policy: Vec<ResizePolicy>,
     /// `Always` makes an init container a sidecar.
     pub restart_policy: Option<String>,
+    /// Whether exit codes of this container may restart it, or all containers, whatever the policies say (`restartPolicyRules`).
+    #[serde(skip_serializing)]
+    pub has_restart_rules: bool,
     /// The memory settings of the language runtime in the container.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub memory_settings: Vec<MemorySetting>,
@@ -82,6 +86,7 @@ pub(super) struct DeclaredContainer {
     pub(super) resources: Requirements,
     resize_policy: Vec<ResizePolicy>,
     restart_policy: Option<String>,
+    restart_policy_rules: Vec<IgnoredAny>,
     pub(super) command: Vec<String>,
     pub(super) args: Vec<String>,
     pub(super) env: Vec<Variable>,
@@ -96,6 +101,7 @@ impl From<DeclaredContainer> for Container {
             resources: declared.resources,
             resize_policy: declared.resize_policy,
             restart_policy: declared.restart_policy,
+            has_restart_rules: !declared.restart_policy_rules.is_empty(),
         }
     }
 }
@@ -314,8 +320,12 @@ impl Pod {
         self.statuses().find(|status| status.name == name)
     }
 
-    /// Whether the container of that name has ended and does not start again.
+    /// Whether the container of that name has ended and does not start again. Where exit codes may restart containers, that is not known
+    /// (`ShouldContainerBeRestarted` and `ShouldAllContainersRestart`, kubernetes `pkg/kubelet/container`).
     pub fn has_completed(&self, name: &str) -> bool {
+        if self.all_containers().any(|container| container.has_restart_rules) {
+            return false;
+        }
         let ended = self.container_status(name);
         let ended = ended.and_then(|status| status.state.terminated.as_ref());
         let own = self.container(name).and_then(|own| own.restart_policy.as_deref());

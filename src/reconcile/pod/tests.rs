@@ -476,6 +476,8 @@ status:
     };
     assert!(ends("Never", "Error") && ends("OnFailure", "Completed"));
     assert!(!ends("Always", "Completed") && !ends("OnFailure", "OOMKilled"));
+    let rules = "Never\n  initContainers: [{name: first, restartPolicyRules: [{action: RestartAllContainers}]}]";
+    assert!(!ends(rules, "Error"), "exit codes may restart all containers");
 }
 
 #[test]

@@ -44,7 +44,7 @@ impl Case<'_> {
                 return Some(Reason::LimitRangeExceeded);
             }
         }
-        if let Some((resource, to, bound)) = self.pod.exceeded_by(outcome) {
+        if let Some((resource, to, bound)) = admitted.exceeded_by(PodAmounts::NONE) {
             let [to, bound] = [to, bound].map(|amount| resource.quantity(amount));
             let text = format!("containers would have {to} of {resource}, and the pod's own resources allow {bound}");
             notes.push(Note::new(None, Some(resource), text));

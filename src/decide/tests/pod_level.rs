@@ -21,6 +21,10 @@ fn pod_memory(decision: &PodDecision) -> String {
     amounts(decision.amounts.pod.as_deref().unwrap(), Resource::Memory)
 }
 
+/// What a kubelet that resizes in place says of the container in [`WEB`].
+const STATUS: &str = r#"[{"name": "app", "resources": {"requests": {"cpu": "100m", "memory": "100Mi"},
+    "limits": {"cpu": "300m", "memory": "300Mi"}}}]"#;
+
 const ROOMY: &str = r#"{"requests": {"memory": "150Mi"}, "limits": {"memory": "500Mi"}}"#;
 
 #[test]
@@ -97,9 +101,7 @@ fn unset_limits_of_the_pod_are_filled_in() {
     let decided = |resources: &str, kubelet: u32| {
         let mut view = own(resources, "");
         let pod = pod_of(&mut view);
-        let status = r#"[{"name": "app", "resources": {"requests": {"cpu": "100m", "memory": "100Mi"},
-            "limits": {"cpu": "300m", "memory": "300Mi"}}}]"#;
-        pod.status.container_statuses = serde_json::from_str(status).unwrap();
+        pod.status.container_statuses = serde_json::from_str(STATUS).unwrap();
         let options = Options {
             refusals: Refusals::default().beside(NodePolicies::default(), KubeletVersion(kubelet)),
             ..Options::default()
@@ -119,6 +121,25 @@ fn unset_limits_of_the_pod_are_filled_in() {
         Reason::QoSClassChange,
         "its limits would equal its requests"
     );
+}
+
+#[test]
+fn filled_in_defaults_count_for_the_pod() {
+    let with_default = |request: &str| {
+        let mut view = own(ROOMY, "");
+        let item = format!("{{type: Container, default: {{memory: 300Mi}}, defaultRequest: {{memory: {request}}}}}");
+        let range = format!("{{metadata: {{name: l}}, spec: {{limits: [{item}]}}}}");
+        let range: LimitRange = serde_saphyr::from_str(&range).unwrap();
+        view.limit_ranges.push(range.into());
+        let pod = pod_of(&mut view);
+        pod.spec
+            .containers
+            .push(serde_json::from_str(r#"{"name": "bare"}"#).unwrap());
+        pod.status.container_statuses = serde_json::from_str(STATUS).unwrap();
+        decide_one(&view).reason
+    };
+    assert_eq!(with_default("50Mi"), Reason::OutOfBounds, "of 250Mi");
+    assert_eq!(with_default("51Mi"), Reason::PodLevelExceeded);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::model::objects::{ContainerStatus, Pod, ResizePhase, annotation};
-use crate::model::{KubeletVersion, NamedRequirements, PodAmounts, Resource, ResourceList, Withheld};
+use crate::model::{KubeletVersion, NamedRequirements, PodAmounts, Requirements, Resource, ResourceList, Withheld};
 use crate::plan::{NoRoom, Room, larger, pod_requests};
 
 /// If a container has run for this long without `resources` in its status, its kubelet does not resize. A kubelet reports
@@ -142,7 +142,7 @@ pub(super) fn lowers_memory(granted: &PodAmounts, wanted: &PodAmounts) -> bool {
 fn reported(pod: &Pod) -> PodAmounts {
     let mut all = pod.requirements();
     if let (Some(own), Some(in_force)) = (&mut all.pod, &pod.status.resources) {
-        own.overlay(in_force);
+        own.overlay(&without_overhead(in_force, &pod.spec.overhead));
     }
     for NamedRequirements { name, resources } in &mut all.containers {
         let Some(status) = pod.container_status(name) else {
@@ -152,6 +152,21 @@ fn reported(pod: &Pod) -> PodAmounts {
         resources.requests = status.allocated_resources.unwrap_or(resources.requests);
     }
     all
+}
+
+/// The pod's own amounts among those `in_force`. The kubelet reads limits and the cpu request from the pod's cgroup, which has the
+/// overhead too (`convertToAPIPodLevelResourcesStatus`, kubernetes `pkg/kubelet`).
+fn without_overhead(in_force: &Requirements, overhead: &ResourceList) -> Requirements {
+    let own = |list: &ResourceList, resource: Resource| {
+        let amount = list.get(resource)?;
+        Some(amount.saturating_sub(overhead.amount(resource)))
+    };
+    let mut without = *in_force;
+    without.limits = ResourceList::from_fn(|resource| own(&in_force.limits, resource));
+    without
+        .requests
+        .set(Resource::Cpu, own(&in_force.requests, Resource::Cpu));
+    without
 }
 
 /// Whether the node has room for a pod with the `wanted` amounts, beyond the amounts allocated to the pod.
@@ -212,7 +227,7 @@ mod tests {
 
     fn reported() -> Pod {
         let mut pod = unreported();
-        pod.status.container_statuses[0].resources = Some(crate::model::Requirements::default());
+        pod.status.container_statuses[0].resources = Some(Requirements::default());
         pod
     }
 
@@ -279,6 +294,22 @@ mod tests {
             waits(&support(&unreported(), &[reported()], Some(34), 1), 1),
             Some(Some(60))
         );
+    }
+
+    #[test]
+    fn a_reported_pod_level_has_no_overhead() {
+        let amounts = |cpu: &str, memory: &str| -> Requirements {
+            let list = format!(r#"{{"cpu": "{cpu}", "memory": "{memory}"}}"#);
+            serde_json::from_str(&format!(r#"{{"requests": {list}, "limits": {list}}}"#)).unwrap()
+        };
+        let mut pod = Pod::default();
+        pod.spec.overhead = amounts("250m", "120Mi").limits;
+        pod.spec.resources = Some(amounts("2", "2Gi"));
+        let mut in_force = amounts("1250m", "1144Mi");
+        in_force.requests = amounts("1250m", "1Gi").requests;
+        pod.status.resources = Some(in_force);
+        let granted = granted(&pod, &ResizePhase::Accepted, None);
+        assert_eq!(granted.pod.as_deref(), Some(&amounts("1", "1Gi")));
     }
 
     #[test]

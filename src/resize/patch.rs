@@ -282,18 +282,24 @@ pub fn altered(accepted: &Pod, asked: &[Step]) -> Option<String> {
     (!altered.is_empty()).then(|| altered.join("; "))
 }
 
+/// No amount of a running pod, or of its containers, can be removed (`resourcesRemoved`, kubernetes `pkg/apis/core/validation`).
+fn check_kept(of: &str, from: &Requirements, to: &Requirements) -> Result<(), String> {
+    let mut fields = from.fields().into_iter().zip(to.fields());
+    let removed = fields.find_map(|((field, old), (_, new))| Some((field, old.filter(|_| new.is_none())?)));
+    removed.map_or(Ok(()), |(field, old)| {
+        Err(format!(
+            "{of}: its {field} of {old} cannot be removed from a running pod, only changed: the API server refuses that"
+        ))
+    })
+}
+
 /// Whether a patch can give a container of a running pod these amounts.
 fn check(container: &Container, to: &Requirements) -> Result<(), String> {
     let Container { name, resources, .. } = container;
+    check_kept(&format!("container {name}"), resources, to)?;
     let fields = resources.fields().into_iter().zip(to.fields());
     for ((field, old), (_, new)) in fields.filter(|((_, old), (_, new))| old != new) {
-        let old = old.unwrap_or_else(|| "unset".to_owned());
-        let Some(new) = new else {
-            return Err(format!(
-                "container {name}: its {field} of {old} cannot be removed from a running pod, only changed: the API server \
-                 refuses that"
-            ));
-        };
+        let [old, new] = [old, new].map(|amount| amount.unwrap_or_else(|| "unset".to_owned()));
         let of_field = |resource: &&Resource| field.ends_with(resource.name());
         let resource = Resource::ALL.iter().find(of_field).copied();
         if let Some(resource) = resource.filter(|resource| container.restarts_for(*resource)) {
@@ -315,6 +321,7 @@ fn check(container: &Container, to: &Requirements) -> Result<(), String> {
 /// Whether a patch can give a running pod these amounts of its own.
 fn check_pod(pod: &Pod, wanted: &PodAmounts, to: &Requirements) -> Result<(), String> {
     let from = pod.spec.resources.unwrap_or_default();
+    check_kept("pod", &from, to)?;
     for resource in Resource::ALL {
         let (old, new) = (from.limits.text(resource), to.limits.text(resource));
         let restarting = pod.restarts_with_pod_limit(resource, wanted);

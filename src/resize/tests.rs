@@ -79,6 +79,17 @@ fn a_late_kubelet_may_lower_a_grown_limit() {
 }
 
 #[test]
+fn no_amount_of_the_pod_is_taken_away() {
+    let mut pod = asked(100);
+    pod.spec.resources = Some(of(500));
+    pod.status.resources = Some(Requirements::default());
+    let mut wanted = pod.requirements();
+    wanted.pod = Some(Box::default());
+    let refused = changes(&pod, &wanted).unwrap_err();
+    assert!(refused.starts_with("pod: its limits.memory of 500 cannot"), "{refused}");
+}
+
+#[test]
 fn a_filled_in_amount_is_no_edit() {
     let grant = || Grant {
         follows: Some(named(100)),

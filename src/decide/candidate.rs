@@ -194,6 +194,18 @@ impl<'a> Candidate<'a> {
         }
     }
 
+    /// Leaves memory as it is if its limit would come down. With a lower request alone the next limit would be a larger multiple of it.
+    pub(super) fn keep_memory_limit(&mut self, notes: &mut Vec<Note>) {
+        let [from, to] = [self.standing, self.outcome].map(|has| has.limits.memory);
+        if from.zip(to).is_some_and(|(from, to)| to < from) {
+            self.outcome.requests.memory = self.standing.requests.memory;
+            self.outcome.limits.memory = from;
+            self.drop_recommendation(Resource::Memory);
+            let text = "memory is left alone: the API server lowers no memory limit of a running container";
+            notes.push(self.note(Resource::Memory, text));
+        }
+    }
+
     /// Whether the outcome differs from the amounts in force or from the kept ones, in a resource that moves.
     pub(super) fn changes(&self) -> bool {
         let mut resources = Resource::ALL.into_iter();

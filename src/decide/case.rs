@@ -179,9 +179,13 @@ impl<'a> Case<'a> {
                 }
             }
         }
+        let keeps_memory_limits = self.options.refusals.keep_memory_limits_of(self.pod);
         let notes = &mut self.decision.notes;
         for candidate in &mut self.candidates {
             candidate.outcome = capping::outcome(candidate, &limits.container, notes);
+            if keeps_memory_limits {
+                candidate.keep_memory_limit(notes);
+            }
         }
         let policies = self.vpa.and_then(|vpa| vpa.spec.resource_policy.as_ref());
         let policy = policies.and_then(|policies| policies.pod_policy.as_ref());

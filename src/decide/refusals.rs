@@ -37,6 +37,9 @@ pub struct Refusals {
     pub policies: NodePolicies,
     pub kubelet: KubeletVersion,
     answers: Vec<Refusal>,
+    /// The API server lowers no memory limit in place, as before 1.34 (`validateContainerResize`, kubernetes
+    /// `pkg/apis/core/validation`).
+    keeps_memory_limits: bool,
 }
 
 impl Refusals {
@@ -47,6 +50,7 @@ impl Refusals {
             policies,
             kubelet,
             answers: self.answers.clone(),
+            keeps_memory_limits: self.keeps_memory_limits,
         }
     }
 
@@ -135,6 +139,19 @@ impl Refusals {
     /// Starts over with a kubelet that may refuse something else.
     pub fn forget(&mut self) {
         self.answers.clear();
+        self.keeps_memory_limits = false;
+    }
+
+    /// Learns from the words with which the API server denied a resize. Returns whether they say something new.
+    pub fn learn_denial(&mut self, words: &str) -> bool {
+        let is_new = !self.keeps_memory_limits && words.contains("memory limits cannot be decreased");
+        self.keeps_memory_limits |= is_new;
+        is_new
+    }
+
+    /// Whether no resize lowers a memory limit of this pod.
+    pub(super) fn keep_memory_limits_of(&self, pod: &Pod) -> bool {
+        self.keeps_memory_limits && pod.resizes_in_place()
     }
 
     /// Learns from the answer `words` of the kubelet that it never carries out a resize of `pod` that changes these
@@ -181,6 +198,10 @@ impl Refusals {
             (static_cpu, "cpu of Guaranteed pods (static CPU policy)"),
             (static_memory, "memory of Guaranteed pods (static memory policy)"),
             (limited_swap, "memory of containers that may swap (LimitedSwap)"),
+            (
+                self.keeps_memory_limits,
+                "lower memory limits (an API server before 1.34)",
+            ),
         ];
         let known = known.into_iter().filter(|(holds, _)| *holds);
         let known = known.map(|(_, text)| text.to_owned());

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::decide::{NodePolicies, Refusals};
+use crate::model::objects::ContainerStatus;
 use crate::model::{Action, KubeletVersion, QosClass, Reason};
 
 const CPU: NodePolicies = NodePolicies {
@@ -155,6 +156,29 @@ fn memory_that_would_swap_after_the_change_stays() {
     let requests_only = equal.replacen("status:\n", &format!("{REQUESTS_ONLY}status:\n"), 1);
     assert_eq!(memory_of(&requests_only), "300Mi/300Mi");
 }
+
+#[test]
+fn a_limit_that_no_api_server_lowers_stays() {
+    const WORDS: &str = "Forbidden: memory limits cannot be decreased unless resizePolicy is RestartContainer";
+    let mut view = view(&WEB.replacen("memory: 100Mi}, limits: {cpu: 300m, memory: 300Mi", LARGE, 1));
+    let pod = pod_of(&mut view);
+    pod.status.container_statuses = vec![ContainerStatus {
+        name: "app".to_owned(),
+        resources: Some(pod.spec.containers[0].resources),
+        ..ContainerStatus::default()
+    }];
+    let mut refusals = Refusals::default();
+    let lowered = given(&decided_beside(&view, refusals.clone())).unwrap();
+    assert_eq!(lowered, ["200m/600m", "200Mi/225Mi"]);
+    assert!(refusals.learn_denial(WORDS) && !refusals.learn_denial(WORDS));
+    let kept = given(&decided_beside(&view, refusals.clone())).unwrap();
+    assert_eq!(kept, ["200m/600m", "800Mi/900Mi"]);
+    refusals.forget();
+    assert_eq!(given(&decided_beside(&view, refusals)), Ok(lowered));
+}
+
+/// More memory than is recommended.
+const LARGE: &str = "memory: 800Mi}, limits: {cpu: 300m, memory: 900Mi";
 
 /// Kubelets' words: about a policy, about amounts, and of kubelets to come.
 const STATIC: &str = "Resize is infeasible for Guaranteed Pods alongside CPU Manager policy \"static\"";

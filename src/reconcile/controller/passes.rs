@@ -278,6 +278,8 @@ impl Controller {
         if done.api.answer.accepted().is_some() {
             self.endpoint.refusals = 0;
         }
+        let denied = done.api.answer.denied();
+        let has_learned = denied.is_some_and(|why| self.node.answers.learn_denial(why));
         if done.stale {
             self.node.request_discovery();
         }
@@ -303,6 +305,9 @@ impl Controller {
         }
         let quiet = self.quiet();
         self.apply(key, PodInput::PassEnded { pass, done, quiet });
+        if has_learned {
+            self.decide_all(Timestamp::now());
+        }
     }
 
     /// Watches the cgroup files of a pod, or stops.

@@ -23,6 +23,7 @@ use crate::reconcile::pod::Located;
 use crate::reconcile::savings::Savings;
 use crate::reconcile::store::{Restored, StateFile};
 use crate::reconcile::work::OperatorRequest;
+use crate::resize::Answer;
 use crate::sources::parse_manifests;
 
 const UID: &str = "u1";
@@ -105,6 +106,23 @@ async fn writes_to_a_gone_pod_are_on_record() {
     let records = &controller.publisher.history.records;
     assert_eq!(records.len(), 1);
     assert_eq!((&records[0].pod, records[0].steps.len()), (&pod(), 1));
+}
+
+#[tokio::test]
+async fn a_denial_of_lower_limits_is_learned() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut controller = controller(directory.path());
+    let pass = PassId {
+        number: 1,
+        uid: UID.into(),
+        generation: 1,
+    };
+    let record = ChangeRecord::new(pod(), Cause::Sweep, Outcome::Refused("denied".to_owned()));
+    let mut done = JobDone::new(record);
+    done.api.answer = Answer::Denied("Forbidden: memory limits cannot be decreased unless".to_owned());
+    controller.end_pass(&PodKey::new("shop", "web"), pass, Box::new(done));
+    let known = controller.node.refusals().sentences();
+    assert_eq!(known, ["lower memory limits (an API server before 1.34)"]);
 }
 
 #[tokio::test]

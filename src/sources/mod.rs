@@ -36,6 +36,8 @@ pub struct NodeView {
     pub quotas: Vec<Shared<ResourceQuota>>,
     /// The namespaces whose quotas are not known yet.
     pub awaited_quotas: BTreeSet<String>,
+    /// The UIDs of the pods that cannot be decided about yet: not all objects about them are known.
+    pub undecided_pods: BTreeSet<String>,
     pub node: Option<Node>,
 }
 
@@ -62,6 +64,7 @@ impl NodeView {
         self.hpas.append(&mut other.hpas);
         self.quotas.append(&mut other.quotas);
         self.awaited_quotas.extend(other.awaited_quotas);
+        self.undecided_pods.extend(other.undecided_pods);
         let node = other.node.filter(|node| counts("Node", &node.metadata));
         self.node = self.node.take().or(node);
     }

@@ -31,7 +31,7 @@ use task::Task;
 pub use kubelet::follow_kubelet;
 pub use state::{Followed, LocalWorkloads};
 
-/// The durations of following a list. All are scattered.
+/// The durations of following a list. All are scattered, apart from the last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
     /// The duration of a watch. The API server distributes its load by the ends of watches.
@@ -46,6 +46,8 @@ pub struct Timing {
     pub room: Duration,
     /// The time until the next list of a kind that the API server does not serve.
     pub unknown: Duration,
+    /// The longest wait of a first view for the objects about its pods.
+    pub first_view: Duration,
 }
 
 impl Default for Timing {
@@ -58,6 +60,7 @@ impl Default for Timing {
             longest_pause: Duration::from_secs(60),
             room: Duration::from_secs(5 * 60),
             unknown: Duration::from_secs(5 * 60),
+            first_view: Duration::from_secs(30),
         }
     }
 }

@@ -199,6 +199,7 @@ impl Controller {
     pub(super) fn take_view(&mut self, view: Arc<NodeView>, problems: Vec<String>) {
         tracing::debug!(pods = view.pods.len(), ?problems, "a view of the node's pods arrives");
         let is_first = !self.sources.seen;
+        let decides_more = is_first || self.sources.view.undecided_pods != view.undecided_pods;
         let other_pods = is_first || self.sources.view.pods != view.pods;
         let other_containers = is_first || !have_same_containers(&self.sources.view.pods, &view.pods);
         let other_node = other_pods || self.sources.view.node != view.node;
@@ -222,7 +223,7 @@ impl Controller {
         self.take_node(self.node.known());
         self.decide_changed(Timestamp::now());
         self.match_live();
-        if is_first {
+        if decides_more {
             self.follow_api_server();
         }
         if other_node && self.endpoint.get().is_some() {
@@ -305,6 +306,9 @@ impl Controller {
             let reason = self.pods.get(key).map(|state| state.decision.reason);
             self.pods.add(pod);
             self.apply(key, PodInput::Described(Arc::clone(pod)));
+            if view.undecided_pods.contains(&pod.metadata.uid) {
+                continue;
+            }
             self.decide_one(key, &decider);
             if let Some(state) = self.pods.get(key).filter(|state| Some(state.decision.reason) != reason) {
                 let decisions = &self.publisher.metrics.decisions;
@@ -380,7 +384,11 @@ impl Controller {
     }
 
     fn follow(&mut self, key: &PodKey, capacity: &mut NodeCapacity, decider: &Decider<'_>) {
-        let Some(state) = self.pods.get(key) else { return };
+        // Without a decision, the saved state applies.
+        let is_decided = |state: &&PodState| state.decision.reason != Reason::SourcesSilent;
+        let Some(state) = self.pods.get(key).filter(is_decided) else {
+            return;
+        };
         let recommended = Recommended::of(&state.decision, decider.now);
         let refused = recommended.and_then(|recommended| capacity.admit(state, &recommended).err());
         let requested = capacity.requests_of(state);

@@ -294,3 +294,28 @@ async fn an_event_decides_about_the_pods_it_concerns() {
     let minute = |controller: &mut Controller| controller.on_time(controller.next_decisions);
     assert_eq!(decided_at(&mut controller, minute), all);
 }
+
+#[tokio::test]
+#[tokio::test]
+async fn an_undecided_pod_is_known_and_waits() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut controller = controller(directory.path());
+    let manifest = "
+kind: Pod
+metadata: {name: web, namespace: shop, uid: u1}
+spec: {containers: [{name: app}]}
+";
+    let view = parse_manifests("test", manifest).unwrap().view;
+    let undecided = NodeView {
+        undecided_pods: [UID.to_owned()].into(),
+        ..view.clone()
+    };
+    let reason = |controller: &Controller| {
+        let state = controller.pods.get(&PodKey::new("shop", "web"));
+        state.map(|state| state.decision.reason)
+    };
+    controller.take_view(Arc::new(undecided), Vec::new());
+    assert_eq!(reason(&controller), Some(Reason::SourcesSilent));
+    controller.take_view(Arc::new(view), Vec::new());
+    assert_eq!(reason(&controller), Some(Reason::NoVpa));
+}

@@ -6,7 +6,8 @@
 //! (`owners`). It follows nothing for the whole cluster, so the load of a node on
 //! the API server depends on that node alone. All lists of a kind share the memory for that kind (`kinds`).
 //!
-//! A pod enters the view once all objects that decide about it are known (`view`), and stays until it leaves the node.
+//! A pod enters the view once all objects that decide about it are known (`view`), and stays until it leaves the node. The
+//! first view also has the pods whose objects do not become known in time, as pods without a decision.
 //! During an outage the last state stays, with a problem.
 
 mod kinds;
@@ -93,15 +94,15 @@ impl KubernetesSource {
     /// Outside of a tokio runtime, because following begins at once.
     pub fn new(
         client: ApiClient,
-        node: &str,
+        node_name: &str,
         kubelet: Option<PathBuf>,
         timing: Timing,
     ) -> (Self, watch::Receiver<Arc<SourceState>>) {
         let (sender, receiver) = watch::channel(Arc::default());
         let changed = Arc::new(Notify::new());
         // Pods that have ended use no resources. A pod that ends leaves the list.
-        let here = format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed");
-        let itself = format!("metadata.name={node}");
+        let here = format!("spec.nodeName={node_name},status.phase!=Succeeded,status.phase!=Failed");
+        let itself = format!("metadata.name={node_name}");
         let (of_pods, of_node) = (ObjectMemory::new(Pod::MEMORY), ObjectMemory::new(Node::MEMORY));
         let (server, changes) = (|| client.clone(), || Arc::clone(&changed));
         let pods = match kubelet {
@@ -178,14 +179,20 @@ impl KubernetesSource {
         view.node = node;
         // The first view waits for the pods of the first list.
         let is_first = before.generation == 0;
-        let first_pods = is_first.then(|| &*self.first_pods.get_or_insert_with(|| FirstPods::new(&pods)));
+        let until = now + self.timing.first_view;
+        let first_pods = is_first.then(|| &*self.first_pods.get_or_insert_with(|| FirstPods::new(&pods, until)));
         for pod in pods {
-            let namespace = namespaces.get(&pod.metadata.namespace);
+            let (namespace, uid) = (namespaces.get(&pod.metadata.namespace), &pod.metadata.uid);
             let known = view::is_known(&pod, namespace, &self.owners, &mut missing);
-            if known || published.contains(pod.metadata.uid.as_str()) {
+            let first = first_pods.filter(|first| first.contains(&pod));
+            let is_overdue = first.is_some_and(|first| first.until <= now);
+            if !known && (is_overdue || before.view.undecided_pods.contains(uid)) {
+                view.undecided_pods.insert(uid.clone());
+            }
+            if known || is_overdue || published.contains(uid.as_str()) {
                 view.pods.push(pod);
             } else {
-                waiting |= first_pods.is_some_and(|first| first.contains(&pod));
+                waiting |= first.is_some();
             }
         }
         self.request(&missing, now);
@@ -269,13 +276,14 @@ impl KubernetesSource {
         }
     }
 
-    /// The time of the next request or of the end of following a namespace.
+    /// The time of the next request, of the end of following a namespace, or of the first view.
     fn next_due(&self) -> Instant {
         const AT_LATEST: Duration = Duration::from_secs(60 * 60);
         let leaving = self.namespaces.values().filter_map(|lists| lists.idle_since);
         let leaving = leaving.map(|since| since + LINGER);
         let requests = self.owners.slots.values().filter_map(|slot| slot.due);
-        let due = leaving.chain(requests).min();
+        let first_view = self.first_pods.iter().map(|first| first.until);
+        let due = leaving.chain(requests).chain(first_view).min();
         due.unwrap_or_else(|| Instant::now() + AT_LATEST)
     }
 

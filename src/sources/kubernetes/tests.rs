@@ -1,16 +1,20 @@
 //! What is told of, and what is asked for first.
 
 use std::collections::BTreeSet;
+use std::future::pending;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
-use axum::http::Uri;
-use serde_json::json;
+use axum::http::{StatusCode, Uri};
+use serde_json::{Value, json};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
+use super::KubernetesSource;
 use super::owners::{OwnerKey, Owners, fetch};
 use super::view::{FirstPods, Missing, Namespace, is_known};
-use crate::kubernetes::ApiClient;
+use crate::kubernetes::{ApiClient, Timing};
 use crate::model::objects::{Owner, OwnerKind, Pod, VerticalPodAutoscaler};
 use crate::sources::parse_manifests;
 
@@ -101,7 +105,7 @@ fn a_pod_waits_for_all_its_objects() {
 #[test]
 fn pods_that_come_or_change_hold_up_no_first_view() {
     let owned = |by: &str| pod(&owned_by("ReplicaSet", by, by));
-    let first = FirstPods::new(&[Arc::new(owned("r"))]);
+    let first = FirstPods::new(&[Arc::new(owned("r"))], Instant::now());
     assert!(first.contains(&owned("r")));
     assert!(!first.contains(&owned("another")));
     let mut new = owned("r");
@@ -212,4 +216,48 @@ fn local_workloads_are_named_before_read() {
     let set = workload("ReplicaSet", "web-5c", &owned_by("Deployment", "another", "d"));
     adopted.store(key(OwnerKind::ReplicaSet, "web-5c", "r"), Ok(Some(set)), Instant::now());
     assert!(adopted.local(&pods)["shop"].contains("another"));
+}
+
+/// An API server with a pod in each of two namespaces and without Nodes. It fails to list the objects of the namespace `shop`.
+fn half_broken() -> ApiClient {
+    let pod = |namespace: &str| {
+        let owner =
+            json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-5c", "uid": "r", "controller": true});
+        json!({
+            "metadata": {"name": "web-1", "namespace": namespace, "uid": namespace, "ownerReferences": [owner]},
+            "spec": {"nodeName": "n", "containers": [{"name": "app"}]},
+        })
+    };
+    let pods = json!([pod("shop"), pod("bank")]);
+    let router = Router::new().fallback(move |uri: Uri| {
+        let pods = pods.clone();
+        async move {
+            let query = uri.query().unwrap_or_default();
+            let items = match uri.path() {
+                _ if query.contains("sendInitialEvents") => return Err(StatusCode::BAD_REQUEST),
+                _ if query.contains("watch") => pending::<Value>().await,
+                "/api/v1/pods" => pods,
+                path if path.contains("/shop/") => return Err(StatusCode::INTERNAL_SERVER_ERROR),
+                _ => json!([]),
+            };
+            Ok(format!(r#"{{"metadata":{{"resourceVersion":"2"}},"items":{items}}}"#))
+        }
+    });
+    ApiClient::to(&router)
+}
+
+#[tokio::test]
+async fn a_list_that_fails_delays_its_own_pods() {
+    let timing = Timing {
+        first_view: Duration::from_millis(20),
+        ..Timing::default()
+    };
+    let (source, mut states) = KubernetesSource::new(half_broken(), "n", None, timing);
+    tokio::spawn(source.run(CancellationToken::new()));
+    let of_shop = BTreeSet::from(["shop".to_owned()]);
+    let state = states
+        .wait_for(|state| state.view.undecided_pods == of_shop)
+        .await
+        .unwrap();
+    assert_eq!(state.view.pods.len(), 2, "both are known, and one is decided about");
 }

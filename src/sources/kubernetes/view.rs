@@ -6,6 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use super::owners::{OwnerKey, Owners};
 use crate::model::objects::{
     HorizontalPodAutoscaler, LimitRange, OwnerKind, OwnerReference, Pod, ResourceQuota, VerticalPodAutoscaler,
@@ -41,20 +43,29 @@ pub(super) struct Missing {
     pub(super) bounds: BTreeSet<String>,
 }
 
-/// The pods of the first list, by UID, with their controllers at that time. The first view waits for these: a namespace whose
-/// pods come and go, or change their owners, holds up no other.
+/// The pods of the first list. The first view waits for these, and not for ever: a namespace whose pods come and go, or change
+/// their owners, or whose objects cannot be listed, holds up no other.
 #[derive(Debug)]
-pub(super) struct FirstPods(BTreeMap<String, Option<OwnerReference>>);
+pub(super) struct FirstPods {
+    /// By UID: the controllers at the time of the first list.
+    controllers: BTreeMap<String, Option<OwnerReference>>,
+    /// The end of the wait.
+    pub(super) until: Instant,
+}
 
 impl FirstPods {
-    pub(super) fn new(pods: &[Arc<Pod>]) -> Self {
+    pub(super) fn new(pods: &[Arc<Pod>], until: Instant) -> Self {
         let pods = pods.iter().map(|pod| &pod.metadata);
-        Self(pods.map(|pod| (pod.uid.clone(), pod.controller().cloned())).collect())
+        let controllers = pods.map(|pod| (pod.uid.clone(), pod.controller().cloned()));
+        Self {
+            controllers: controllers.collect(),
+            until,
+        }
     }
 
     /// Whether the pod was in the first list, with the same controller.
     pub(super) fn contains(&self, pod: &Pod) -> bool {
-        let first = self.0.get(&pod.metadata.uid);
+        let first = self.controllers.get(&pod.metadata.uid);
         first.is_some_and(|controller| controller.as_ref() == pod.metadata.controller())
     }
 }

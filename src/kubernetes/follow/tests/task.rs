@@ -30,6 +30,7 @@ const BRISK: Timing = Timing {
     longest_pause: Duration::from_millis(64),
     room: Duration::from_millis(8),
     unknown: Duration::from_millis(40),
+    first_view: Duration::from_secs(30),
 };
 
 /// What the API server answers.

@@ -56,7 +56,10 @@ pub struct KubernetesSource {
     client: ApiClient,
     timing: Timing,
     pods: Follower<Pod>,
+    node_name: String,
     node: Follower<Node>,
+    /// Why no Node has that name, as the log has it.
+    node_problem: Option<String>,
     namespaces: BTreeMap<String, NamespaceLists>,
     /// The memory for the lists of all namespaces, by kind.
     memory: BTreeMap<&'static str, ObjectMemory>,
@@ -112,7 +115,9 @@ impl KubernetesSource {
         let node = follow(server(), None, &itself, timing, of_node, changes());
         let source = Self {
             pods,
+            node_name: node_name.to_owned(),
             node,
+            node_problem: None,
             client,
             timing,
             namespaces: BTreeMap::new(),
@@ -217,7 +222,24 @@ impl KubernetesSource {
         if !waiting {
             self.first_pods = None;
         }
+        self.check_node();
         self.publish(Some(view).filter(|_| !waiting));
+    }
+
+    /// Notes whether the configured Node exists. A list of the pods of a Node that does not exist is empty, and no error.
+    fn check_node(&mut self) {
+        let is_missing = self.node.read(|nodes| {
+            let has_any = nodes.objects().next().is_some() || nodes.problems().next().is_some();
+            nodes.known && nodes.trouble.is_none() && !has_any
+        });
+        let problem = is_missing.then(|| {
+            let name = &self.node_name;
+            format!("the API server has no Node {name}: set nodeName to the name of this machine's Node object")
+        });
+        if let Some(problem) = problem.as_ref().filter(|_| self.node_problem.is_none()) {
+            tracing::warn!("{problem}");
+        }
+        self.node_problem = problem;
     }
 
     fn publish(&self, view: Option<NodeView>) {
@@ -309,7 +331,8 @@ impl KubernetesSource {
             1 => first,
             more => format!("{first} (and {} more like it)", more - 1),
         });
-        alike.chain(objects.into_iter().flatten()).collect()
+        let of_node = self.node_problem.iter().cloned();
+        of_node.chain(alike).chain(objects.into_iter().flatten()).collect()
     }
 
     fn follow_in<T: Object>(&mut self, namespace: &str) -> Follower<T> {

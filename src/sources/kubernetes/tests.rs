@@ -261,3 +261,15 @@ async fn a_list_that_fails_delays_its_own_pods() {
         .unwrap();
     assert_eq!(state.view.pods.len(), 2, "both are known, and one is decided about");
 }
+
+#[tokio::test]
+async fn a_node_name_without_node_is_a_problem() {
+    let (source, mut states) = KubernetesSource::new(half_broken(), "n", None, Timing::default());
+    tokio::spawn(source.run(CancellationToken::new()));
+    let named = |problems: &[String]| {
+        problems
+            .iter()
+            .any(|problem| problem.contains("no Node n: set nodeName"))
+    };
+    assert!(states.wait_for(|state| named(&state.problems)).await.is_ok());
+}

@@ -5,27 +5,33 @@
 //! with those it has, and sends the pods that differ. A pod leaves this list when the API server shows the right annotations.
 //! So a lost patch is sent again, and an API server that was away gets the latest values only.
 //!
-//! The task sends one patch at a time, with [`PAUSE`] between two patches and [`PAUSE_PER_POD`] between two of one
-//! pod. Namespaces take turns, and one whose patches fail waits by itself. Nothing waits for this task.
+//! The task begins a patch every [`PAUSE`], and of one pod every [`PAUSE_PER_POD`]. Each namespace has one patch under way, and
+//! all take turns; one whose patches fail waits by itself: a webhook that answers slowly keeps no other namespace waiting. Nothing
+//! waits for this task.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::stream::{FuturesUnordered, StreamExt as _};
 use jiff::Timestamp;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::pod::PodState;
-use crate::kubernetes::{Annotations, ApiClient, Problem};
+use crate::kubernetes::{Annotations, ApiClient, ApiError, Problem};
 use crate::model::objects::annotation::{APPLIED, BOOST_PREFIX};
 use crate::model::objects::{Pod, PodId};
 use crate::model::{PodAmounts, Requirements};
 use crate::pace::{Backoff, scattered};
 use crate::plan::lift_kept;
 
-/// The pause between two patches, scattered.
+/// So many patches are under way at once, one of each namespace at most.
+const AT_ONCE: usize = 4;
+/// How long one patch may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The pause between the beginnings of two patches, scattered.
 const PAUSE: Duration = Duration::from_millis(500);
 /// The least time between two patches of one pod.
 const PAUSE_PER_POD: Duration = Duration::from_secs(5);
@@ -57,6 +63,7 @@ impl Annotator {
             noted,
             problems: telling,
             order: PatchOrder::default(),
+            rests_until: Instant::now(),
         };
         // Cancel-safe: the next agent sends a patch that was not sent.
         tokio::spawn(stop.run_until_cancelled_owned(writer.run()));
@@ -85,41 +92,45 @@ struct AnnotationWriter {
     noted: watch::Receiver<Arc<WantedAnnotations>>,
     problems: watch::Sender<Vec<String>>,
     order: PatchOrder,
+    /// When the next patch may begin.
+    rests_until: Instant,
 }
+
+type Attempt = (PodId, Annotations, Result<(), ApiError>);
 
 impl AnnotationWriter {
     /// Writes until the [`Annotator`] is dropped.
     async fn run(mut self) {
+        let mut attempts = FuturesUnordered::new();
         loop {
             let notes = Arc::clone(&self.noted.borrow_and_update());
             let now = Instant::now();
             if notes.is_empty() {
                 self.problems.send_replace(Vec::new());
             }
-            match self.order.next(&notes, now) {
+            let next = self.order.next(&notes, now).filter(|_| attempts.len() < AT_ONCE);
+            let next = next.map(|(at, pod)| (at.max(self.rests_until), pod));
+            let due = match next {
                 Some((at, pod)) if at <= now => {
                     let annotations = notes.get(&pod).cloned().unwrap_or_default();
-                    self.write(pod, &annotations).await;
-                    sleep_until(Instant::now() + scattered(PAUSE)).await;
+                    self.order.begin(&pod, now);
+                    attempts.push(attempt(self.client.clone(), pod, annotations));
+                    self.rests_until = now + scattered(PAUSE);
+                    continue;
                 }
-                next => {
-                    let at = next.map_or(now, |(at, _)| at);
-                    // Cancel-safe: neither loses anything.
-                    let changed = tokio::select! {
-                        changed = self.noted.changed() => changed,
-                        () = sleep_until(at), if at > now => Ok(()),
-                    };
-                    if changed.is_err() {
-                        return;
-                    }
-                }
+                next => next.map(|(at, _)| at),
+            };
+            // Cancel-safe: none loses anything.
+            tokio::select! {
+                changed = self.noted.changed() => if changed.is_err() { return },
+                Some(ended) = attempts.next() => self.end(ended),
+                () = sleep_until(due.unwrap_or(now)), if due.is_some() => {}
             }
         }
     }
 
-    /// Patches one pod.
-    async fn write(&mut self, pod: PodId, annotations: &Annotations) {
-        let answer = self.client.annotate(&pod, annotations).await;
+    /// Ends the attempt to patch a pod.
+    fn end(&mut self, (pod, annotations, answer): Attempt) {
         let now = Instant::now();
         let Err(error) = answer else {
             self.order.written(pod, now);
@@ -137,6 +148,16 @@ impl AnnotationWriter {
     }
 }
 
+/// Patches one pod.
+async fn attempt(client: ApiClient, pod: PodId, annotations: Annotations) -> Attempt {
+    let answer = timeout(PATIENCE, client.annotate(&pod, &annotations)).await;
+    let answer = answer.unwrap_or_else(|_| {
+        let (call, problem) = (format!("patch pods/status {pod}"), Problem::Timeout(PATIENCE));
+        Err(ApiError { call, problem })
+    });
+    (pod, annotations, answer)
+}
+
 /// When recently patched pods may be patched again, and whose turn it is. A pod that still needs its annotations then was changed
 /// by another client, or its patch was lost.
 #[derive(Debug, Default)]
@@ -149,22 +170,27 @@ pub(crate) struct PatchOrder {
 #[derive(Debug)]
 struct Turns {
     latest: Instant,
+    /// Whether a patch is under way.
+    is_busy: bool,
     until: Instant,
     backoff: Backoff,
     fails: bool,
 }
 
 impl PatchOrder {
-    /// The next pod to patch, and when: of the pods that are due, one of the namespace whose turn was longest ago.
+    /// The next pod to patch, and when: of the pods that are due, one of the namespace whose turn was longest ago. None of a namespace
+    /// with a patch under way.
     pub(crate) fn next(&mut self, notes: &WantedAnnotations, now: Instant) -> Option<(Instant, PodId)> {
         self.pods.retain(|_, next| *next > now);
         self.namespaces.retain(|namespace, turns| {
-            turns.latest + LONGEST_WAIT > now || notes.keys().any(|pod| pod.namespace == *namespace)
+            let is_wanted = || notes.keys().any(|pod| pod.namespace == *namespace);
+            turns.is_busy || turns.latest + LONGEST_WAIT > now || is_wanted()
         });
-        let turns = notes.keys().map(|pod| {
+        let turns = notes.keys().filter_map(|pod| {
             let turns = self.namespaces.get(&pod.namespace);
             let due = self.pods.get(pod).copied().max(turns.map(|turns| turns.until));
-            (due.unwrap_or(now).max(now), turns.map(|turns| turns.latest), pod)
+            let is_free = !turns.is_some_and(|turns| turns.is_busy);
+            is_free.then(|| (due.unwrap_or(now).max(now), turns.map(|turns| turns.latest), pod))
         });
         let (at, _, pod) = turns.min()?;
         Some((at, pod.clone()))
@@ -173,6 +199,7 @@ impl PatchOrder {
     fn turns(&mut self, pod: &PodId, now: Instant) -> &mut Turns {
         let turns = self.namespaces.entry(pod.namespace.clone()).or_insert_with(|| Turns {
             latest: now,
+            is_busy: false,
             until: now,
             backoff: Backoff::new(FIRST_WAIT, LONGEST_WAIT),
             fails: false,
@@ -181,10 +208,15 @@ impl PatchOrder {
         turns
     }
 
+    /// Notes that a patch of a pod begins. Its namespace has no other until [`Self::written`] or [`Self::failed`].
+    pub(crate) fn begin(&mut self, pod: &PodId, now: Instant) {
+        self.turns(pod, now).is_busy = true;
+    }
+
     /// Notes that a pod was patched.
     pub(crate) fn written(&mut self, pod: PodId, now: Instant) {
         let turns = self.turns(&pod, now);
-        turns.fails = false;
+        (turns.fails, turns.is_busy) = (false, false);
         turns.backoff.reset();
         self.pods.insert(pod, now + PAUSE_PER_POD);
     }
@@ -193,7 +225,7 @@ impl PatchOrder {
     pub(crate) fn failed(&mut self, pod: PodId, problem: &Problem, now: Instant) -> Duration {
         let turns = self.turns(&pod, now);
         let wait = turns.backoff.next(problem.retry_after());
-        (turns.until, turns.fails) = (now + wait, true);
+        (turns.until, turns.fails, turns.is_busy) = (now + wait, true, false);
         let of_pod = if problem.is_retryable() {
             PAUSE_PER_POD
         } else {
@@ -287,6 +319,12 @@ pub(crate) async fn erase(client: &ApiClient, pods: impl Iterator<Item = &Pod>) 
 
 #[cfg(test)]
 mod tests {
+    use std::future::pending;
+
+    use axum::Router;
+    use axum::http::Uri;
+    use tokio::sync::mpsc;
+
     use super::*;
     use crate::model::NamedRequirements;
 
@@ -347,6 +385,34 @@ mod tests {
         );
         order.written(pod("app"), later);
         assert!(!order.fails());
+    }
+
+    #[tokio::test]
+    async fn a_slow_webhook_delays_no_other_namespace() {
+        let (patched, mut patches) = mpsc::unbounded_channel();
+        let router = Router::new().fallback(move |uri: Uri| {
+            let patched = patched.clone();
+            async move {
+                let path = uri.path().to_owned();
+                if path.contains("/bank/") {
+                    pending::<()>().await;
+                }
+                patched.send(path).unwrap();
+                "{}"
+            }
+        });
+        let annotator = Annotator::start(ApiClient::to(&router), CancellationToken::new());
+        let bank = PodId {
+            namespace: "bank".to_owned(),
+            ..pod("web")
+        };
+        let mut wanted = notes(&["api"]);
+        // It sorts first.
+        wanted.insert(bank, Annotations::new());
+        annotator.annotate(wanted);
+        let first = patches.recv().await;
+        assert_eq!(first.as_deref(), Some("/api/v1/namespaces/shop/pods/api/status"));
+        assert!(annotator.problems().is_empty(), "the patch of bank has not timed out");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use http_body_util::{BodyExt, Collected, Limited};
 use kube::client::Body;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokio::sync::{Mutex, Semaphore, watch};
+use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -39,7 +39,7 @@ pub(super) const CALLS_AT_ONCE: usize = 12;
 const OF_OPERATORS: u64 = 2;
 
 /// Lists under way at once, also those at the beginning of a watch. Each may hold an object of the largest size.
-const LISTS_AT_ONCE: usize = 8;
+const LISTS_AT_ONCE: u64 = 8;
 
 /// The longest `Retry-After` that the client believes.
 const LONGEST_WAIT: Duration = Duration::from_secs(60 * 60);
@@ -78,7 +78,8 @@ pub struct ApiClient {
     /// The calls that may be under way, shared among namespaces: an admission webhook that takes long for the pods of one keeps no
     /// other waiting. Calls about no namespace share as one.
     slots: Slots<String>,
-    pub(super) lists: Arc<Semaphore>,
+    /// The lists that may be under way, shared in the same way.
+    pub(super) lists: Slots<String>,
     watches: Arc<[Arc<WatchConnection>]>,
     deadline: Duration,
     pub(super) metrics: ApiMetrics,
@@ -101,7 +102,7 @@ impl ApiClient {
         Self {
             calls: Arc::new(calls),
             slots: Slots::new(CALLS_AT_ONCE as u64, OF_OPERATORS),
-            lists: Arc::new(Semaphore::new(LISTS_AT_ONCE)),
+            lists: Slots::new(LISTS_AT_ONCE, 0),
             watches: watches.into_iter().map(unused).collect(),
             deadline: DEADLINE,
             metrics,

@@ -17,6 +17,7 @@ use crate::kubernetes::error::{ApiError, Problem};
 use crate::kubernetes::metrics::WatchEnd;
 use crate::kubernetes::object::Object;
 use crate::pace::{Backoff, scattered};
+use crate::slots::Class;
 
 /// A watch that ends sooner did not reach its `timeoutSeconds`.
 const SHORT: Duration = Duration::from_secs(1);
@@ -95,8 +96,8 @@ impl<T: Object> Task<T> {
         if !self.must_list {
             return Ok(None);
         }
-        // The semaphore is never closed.
-        let _turn = Arc::clone(&self.client.lists).acquire_owned().await;
+        let namespace = self.namespace.clone().unwrap_or_default();
+        let _turn = self.client.lists.wait(&namespace, Class::Ordinary).await;
         // Not older than the objects seen, and from the API server's cache: an API server reads a list "as of now" from
         // etcd, every object of the kind, for any selector.
         let version = self.version.clone().unwrap_or_else(|| "0".to_owned());

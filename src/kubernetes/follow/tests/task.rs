@@ -353,6 +353,25 @@ async fn left_out_objects_enter_once_there_is_room() {
 }
 
 #[tokio::test]
+async fn lists_that_hang_leave_other_namespaces_theirs() {
+    let script = Script::default();
+    let client = script.client().0;
+    client.streams_lists.store(false, std::sync::atomic::Ordering::Relaxed);
+    let follow_in = |namespace| {
+        let changed = Arc::new(Notify::new());
+        follow::<Thing>(client.clone(), Some(namespace), "", BRISK, memory(), changed)
+    };
+    let _hanging: Vec<_> = (0..9).map(|_| follow_in("a")).collect();
+    script.asked(7).await;
+    let _honest = follow_in("b");
+    let asked = script.asked(8).await;
+    assert!(
+        asked.iter().take(8).any(|(_, call)| call.contains("/namespaces/b/")),
+        "{asked:#?}"
+    );
+}
+
+#[tokio::test]
 async fn a_broken_list_is_read_again_without_loss() {
     let whole = list(7, &[thing("x", 1, 1), thing("y", 2, 2)]);
     let script = Script::of([

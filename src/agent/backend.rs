@@ -7,7 +7,7 @@ use futures::stream::{self, StreamExt as _};
 use jiff::{SignedDuration, Timestamp};
 use kube::core::SelectorExt;
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{broadcast, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tonic::{Request, Response, Status};
 
 use super::doctor;
@@ -16,7 +16,8 @@ use super::{explain, fitting, savings_report, usage, view};
 use crate::actuate::Job;
 use crate::config::RunArguments;
 use crate::control::{
-    self, CallGate, Caller, Changes, Control, ControlError, Right, check_change, find_pod, proto, resize_values,
+    self, CallGate, Caller, ChangeFeed, Changes, Control, ControlError, Right, check_change, find_pod, proto,
+    resize_values,
 };
 use crate::doctor::Locations;
 use crate::model::objects::{PodId, PodKey};
@@ -35,7 +36,7 @@ const PREVIEWS: usize = 8;
 pub(super) struct AgentBackend {
     pub(super) gate: Arc<CallGate>,
     pub(super) events: mpsc::Sender<Event>,
-    pub(super) changes: broadcast::Sender<Arc<proto::Change>>,
+    pub(super) changes: ChangeFeed,
     pub(super) audit: Audit,
     pub(super) locations: Locations,
     pub(super) arguments: RunArguments,
@@ -338,7 +339,7 @@ impl Control for AgentBackend {
     type WatchStream = Changes;
 
     async fn watch(&self, request: Request<proto::WatchRequest>) -> Result<Response<Changes>, Status> {
-        self.gate.watch(&request, self.changes.subscribe())
+        self.gate.watch(&request, self.changes.watch())
     }
 }
 

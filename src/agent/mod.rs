@@ -37,18 +37,5 @@ mod state_directory;
 mod usage;
 mod view;
 
-use std::sync::Arc;
-
-use tokio::sync::broadcast;
-
-use crate::control::proto::Change;
 pub use restore::{Restoration, Restore, restore};
 pub use run::run;
-
-/// Sends a change to the watchers at the socket, if there are any.
-fn show_change(watchers: &broadcast::Sender<Arc<Change>>, change: impl FnOnce() -> Change) {
-    if watchers.receiver_count() > 0 {
-        // An error: the last watcher has just left.
-        drop(watchers.send(Arc::new(change())));
-    }
-}

@@ -17,10 +17,10 @@ use super::oom::{KillWatch, watch_for_kills};
 use super::run::Running;
 use super::source_merge::SourceMerge;
 use super::state_directory::StateDirectory;
-use super::{machine, reporting, show_change, view};
+use super::{machine, reporting, view};
 use crate::actuate::{LeastLimits, PodResizer};
 use crate::config::{Config, RunArguments, Source};
-use crate::control::{Access, CallGate, ControlSocket, Limits, proto, serve};
+use crate::control::{Access, CallGate, ChangeFeed, ControlSocket, Limits, serve};
 use crate::decide::Refusals;
 use crate::doctor::Locations;
 use crate::guard::{Guard, LimitFiles};
@@ -49,7 +49,7 @@ use crate::sources::kubernetes::KubernetesSource;
 
 /// The most events that may wait for the controller.
 const EVENTS: usize = 1024;
-/// The most changes by which a watcher may lag.
+/// The most changes by which a task may lag.
 const CHANGES: usize = 1024;
 /// The longest interval between two heartbeats of a healthy controller.
 const STALLED: Duration = Duration::from_secs(30);
@@ -60,7 +60,7 @@ pub(super) struct Channels {
     /// Each change of a pod, for the tasks of the agent.
     pub(super) records: broadcast::Sender<Arc<ChangeRecord>>,
     /// The same for callers of the control socket.
-    pub(super) changes: broadcast::Sender<Arc<proto::Change>>,
+    pub(super) changes: ChangeFeed,
     pub(super) audit: Audit,
     pub(super) stop: CancellationToken,
 }
@@ -90,7 +90,7 @@ pub(super) async fn start(
     let channels = Channels {
         events,
         records: broadcast::channel(CHANGES).0,
-        changes: broadcast::channel(CHANGES).0,
+        changes: ChangeFeed::default(),
         audit: audit.unwrap_or_default(),
         stop: stop.clone(),
     };
@@ -150,7 +150,7 @@ pub(super) async fn start(
             history: History {
                 records: VecDeque::new(),
                 listeners: channels.records,
-                show: Box::new(move |record| show_change(&changes, || view::change(record))),
+                show: Box::new(move |record| changes.send(|| view::change(record))),
                 audit: channels.audit,
             },
             next: None,

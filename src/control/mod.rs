@@ -7,6 +7,7 @@
 //! - `connections` accepts and identifies callers and bounds their number; `access` decides their rights.
 //! - [`serve`] bounds the size of calls and passes them to the agent. The agent's [`CallGate`] refuses callers without the
 //!   right, and bounds the number, the rate and the time of calls. `answer` sends the answers in pieces.
+//! - [`ChangeFeed`] holds the changes for watchers.
 //! - `convert` checks requests, and `select` finds the pods that a request names.
 //! - [`Client`] calls the agent.
 //!
@@ -17,6 +18,7 @@ mod answer;
 mod client;
 mod connections;
 mod convert;
+mod feed;
 mod select;
 mod server;
 mod socket;
@@ -27,6 +29,7 @@ pub use access::{Access, Group, Right};
 pub use client::{Client, ClientError, Watch};
 pub use connections::Caller;
 pub use convert::{check_change, resize_values};
+pub use feed::{ChangeFeed, ChangeWatcher};
 pub use proto::control_server::Control;
 pub use select::{find_pod, selector};
 pub use server::Changes;

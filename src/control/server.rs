@@ -4,19 +4,14 @@
 //! in progress: callers share them fairly, and a quarter is kept for those who may change pods. It drops a read when the deadline passes or the caller leaves. It runs a change in a task of its own to the
 //! end, because half a change is worse than a late answer.
 //!
-//! The changes for one watcher wait in a bounded channel. A watcher that reads too slowly loses the oldest ones and gets
-//! their number. The agent never waits for a watcher.
+//! The changes for watchers wait in a [`ChangeFeed`](super::ChangeFeed). The agent never waits for a watcher.
 
 use std::future::{Future, ready};
-use std::mem::take;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
-use futures::stream::{BoxStream, once};
-use tokio::sync::broadcast::Receiver;
-use tokio_stream::wrappers::BroadcastStream;
-use tokio_stream::wrappers::errors::BroadcastStreamRecvError::Lagged;
+use futures::stream::{BoxStream, once, unfold};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
@@ -24,6 +19,7 @@ use tonic::{Request, Response, Status};
 use super::ControlError;
 use super::access::Right;
 use super::connections::{Admission, Caller, Peer, serve_connections};
+use super::feed::ChangeWatcher;
 use super::proto::control_server::{Control, ControlServer};
 use super::proto::{Change, WatchRequest};
 use super::socket::ControlSocket;
@@ -232,14 +228,10 @@ impl CallGate {
         }
     }
 
-    /// Admits a watcher. The capacity of the channel of `news` bounds its lag.
+    /// Admits a watcher.
     ///
     /// Errors: the refusal.
-    pub fn watch(
-        &self,
-        request: &Request<WatchRequest>,
-        news: Receiver<Arc<Change>>,
-    ) -> Result<Response<Changes>, Status> {
+    pub fn watch(&self, request: &Request<WatchRequest>, news: ChangeWatcher) -> Result<Response<Changes>, Status> {
         let (_, admission) = self.admit(request, "watch", Right::Read, &self.watchers)?;
         Ok(Response::new(changes(news, self.stop.clone(), admission)))
     }
@@ -249,18 +241,10 @@ impl CallGate {
 pub type Changes = BoxStream<'static, Result<Change, Status>>;
 
 /// The changes from now on. The stream ends with `UNAVAILABLE` when the agent stops, and then drops `guard`.
-fn changes<G: Send + 'static>(changes: Receiver<Arc<Change>>, stop: CancellationToken, guard: G) -> Changes {
-    let mut lost = 0;
-    let changes = BroadcastStream::new(changes).filter_map(move |next| {
-        let _guard = &guard;
-        let next = next.map_err(|Lagged(more)| lost += more).ok();
-        ready(next.map(|change| {
-            let missed = take(&mut lost);
-            Ok(Change {
-                missed,
-                ..Change::clone(&change)
-            })
-        }))
+fn changes<G: Send + 'static>(watcher: ChangeWatcher, stop: CancellationToken, guard: G) -> Changes {
+    let changes = unfold((watcher, guard), |(mut watcher, guard)| async move {
+        let change = watcher.next().await?;
+        Some((Ok(change), (watcher, guard)))
     });
     let end = once(ready(Err(Status::unavailable("vscaled is stopping"))));
     Box::pin(changes.take_until(stop.cancelled_owned()).chain(end))
@@ -269,15 +253,8 @@ fn changes<G: Send + 'static>(changes: Receiver<Arc<Change>>, stop: Cancellation
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::feed::{ChangeFeed, MOST_CHANGES};
     use futures::StreamExt;
-    use tokio::sync::broadcast;
-
-    fn change(sequence: u64) -> Arc<Change> {
-        Arc::new(Change {
-            sequence,
-            ..Change::default()
-        })
-    }
 
     fn request_of<T>(uid: u32, right: Right, connection: &Arc<()>, message: T) -> Request<T> {
         let mut request = Request::new(message);
@@ -288,7 +265,7 @@ mod tests {
     #[tokio::test]
     async fn hung_readers_leave_operators_their_calls() {
         let gate = CallGate::new(Limits::default(), CancellationToken::new(), |_, _, _| ());
-        let (connection, (_sender, news)) = (Arc::new(()), broadcast::channel(4));
+        let (connection, feed) = (Arc::new(()), ChangeFeed::default());
         let read = |uid, right| {
             gate.read("get", request_of(uid, right, &connection, ()), |()| {
                 std::future::pending::<Result<(), _>>()
@@ -315,12 +292,7 @@ mod tests {
             .await;
         assert_eq!(answer.unwrap().into_inner(), 7);
 
-        let watch = |uid, right| {
-            gate.watch(
-                &request_of(uid, right, &connection, WatchRequest {}),
-                news.resubscribe(),
-            )
-        };
+        let watch = |uid, right| gate.watch(&request_of(uid, right, &connection, WatchRequest {}), feed.watch());
         let watching: Vec<_> = (0..32).filter_map(|_| watch(1000, Right::Read).ok()).collect();
         assert_eq!(watching.len(), 10);
         assert!(watch(1001, Right::Read).is_ok() && watch(0, Right::Change).is_ok());
@@ -347,11 +319,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_slow_watcher_is_told_how_much_it_missed() {
-        let (sender, receiver) = broadcast::channel(4);
-        for sequence in 0..10 {
-            sender.send(change(sequence)).unwrap();
+        let feed = ChangeFeed::default();
+        let mut stream = changes(feed.watch(), CancellationToken::new(), ());
+        for sequence in 0..u64::try_from(MOST_CHANGES).unwrap() + 6 {
+            feed.send(|| Change {
+                sequence,
+                ..Change::default()
+            });
         }
-        let mut stream = changes(receiver, CancellationToken::new(), ());
         let first = stream.next().await.unwrap().unwrap();
         assert_eq!((first.sequence, first.missed), (6, 6));
         let second = stream.next().await.unwrap().unwrap();
@@ -360,9 +335,9 @@ mod tests {
 
     #[tokio::test]
     async fn stopping_ends_a_stream_with_a_reason() {
-        let (_sender, receiver) = broadcast::channel(4);
+        let feed = ChangeFeed::default();
         let (stop, guard) = (CancellationToken::new(), Arc::new(()));
-        let mut stream = changes(receiver, stop.clone(), Arc::clone(&guard));
+        let mut stream = changes(feed.watch(), stop.clone(), Arc::clone(&guard));
         stop.cancel();
         let last = stream.next().await.unwrap().unwrap_err();
         assert_eq!(last.code(), tonic::Code::Unavailable);

@@ -10,10 +10,10 @@ use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
-use tokio::sync::{broadcast, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 
-use crate::agent::{show_change, view};
-use crate::control::proto;
+use crate::agent::view;
+use crate::control::{ChangeFeed, proto};
 use crate::model::LivePod;
 use crate::observe::audit::Audit;
 use crate::observe::metrics::register;
@@ -34,7 +34,7 @@ const MOST_SERIES: usize = 2000;
 pub(super) struct Published {
     /// The latest kills, also those that an earlier agent published.
     pub(super) kills: watch::Sender<VecDeque<Arc<OomReport>>>,
-    pub(super) changes: broadcast::Sender<Arc<proto::Change>>,
+    pub(super) changes: ChangeFeed,
     pub(super) controller: ToController,
     pub(super) metrics: KillMetrics,
     pub(super) audit: Audit,
@@ -45,7 +45,7 @@ impl Published {
         log(&report);
         self.audit.kill(&report);
         self.metrics.killed(&report, now);
-        show_change(&self.changes, || proto::Change {
+        self.changes.send(|| proto::Change {
             at: report.time.to_string(),
             kill: Some(view::kill(&report)),
             ..proto::Change::default()
@@ -269,7 +269,7 @@ pub(super) mod tests {
         let mut registry = registry();
         let mut published = Published {
             kills: watch::Sender::new(VecDeque::from([Arc::new(report("old"))])),
-            changes: broadcast::Sender::new(1),
+            changes: ChangeFeed::default(),
             controller: ToController::new(mpsc::channel(1).0),
             metrics: KillMetrics::register(&mut registry),
             audit: Audit::default(),

@@ -142,12 +142,12 @@ mod tests {
     use std::sync::Mutex;
 
     use futures::future::FutureExt;
-    use tokio::sync::{Notify, broadcast};
+    use tokio::sync::Notify;
 
     use super::super::published::tests::{ids, report};
     use super::*;
     use crate::agent::oom::published::{KillMetrics, ToController};
-    use crate::control::proto;
+    use crate::control::ChangeFeed;
     use crate::observe::audit::Audit;
     use crate::observe::metrics::registry;
 
@@ -179,10 +179,7 @@ mod tests {
     }
 
     /// A recorder that stores on this disk, for a node without pods.
-    fn recorder(
-        disk: Disk,
-        changes: broadcast::Sender<Arc<proto::Change>>,
-    ) -> Recorder<impl Fn(Vec<Report>, Vec<u8>) -> Commit> {
+    fn recorder(disk: Disk, changes: ChangeFeed) -> Recorder<impl Fn(Vec<Report>, Vec<u8>) -> Commit> {
         Recorder {
             store: move |reports: Vec<Report>, checkpoint| disk.store(&reports, checkpoint),
             patience: Duration::from_millis(20),
@@ -208,7 +205,8 @@ mod tests {
     #[tokio::test]
     async fn a_kill_is_stored_before_it_is_published() {
         let disk = Disk::default();
-        let (changes, mut told) = broadcast::channel(16);
+        let changes = ChangeFeed::default();
+        let mut told = changes.watch();
         let recorder = recorder(disk.clone(), changes);
         let kills = recorder.published.kills.subscribe();
         let problems = recorder.problem.subscribe();
@@ -217,7 +215,7 @@ mod tests {
         let mut next = async |id: &str| {
             let batch = batch([id.to_owned()], &format!("after {id}"));
             batches.send(batch).await.unwrap();
-            told.recv().await.unwrap().kill.as_ref().unwrap().id.clone()
+            told.next().await.unwrap().kill.unwrap().id
         };
         assert_eq!(next("a").await, "a");
         assert_eq!(*disk.stored.lock().unwrap(), ["a", "after a"]);
@@ -241,7 +239,7 @@ mod tests {
     async fn a_flood_amid_a_hanging_disk_loses_detail() {
         let disk = Disk::default();
         *disk.hangs.lock().unwrap() = true;
-        let recorder = recorder(disk.clone(), broadcast::channel(16).0);
+        let recorder = recorder(disk.clone(), ChangeFeed::default());
         let mut problems = recorder.problem.subscribe();
         let (batches, taken) = mpsc::channel(1);
         let recorder = tokio::spawn(recorder.run(taken));

@@ -6,9 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use tempfile::TempDir;
-use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
-use vscaled::control::{Access, CallGate, ControlSocket, Limits, serve};
+use vscaled::control::{Access, CallGate, ChangeFeed, ControlSocket, Limits, serve};
 
 use super::script::{Gated, Script};
 
@@ -34,9 +33,8 @@ impl Agent {
     pub(super) fn open_to(limits: Limits, access: Access) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("run/vscaled.sock");
-        let (changes, _) = broadcast::channel(4);
         let script = Arc::new(Script {
-            changes,
+            changes: ChangeFeed::default(),
             resized: Mutex::default(),
             turned_away: Mutex::default(),
             release_slow: CancellationToken::new(),

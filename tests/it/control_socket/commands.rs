@@ -3,7 +3,6 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
@@ -433,7 +432,7 @@ fn watch_shows_changes_until_the_agent_ends() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    while agent.script.changes.receiver_count() == 0 {
+    while agent.script.changes.watchers() == 0 {
         assert_eq!(
             watch.try_wait().unwrap(),
             None,
@@ -446,7 +445,7 @@ fn watch_shows_changes_until_the_agent_ends() {
             sequence,
             ..change("Applied", "")
         };
-        agent.script.changes.send(Arc::new(change)).unwrap();
+        agent.script.changes.send(|| change);
     }
     let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
     for sequence in 1..=2 {

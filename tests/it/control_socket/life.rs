@@ -4,6 +4,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Stdio;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use vscaled::control::{Access, Client, ControlSocket, Limits};
 
 use super::agent::{Agent, Answer, vscalectl};
@@ -100,7 +101,7 @@ fn a_stopping_agent_finishes_its_change() {
 #[test]
 fn a_change_goes_on_without_its_caller() {
     let agent = Agent::start();
-    let mut watcher = agent.script.changes.subscribe();
+    let mut watcher = agent.script.changes.watch();
     let mut resize = agent
         .command(&["resize", "shop/web", "-c", "slow", "--cpu-limit", "1"])
         .spawn()
@@ -109,13 +110,14 @@ fn a_change_goes_on_without_its_caller() {
     resize.kill().unwrap();
     resize.wait().unwrap();
     agent.script.release_slow.cancel();
-    assert_eq!(watcher.blocking_recv().unwrap().outcome, "Applied");
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    assert_eq!(runtime.block_on(watcher.next()).unwrap().outcome, "Applied");
 }
 
 #[test]
 fn stopping_waits_for_an_orphaned_change() {
     let mut agent = Agent::start();
-    let mut watcher = agent.script.changes.subscribe();
+    let mut watcher = agent.script.changes.watch();
     let mut resize = agent
         .command(&["resize", "shop/web", "-c", "slow", "--cpu-limit", "1"])
         .spawn()
@@ -129,7 +131,8 @@ fn stopping_waits_for_an_orphaned_change() {
     }
     agent.script.release_slow.cancel();
     agent.stop();
-    assert_eq!(watcher.try_recv().unwrap().outcome, "Applied");
+    let change = watcher.next().now_or_never().flatten();
+    assert_eq!(change.unwrap().outcome, "Applied");
 }
 
 #[test]

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 use vscaled::control::proto::{
@@ -13,13 +12,13 @@ use vscaled::control::proto::{
     Value, WatchRequest, Who, Workload, WorkloadWorth,
 };
 use vscaled::control::{
-    CallGate, Caller, Changes, Control, ControlError, Right, check_change, find_pod, resize_values,
+    CallGate, Caller, ChangeFeed, Changes, Control, ControlError, Right, check_change, find_pod, resize_values,
 };
 use vscaled::report::proto as report;
 
 /// An agent with two pods. The name of a container decides the result of a resize.
 pub(super) struct Script {
-    pub(super) changes: broadcast::Sender<Arc<Change>>,
+    pub(super) changes: ChangeFeed,
     pub(super) resized: Mutex<Vec<(Caller, ResizeRequest)>>,
     /// The refused callers, with the call and the reason.
     pub(super) turned_away: Mutex<Vec<(Caller, &'static str, String)>>,
@@ -88,8 +87,7 @@ impl Script {
         };
         let change = change(outcome, if outcome == "Applied" { "" } else { "as the script says" });
         if outcome == "Applied" {
-            // A change without watchers is fine.
-            self.changes.send(Arc::new(change.clone())).ok();
+            self.changes.send(|| change.clone());
         }
         Ok(ChangeReply {
             change: Some(change),
@@ -214,7 +212,7 @@ impl Control for Gated {
     type WatchStream = Changes;
 
     async fn watch(&self, request: Request<WatchRequest>) -> Result<Response<Changes>, Status> {
-        self.gate.watch(&request, self.script.changes.subscribe())
+        self.gate.watch(&request, self.script.changes.watch())
     }
 }
 

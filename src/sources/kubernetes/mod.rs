@@ -17,6 +17,7 @@ mod tests;
 mod view;
 
 use std::collections::{BTreeMap, HashSet};
+use std::iter::once;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,6 +50,9 @@ const AT_ONCE: u64 = 5;
 
 /// The most objects of one list in the problems.
 const MOST_PROBLEMS: usize = 20;
+
+/// The most bytes of all problems, far below what an answer to `get` or `doctor` may have.
+const PROBLEM_BYTES: usize = 256 << 10;
 
 /// Follows the part of the cluster that concerns one node.
 #[derive(Debug)]
@@ -332,7 +336,8 @@ impl KubernetesSource {
             more => format!("{first} (and {} more like it)", more - 1),
         });
         let of_node = self.node_problem.iter().cloned();
-        of_node.chain(alike).chain(objects.into_iter().flatten()).collect()
+        let troubles: Vec<String> = of_node.chain(alike).collect();
+        within_room(once(troubles).chain(objects))
     }
 
     fn follow_in<T: Object>(&mut self, namespace: &str) -> Follower<T> {
@@ -367,6 +372,34 @@ fn objects<T: Object>(list: &Follower<T>) -> Option<Vec<Arc<T>>> {
 
 fn is_refused<T>(list: &Follower<T>) -> bool {
     list.read(|list| list.refused && !list.known)
+}
+
+/// The problems of all lists, as far as they have room: one of each list after the other, so that none takes the room of others.
+fn within_room(lists: impl IntoIterator<Item = Vec<String>>) -> Vec<String> {
+    let mut problems: Vec<_> = lists
+        .into_iter()
+        .flat_map(|list| list.into_iter().enumerate())
+        .collect();
+    let mut room = PROBLEM_BYTES;
+    if problems.iter().map(|(_, problem)| problem.len()).sum::<usize>() > room {
+        problems.sort_by_key(|(turn, _)| *turn);
+    }
+    let all = problems.len();
+    let fits = |(_, problem): &(usize, String)| {
+        let left = room.checked_sub(problem.len());
+        room = left.unwrap_or_default();
+        left.is_some()
+    };
+    let mut fitting: Vec<_> = problems
+        .into_iter()
+        .take_while(fits)
+        .map(|(_, problem)| problem)
+        .collect();
+    let more = all - fitting.len();
+    if more > 0 {
+        fitting.push(format!("(and {more} more problems of objects)"));
+    }
+    fitting
 }
 
 /// The trouble of a list, and the problems of its objects.

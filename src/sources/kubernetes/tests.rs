@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::KubernetesSource;
 use super::owners::{OwnerKey, Owners, fetch};
 use super::view::{FirstPods, Missing, Namespace, is_known};
+use super::{KubernetesSource, PROBLEM_BYTES, within_room};
 use crate::kubernetes::{ApiClient, Timing};
 use crate::model::objects::{Owner, OwnerKind, Pod, VerticalPodAutoscaler};
 use crate::sources::parse_manifests;
@@ -272,4 +272,15 @@ async fn a_node_name_without_node_is_a_problem() {
             .any(|problem| problem.contains("no Node n: set nodeName"))
     };
     assert!(states.wait_for(|state| named(&state.problems)).await.is_ok());
+}
+
+#[test]
+fn problems_of_a_list_leave_room_for_others() {
+    let list = |name: &str, problems: usize| vec![format!("{name}{}", "x".repeat(PROBLEM_BYTES / 8)); problems];
+    let kept = within_room(vec![list("a", 20), list("b", 2), vec!["c".to_owned()]]);
+    let begins: String = kept.iter().filter_map(|problem| problem.chars().next()).collect();
+    assert_eq!(begins, "abcabaaa(");
+    assert!(kept.concat().len() < PROBLEM_BYTES && kept[8].contains("15 more"));
+    let few = vec![list("a", 2), list("b", 1)];
+    assert_eq!(within_room(few.clone()), few.concat(), "in their order");
 }

@@ -7,6 +7,11 @@ use http::StatusCode;
 use serde::Deserialize;
 
 use super::call::Call;
+use super::kept::beginning_of;
+
+/// The longest message of a refusal that is kept, in characters. The API server quotes whole specs, and a webhook says what it
+/// likes; the message stays with its pod, in the history and in the state file.
+const LONGEST_MESSAGE: usize = 2000;
 
 /// A failed call.
 #[derive(Debug, thiserror::Error)]
@@ -90,6 +95,7 @@ impl Status {
         });
         Self {
             code: code.as_u16(),
+            message: beginning_of(status.message, LONGEST_MESSAGE),
             retry_after,
             ..status
         }
@@ -200,6 +206,14 @@ mod tests {
             ..Status::default()
         };
         Problem::of(status, &call)
+    }
+
+    #[test]
+    fn a_long_refusal_is_kept_in_part() {
+        let body = serde_json::json!({"reason": "Invalid", "message": "é".repeat(30_000)}).to_string();
+        let status = Status::read(StatusCode::UNPROCESSABLE_ENTITY, body.as_bytes(), None);
+        assert_eq!((status.code, status.reason.as_str()), (422, "Invalid"));
+        assert_eq!(status.message.chars().count(), LONGEST_MESSAGE + 1);
     }
 
     #[test]

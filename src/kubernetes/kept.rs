@@ -99,10 +99,15 @@ fn keep_what_is_read<T: KeptObject>(object: &mut T) -> Option<String> {
 
 /// A complaint without the rest of a long value.
 pub(super) fn shortened(complaint: String) -> String {
-    if complaint.len() <= LONGEST_COMPLAINT {
-        return complaint;
+    beginning_of(complaint, LONGEST_COMPLAINT)
+}
+
+/// A text, or so many characters of a longer one.
+pub(super) fn beginning_of(text: String, longest: usize) -> String {
+    if text.len() <= longest {
+        return text;
     }
-    complaint.chars().take(LONGEST_COMPLAINT).chain(['…']).collect()
+    text.chars().take(longest).chain(['…']).collect()
 }
 
 /// The size of an object in bytes of JSON. An object that cannot be serialized counts as too large.

@@ -303,6 +303,8 @@ impl ApiClient {
         let (code, retry_after) = (response.status(), retry_after(response.headers()));
         let body = Limited::new(response.into_body(), LARGEST_REFUSAL).collect();
         let body = timeout(self.deadline, body).await.ok().and_then(Result::ok);
+        // Only a webhook writes more than that. What it asks for is about one object.
+        let retry_after = retry_after.filter(|_| body.is_some());
         let body = body.map(Collected::to_bytes).unwrap_or_default();
         Problem::of(Status::read(code, &body, retry_after), call)
     }

@@ -167,6 +167,19 @@ fn waits_end_within_the_range_of_time() {
 }
 
 #[tokio::test]
+async fn a_refusal_without_end_pauses_no_calls() {
+    let router = Router::new().fallback(async || {
+        let endless = "x".repeat(LARGEST_REFUSAL + 1);
+        (http::StatusCode::TOO_MANY_REQUESTS, [("retry-after", "7")], endless)
+    });
+    let client = ApiClient::to(&router);
+    for _ in 0..2 {
+        let refused = client.read::<Value>(&Call::new(Verb::Get, PODS).named("a")).await;
+        assert_eq!(refused.unwrap_err().problem.retry_after(), None);
+    }
+}
+
+#[tokio::test]
 async fn a_wait_holds_all_calls_but_operators() {
     let asked = Arc::new(Mutex::new(0));
     let counted = Arc::clone(&asked);

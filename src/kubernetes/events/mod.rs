@@ -7,7 +7,7 @@ mod rates;
 
 use crate::model::objects::PodId;
 
-pub use post::{NamedEvent, Posted, Subject, name, post, raise};
+pub use post::{NamedEvent, Posted, Subject, name, post, raise, shortened};
 pub use rates::{EventRates, OF_A_POD, OF_THE_NODE, Topic};
 
 /// A pod, or one of its containers.

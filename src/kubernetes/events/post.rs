@@ -164,7 +164,7 @@ fn seconds(time: Timestamp) -> String {
 }
 
 /// Cuts a message to the API server's limit and replaces dangerous characters, which tenants may write.
-fn shortened(message: &str) -> String {
+pub fn shortened(message: &str) -> String {
     const MARK: &str = " …";
     let message = message.replace(is_dangerous, "\u{fffd}");
     if message.len() <= LONGEST_MESSAGE {

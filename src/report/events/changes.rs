@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::counts::EventMessage;
-use crate::kubernetes::events::{PodReference, Severity, Subject};
+use crate::kubernetes::events::{PodReference, Severity, Subject, shortened};
 use crate::model::objects::PodUid;
 use crate::model::{
     Cause, Change, ChangeRecord, Outcome, Requirements, Resource, Setting, StepRecord, Target, Withheld,
@@ -84,7 +84,7 @@ impl Composer {
         };
         let texts = cause.iter().map(ToString::to_string).chain([details.join(", ")]);
         let texts: Vec<_> = texts.filter(|text| !text.is_empty()).collect();
-        Some(event(record, severity, reason, texts.join(": "), None))
+        Some(event(record, severity, reason, &texts.join(": "), None))
     }
 
     /// Remembers the amounts that a record's patch changes. After a failure nothing of them is left to tell.
@@ -158,7 +158,7 @@ impl Composer {
         if !grows && to == before {
             self.temporary_limits.remove(limit);
         }
-        Some(event(record, Severity::Normal, "TemporaryLimit", message, continues))
+        Some(event(record, Severity::Normal, "TemporaryLimit", &message, continues))
     }
 }
 
@@ -169,7 +169,7 @@ fn hook_event(record: &ChangeRecord) -> Option<EventMessage> {
     };
     let severity = end.how.as_ref().map_or(Severity::Warning, |_| Severity::Normal);
     let message = format!("{}: {}", record.cause, record.outcome.reason().unwrap_or_default());
-    Some(event(record, severity, record.outcome.word(), message, None))
+    Some(event(record, severity, record.outcome.word(), &message, None))
 }
 
 /// The severity and the reason of the Event about an outcome; `None` where there is nothing to tell yet, or the agent only checked the
@@ -204,11 +204,12 @@ const fn wants_change(cause: &Cause) -> bool {
     }
 }
 
+/// Events wait and are remembered, so nothing is kept that the API server would not take.
 fn event(
     record: &ChangeRecord,
     severity: Severity,
     reason: &'static str,
-    message: String,
+    message: &str,
     continues: Option<String>,
 ) -> EventMessage {
     EventMessage {
@@ -219,7 +220,7 @@ fn event(
         }),
         severity,
         reason,
-        message,
+        message: shortened(message),
         continues,
     }
 }
@@ -302,6 +303,13 @@ mod tests {
 
     fn refused() -> Outcome {
         Outcome::Refused("more than the node has".to_owned())
+    }
+
+    #[test]
+    fn a_message_is_no_longer_than_an_events() {
+        let refused = Outcome::Refused("x".repeat(64 << 10));
+        let said = &composed(&[record(Cause::OverrideEnded, refused)])[0];
+        assert!(said.message.len() <= 1024, "{}", said.message.len());
     }
 
     #[test]

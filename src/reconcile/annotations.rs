@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::join_all;
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use jiff::Timestamp;
 use tokio::sync::watch;
@@ -299,22 +300,19 @@ fn text(applied: &PodAmounts) -> Option<String> {
         .ok()
 }
 
-/// Removes the annotation of pods that have the values of their specs again; returns the failures, one sentence each.
+/// Removes the annotation of pods that have the values of their specs again; returns the failures, one sentence each. The client
+/// shares its calls among namespaces.
 pub(crate) async fn erase(client: &ApiClient, pods: impl Iterator<Item = &Pod>) -> Vec<String> {
-    let mut problems = Vec::new();
-    for pod in pods.filter(|pod| pod.metadata.annotations.contains_key(APPLIED)) {
-        if let Some(object) = pod_ref(pod)
-            && let Err(error) = client
-                .annotate(&object, &Annotations::from([(APPLIED.to_owned(), None)]))
-                .await
-        {
-            let name = pod.full_name();
-            problems.push(format!(
-                "{name} still says {APPLIED}: {error}; remove it with `kubectl annotate`"
-            ));
-        }
-    }
-    problems
+    let annotated = pods.filter(|pod| pod.metadata.annotations.contains_key(APPLIED));
+    let objects = annotated.filter_map(|pod| Some((pod.full_name(), pod_ref(pod)?)));
+    let erased = objects.map(async |(name, object)| {
+        let none = Annotations::from([(APPLIED.to_owned(), None)]);
+        let error = client.annotate(&object, &none).await.err()?;
+        Some(format!(
+            "{name} still says {APPLIED}: {error}; remove it with `kubectl annotate`"
+        ))
+    });
+    join_all(erased).await.into_iter().flatten().collect()
 }
 
 #[cfg(test)]
@@ -323,7 +321,7 @@ mod tests {
 
     use axum::Router;
     use axum::http::Uri;
-    use tokio::sync::mpsc;
+    use tokio::sync::{Notify, mpsc};
 
     use super::*;
     use crate::model::NamedRequirements;
@@ -413,6 +411,32 @@ mod tests {
         let first = patches.recv().await;
         assert_eq!(first.as_deref(), Some("/api/v1/namespaces/shop/pods/api/status"));
         assert!(annotator.problems().is_empty(), "the patch of bank has not timed out");
+    }
+
+    #[tokio::test]
+    async fn annotations_are_removed_side_by_side() {
+        // The API server answers about the first pod once it has been asked about the second.
+        let second = Arc::new(Notify::new());
+        let router = Router::new().fallback(move |uri: Uri| {
+            let second = Arc::clone(&second);
+            async move {
+                if uri.path().contains("/bank/") {
+                    second.notified().await;
+                } else {
+                    second.notify_one();
+                }
+                "{}"
+            }
+        });
+        let pods = ["bank", "shop"].map(|namespace| {
+            let mut pod = Pod::default();
+            pod.metadata.name = "web".to_owned();
+            (pod.metadata.uid, pod.metadata.namespace) = (namespace.to_owned(), namespace.to_owned());
+            pod.metadata.annotations.insert(APPLIED.to_owned(), "{}".to_owned());
+            pod
+        });
+        let problems = erase(&ApiClient::to(&router), pods.iter()).await;
+        assert_eq!(problems, <[String; 0]>::default());
     }
 
     #[test]

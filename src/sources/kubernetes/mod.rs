@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::{NodeView, SourceState};
@@ -34,6 +34,7 @@ use crate::kubernetes::{
 use crate::model::objects::{
     HorizontalPodAutoscaler, LimitRange, Node, Owner, Pod, ResourceQuota, Shared, VerticalPodAutoscaler,
 };
+use crate::pace::rest_after;
 use crate::slots::{Class, Slots};
 use owners::{OwnerKey, Owners};
 use view::{FirstPods, Missing, Namespace};
@@ -147,10 +148,12 @@ impl KubernetesSource {
         self.pods.latest()
     }
 
-    /// Follows the cluster until `stop`.
+    /// Follows the cluster until `stop`. A namespace with many objects that change all the time leaves time for other tasks.
     pub async fn run(mut self, stop: CancellationToken) {
         loop {
+            let began = Instant::now();
             self.update_view();
+            let rest = Instant::now() + rest_after(began.elapsed());
             let wake = self.next_due();
             // Cancel-safe: notifications and answers stay until they are taken.
             tokio::select! {
@@ -162,7 +165,7 @@ impl KubernetesSource {
                     Err(error) => tracing::error!(%error, "asking for the owner of a pod failed"),
                 }
             }
-            sleep(QUIET).await;
+            sleep_until(rest.max(Instant::now() + QUIET)).await;
         }
     }
 

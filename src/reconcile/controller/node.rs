@@ -86,10 +86,9 @@ impl Controller {
         let policies = self.node.policies();
         self.take_node(discovered.node.take());
         discovered.node = self.node.known();
-        if self.node.found.problems != discovered.problems {
-            for problem in &discovered.problems {
-                tracing::warn!("{problem}");
-            }
+        let problems = discovered.problems.iter();
+        for problem in problems.filter(|problem| !self.node.found.problems.contains(problem)) {
+            tracing::warn!("{problem}");
         }
         let mut earlier = std::mem::replace(&mut self.node.found, discovered);
         // Discovery finds these limits once. They are kept until a source describes their pod.

@@ -26,6 +26,8 @@ pub struct Followed<T> {
     /// The memory for the objects of this list and of others of the kind.
     memory: ObjectMemory,
     local: LocalWorkloads,
+    /// By namespace, a key before which every known object is about local pods.
+    others_from: BTreeMap<String, String>,
     /// Whether an object that was left out may be about a workload that arrived since; the next list shows.
     has_new_workloads: bool,
     lists: u64,
@@ -94,6 +96,7 @@ impl<T> Followed<T> {
             left_out: BTreeMap::new(),
             memory,
             local: BTreeSet::new(),
+            others_from: BTreeMap::new(),
             has_new_workloads: false,
             lists: 0,
             known: false,
@@ -146,7 +149,10 @@ impl<T: Object> Followed<T> {
     /// Replaces the workloads above local pods. Objects about them come before others.
     pub(super) fn set_local(&mut self, local: &LocalWorkloads) {
         self.has_new_workloads |= !self.left_out.is_empty() && !local.is_subset(&self.local);
-        self.local.clone_from(local);
+        if self.local != *local {
+            self.local.clone_from(local);
+            self.others_from.clear();
+        }
     }
 
     /// Whether another list may find room for objects that were left out.
@@ -241,6 +247,13 @@ impl<T: Object> Followed<T> {
         if let (Err(why), None) = (&taken, known) {
             return self.leave_out(&key, bytes.unwrap_or_default(), *why, is_new);
         }
+        if let Some(from) = self
+            .others_from
+            .get_mut(namespace(&key))
+            .filter(|from| !is_local && **from > key)
+        {
+            from.clone_from(&key);
+        }
         let lists = self.lists;
         let kept = self.known_objects.entry(key).or_insert_with(|| ObjectState {
             object: None,
@@ -276,21 +289,30 @@ impl<T: Object> Followed<T> {
         changed || news
     }
 
-    /// Takes memory for an object. An object about local pods replaces others of its namespace that are about none.
+    /// Takes memory for an object. An object about local pods replaces others of its namespace that are about none. Each search for
+    /// those goes on where the last one ended: a namespace may have thousands of objects that do not fit.
     fn take(&mut self, key: &str, held: usize, bytes: usize, is_local: bool) -> Result<usize, LeftOut> {
+        let namespace = namespace(key);
         loop {
-            let taken = self.memory.take(namespace(key), held, bytes);
+            let taken = self.memory.take(namespace, held, bytes);
             let Err(why) = taken else { return taken };
-            let first = format!("{}/", namespace(key));
-            let objects = self.known_objects.range(first.clone()..);
-            let mut others = objects.take_while(|(other, _)| other.starts_with(&first) && is_local);
-            let other = others.find(|(other, kept)| {
+            if !is_local {
+                return taken;
+            }
+            let first = format!("{namespace}/");
+            let from = self.others_from.get(namespace).unwrap_or(&first);
+            let objects = self.known_objects.range(from.clone()..);
+            let mut objects = objects.take_while(|(other, _)| other.starts_with(&first));
+            let other = objects.find(|(other, kept)| {
                 let object = kept.object.as_deref();
                 *other != key && !object.is_some_and(|object| concerns(object, &self.local))
             });
-            let Some((other, bytes)) = other.map(|(other, kept)| (other.clone(), kept.bytes)) else {
-                return taken;
-            };
+            let other = other.map(|(other, kept)| (other.clone(), kept.bytes));
+            // The character after the slash: no key of the namespace is behind it.
+            let end = || format!("{namespace}0");
+            let from = other.as_ref().map_or_else(end, |(other, _)| other.clone());
+            self.others_from.insert(namespace.to_owned(), from);
+            let Some((other, bytes)) = other else { return taken };
             self.remove(&other);
             self.leave_out(&other, bytes, why, true);
         }

@@ -1,6 +1,7 @@
 //! Following a list: against a script of answers, for what a real API server cannot be made to say at will.
 
 mod lines;
+mod local;
 mod streamed;
 mod task;
 

@@ -1,6 +1,6 @@
 //! Turns views of the sources into decisions, and brings decisions into force.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +26,9 @@ const LONGEST_QUOTA_WAIT: SignedDuration = SignedDuration::from_secs(10);
 #[derive(Debug, Default)]
 pub(super) struct Sources {
     pub(super) view: Arc<NodeView>,
+    /// The places of the VPAs in the view, by namespace and name: every pod looks for its VPA, and any namespace may have
+    /// thousands.
+    vpas: HashMap<String, HashMap<String, usize>>,
     /// Whether every source has answered.
     pub(super) seen: bool,
     pub(super) problems: Vec<String>,
@@ -34,10 +37,27 @@ pub(super) struct Sources {
 }
 
 impl Sources {
+    /// The sources once every one has answered.
+    fn of(view: Arc<NodeView>, problems: Vec<String>) -> Self {
+        let mut vpas = HashMap::<String, HashMap<String, usize>>::new();
+        for (place, vpa) in view.vpas.iter().enumerate() {
+            let ObjectMeta { namespace, name, .. } = &vpa.metadata;
+            let of_namespace = vpas.entry(namespace.clone()).or_default();
+            of_namespace.entry(name.clone()).or_insert(place);
+        }
+        Self {
+            view,
+            vpas,
+            seen: true,
+            problems,
+            rules: None,
+        }
+    }
+
     pub(super) fn vpa_of(&self, state: &PodState) -> Option<&Shared<VerticalPodAutoscaler>> {
         let name = state.decision.vpa.as_ref()?;
-        let mut vpas = self.view.vpas.iter();
-        vpas.find(|vpa| is_named(&vpa.metadata, name, state))
+        let place = self.vpas.get(&state.pod.metadata.namespace)?.get(name)?;
+        self.view.vpas.get(*place)
     }
 
     /// Whether the pod only waits for its namespace's quotas, which are followed from the first VPA there on. Not for long: a list
@@ -213,11 +233,11 @@ impl Controller {
         let is_concerned = |state: &PodState| namespaces.contains(&state.pod.metadata.namespace);
         let concerned = self.pods.keys_of(is_concerned);
         self.pods.undecided.extend(concerned);
+        // Where other pods have come to be known, all are decided again.
+        let rules = self.sources.rules.take().filter(|_| !decides_more);
         self.sources = Sources {
-            view,
-            seen: true,
-            problems,
-            rules: self.sources.rules.take(),
+            rules,
+            ..Sources::of(view, problems)
         };
         // The kubelet's version may have changed.
         self.take_node(self.node.known());

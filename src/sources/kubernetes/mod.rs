@@ -16,6 +16,7 @@ mod owners;
 mod tests;
 mod view;
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashSet};
 use std::iter::once;
 use std::path::PathBuf;
@@ -365,6 +366,7 @@ impl NamespaceLists {
             bounds: bounds.and_then(|(ranges, hpas, _)| objects(ranges).zip(objects(hpas))),
             quotas: quotas.and_then(|(.., quotas)| objects(quotas)),
             quotas_refused,
+            targets: OnceCell::new(),
         }
     }
 }

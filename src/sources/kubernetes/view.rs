@@ -3,6 +3,7 @@
 //! A pod waits until all objects that decide about it are known: the VPAs of its namespace, its owners, and the bounds of
 //! its workload. With only some of them the decision would be wrong: "no VPA" reverts the pod's limits.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -27,6 +28,37 @@ pub(super) struct Namespace {
     pub(super) quotas: Option<Vec<Arc<ResourceQuota>>>,
     /// Whether the list of quotas is refused until a change of rules or credentials.
     pub(super) quotas_refused: bool,
+    /// The targets of the VPAs, from the first pod on that needs them.
+    pub(super) targets: OnceCell<Targets>,
+}
+
+/// The workloads that the VPAs of a namespace target. Both these and the pods may be thousands.
+#[derive(Debug, Default)]
+pub(super) struct Targets {
+    known: BTreeSet<(OwnerKind, String)>,
+    /// Whether a VPA targets a workload of another kind. Such a workload above a pod is known by references alone, so it may be
+    /// any.
+    has_others: bool,
+}
+
+impl Targets {
+    fn of(vpas: &[Arc<VerticalPodAutoscaler>]) -> Self {
+        let mut targets = Self::default();
+        for target in vpas.iter().filter_map(|vpa| vpa.spec.target_ref.as_ref()) {
+            match WorkloadKey::from(target).known {
+                Some(kind) => {
+                    targets.known.insert((kind, target.name.clone()));
+                }
+                None => targets.has_others = true,
+            }
+        }
+        targets
+    }
+
+    /// Whether one of them may be above a pod with this topmost well-known workload.
+    fn may_contain(&self, top: Option<&(OwnerKind, String)>) -> bool {
+        self.has_others || top.is_some_and(|top| self.known.contains(top))
+    }
 }
 
 /// The objects that bound the decisions in a namespace.
@@ -95,8 +127,8 @@ pub(super) fn is_known(pod: &Pod, namespace: Option<&Namespace>, owners: &Owners
             return refused;
         }
     };
-    // A workload of another kind above the pod is known by references alone, so its VPA may be any of these.
-    if !vpas.iter().any(|vpa| may_target(vpa, top.as_ref())) {
+    let targets = namespace.targets.get_or_init(|| Targets::of(vpas));
+    if !targets.may_contain(top.as_ref()) {
         return true;
     }
     let bounded = namespace.bounds.is_some() || namespace.refused;
@@ -105,11 +137,4 @@ pub(super) fn is_known(pod: &Pod, namespace: Option<&Namespace>, owners: &Owners
         missing.bounds.insert(pod.metadata.namespace.clone());
     }
     bounded && limited
-}
-
-fn may_target(vpa: &VerticalPodAutoscaler, top: Option<&(OwnerKind, String)>) -> bool {
-    vpa.spec.target_ref.as_ref().is_some_and(|target| {
-        let known = WorkloadKey::from(target).known;
-        known.is_none() || top.is_some_and(|(kind, name)| known == Some(*kind) && target.name == *name)
-    })
 }

@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use super::desired::DesiredState;
 use super::growth::GrowthPause;
@@ -28,6 +28,7 @@ use crate::model::PodAmounts;
 use crate::model::objects::{Pod, PodId, PodUid};
 use crate::plan::lift_kept;
 use crate::plan::shrink::FailedShrinks;
+use crate::rate_limiter::{Rate, RateLimiter};
 use crate::resize::{Resize, taken_back};
 
 const FILE_NAME: &str = "state.json";
@@ -37,6 +38,9 @@ const VERSION: u32 = 1;
 const LONGEST_SAVE_WAIT: Duration = Duration::from_secs(5);
 /// How often the file is written at most because of what sources say of pods.
 const DESCRIBE_EVERY: Duration = Duration::from_secs(5);
+/// How often the file is written at most, with the pods of all namespaces: a namespace whose recommendations change all the time
+/// costs the disk no more than this.
+const WRITES: Rate = Rate::new(40, Duration::from_millis(250));
 
 type SavedPods = BTreeMap<PodUid, SavedPod>;
 
@@ -311,12 +315,19 @@ impl Store {
 
 async fn write(file: Arc<StateFile>, progress: watch::Sender<SaveProgress>) {
     let mut news = progress.subscribe();
+    let mut rate = RateLimiter::new(WRITES, Instant::now().into_std());
     // Does not fail: this task has a sender.
     while news
         .wait_for(|progress| progress.newest.is_some() || progress.ends)
         .await
         .is_ok()
     {
+        // Cancel-safe: neither takes anything.
+        tokio::select! {
+            () = sleep_until(rate.ready_at().into()) => {}
+            _ = news.wait_for(|progress| progress.ends) => {}
+        }
+        rate.use_turn(Instant::now().into_std());
         let (mut newest, mut number) = (None, 0);
         progress.send_modify(|progress| (newest, number) = (progress.newest.take(), progress.latest));
         let Some(content) = newest else { return };

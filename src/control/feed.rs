@@ -23,14 +23,14 @@ const DECODED: usize = 4;
 /// Sends changes to all watchers. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct ChangeFeed {
-    sender: broadcast::Sender<Arc<Waiting>>,
+    sender: broadcast::Sender<Arc<UnreadChange>>,
     /// The changes that some watcher has not read, oldest first, and changes that all have read.
-    waiting: Arc<Mutex<VecDeque<Weak<Waiting>>>>,
+    waiting: Arc<Mutex<VecDeque<Weak<UnreadChange>>>>,
 }
 
 /// A change that some watcher has not read.
 #[derive(Debug)]
-struct Waiting {
+struct UnreadChange {
     /// None after the feed dropped it.
     change: Mutex<Option<Change>>,
     bytes: usize,
@@ -77,7 +77,7 @@ impl ChangeFeed {
                 *oldest.change.lock() = None;
             }
         }
-        let change = Arc::new(Waiting {
+        let change = Arc::new(UnreadChange {
             change: Mutex::new(Some(change)),
             bytes,
         });
@@ -90,7 +90,7 @@ impl ChangeFeed {
 /// The changes for one watcher.
 #[derive(Debug)]
 pub struct ChangeWatcher {
-    receiver: broadcast::Receiver<Arc<Waiting>>,
+    receiver: broadcast::Receiver<Arc<UnreadChange>>,
     /// The changes lost since the latest one that was read.
     missed: u64,
 }
@@ -139,7 +139,7 @@ mod tests {
             assert_eq!((read.sequence, read.missed), (sequence, missed));
         }
         drop(slow);
-        let is_read = |one: &Weak<Waiting>| one.strong_count() == 0;
+        let is_read = |one: &Weak<UnreadChange>| one.strong_count() == 0;
         assert!(feed.waiting.lock().iter().all(is_read), "nothing waits for nobody");
     }
 }

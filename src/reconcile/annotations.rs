@@ -97,7 +97,7 @@ struct AnnotationWriter {
     rests_until: Instant,
 }
 
-type Attempt = (PodId, Annotations, Result<(), ApiError>);
+type EndedPatch = (PodId, Annotations, Result<(), ApiError>);
 
 impl AnnotationWriter {
     /// Writes until the [`Annotator`] is dropped.
@@ -131,7 +131,7 @@ impl AnnotationWriter {
     }
 
     /// Ends the attempt to patch a pod.
-    fn end(&mut self, (pod, annotations, answer): Attempt) {
+    fn end(&mut self, (pod, annotations, answer): EndedPatch) {
         let now = Instant::now();
         let Err(error) = answer else {
             self.order.written(pod, now);
@@ -150,7 +150,7 @@ impl AnnotationWriter {
 }
 
 /// Patches one pod.
-async fn attempt(client: ApiClient, pod: PodId, annotations: Annotations) -> Attempt {
+async fn attempt(client: ApiClient, pod: PodId, annotations: Annotations) -> EndedPatch {
     let answer = timeout(PATIENCE, client.annotate(&pod, &annotations)).await;
     let answer = answer.unwrap_or_else(|_| {
         let (call, problem) = (format!("patch pods/status {pod}"), Problem::Timeout(PATIENCE));

@@ -38,8 +38,8 @@ const VERSION: u32 = 1;
 const LONGEST_SAVE_WAIT: Duration = Duration::from_secs(5);
 /// How often the file is written at most because of what sources say of pods.
 const DESCRIBE_EVERY: Duration = Duration::from_secs(5);
-/// How often the file is written at most, with the pods of all namespaces: a namespace whose recommendations change all the time
-/// costs the disk no more than this.
+/// How often content that nobody waits for is written at most, with the pods of all namespaces: a namespace whose recommendations
+/// change all the time costs the disk no more than this.
 const WRITES: Rate = Rate::new(40, Duration::from_millis(250));
 
 type SavedPods = BTreeMap<PodUid, SavedPod>;
@@ -218,10 +218,19 @@ struct SaveProgress {
     latest: u64,
     /// The number of the content that was written last, or failed to be.
     done: u64,
+    /// The number of the newest content that a caller waits for.
+    awaited: u64,
     /// Why that content is not saved.
     problem: Option<String>,
     /// Whether no further content follows.
     ends: bool,
+}
+
+impl SaveProgress {
+    /// Whether the next write must not wait for its turn: an operator, a patch or the end of the agent waits for it.
+    const fn is_urgent(&self) -> bool {
+        self.ends || self.awaited > self.done
+    }
 }
 
 impl Store {
@@ -263,10 +272,11 @@ impl Store {
     }
 
     /// Waits until all content is saved or has failed to be, for [`LONGEST_SAVE_WAIT`] at most. Content that
-    /// [`Self::save`] is still to take counts, too.
+    /// [`Self::save`] is still to take counts, too. All of that is written without a pause.
     pub(crate) fn saved(&self) -> impl Future<Output = ()> + use<> {
         let mut progress = self.progress.subscribe();
         let latest = progress.borrow().latest + u64::from(self.changed);
+        self.progress.send_modify(|progress| progress.awaited = latest);
         async move {
             let settled = progress.wait_for(|progress| progress.done >= latest);
             if tokio::time::timeout(LONGEST_SAVE_WAIT, settled).await.is_err() {
@@ -325,9 +335,10 @@ async fn write(file: Arc<StateFile>, progress: watch::Sender<SaveProgress>) {
         // Cancel-safe: neither takes anything.
         tokio::select! {
             () = sleep_until(rate.ready_at().into()) => {}
-            _ = news.wait_for(|progress| progress.ends) => {}
+            _ = news.wait_for(SaveProgress::is_urgent) => {}
         }
-        rate.use_turn(Instant::now().into_std());
+        // An urgent write may be out of turn, and then costs others none.
+        rate.try_use(Instant::now().into_std());
         let (mut newest, mut number) = (None, 0);
         progress.send_modify(|progress| (newest, number) = (progress.newest.take(), progress.latest));
         let Some(content) = newest else { return };

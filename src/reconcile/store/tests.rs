@@ -289,6 +289,22 @@ fn what_the_version_before_left_is_carried_over() {
     assert_eq!(names.len(), 5, "{names:?}");
 }
 
+#[tokio::test]
+async fn what_somebody_waits_for_is_urgent() {
+    let directory = tempfile::tempdir().unwrap();
+    let (limit_files, _) = LimitFiles::below(directory.path()).unwrap();
+    let file = StateFile::in_directory(directory.path()).unwrap();
+    let mut store = Store::start(file, Restored::default(), limit_files);
+    let is_urgent = |store: &Store| store.progress.borrow().is_urgent();
+    store.changed = true;
+    store.save(saved().into_values());
+    assert!(!is_urgent(&store));
+    let settled = store.saved();
+    assert!(is_urgent(&store));
+    settled.await;
+    assert!(!is_urgent(&store) && directory.path().join(FILE_NAME).exists());
+}
+
 #[test]
 fn a_failed_write_keeps_the_earlier_content() {
     let directory = tempfile::tempdir().unwrap();

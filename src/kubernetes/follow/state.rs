@@ -247,11 +247,10 @@ impl<T: Object> Followed<T> {
         if let (Err(why), None) = (&taken, known) {
             return self.leave_out(&key, bytes.unwrap_or_default(), *why, is_new);
         }
-        if let Some(from) = self
-            .others_from
-            .get_mut(namespace(&key))
-            .filter(|from| !is_local && **from > key)
-        {
+        // Without memory the last state stays, which may be about no local pod.
+        let may_be_other = !is_local || taken.is_err();
+        let from = self.others_from.get_mut(namespace(&key));
+        if let Some(from) = from.filter(|from| may_be_other && **from > key) {
             from.clone_from(&key);
         }
         let lists = self.lists;

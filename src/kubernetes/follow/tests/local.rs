@@ -48,9 +48,12 @@ fn followed() -> Followed<Autoscaler> {
 }
 
 fn store(known: &mut Followed<Autoscaler>, name: &str, target: &str) {
-    let text = format!(
-        r#"{{"metadata":{{"name":"{name}","namespace":"a"}},"target":{{"kind":"Deployment","name":"{target}"}}}}"#
-    );
+    store_of_kind(known, name, "Deployment", target);
+}
+
+fn store_of_kind(known: &mut Followed<Autoscaler>, name: &str, kind: &str, target: &str) {
+    let text =
+        format!(r#"{{"metadata":{{"name":"{name}","namespace":"a"}},"target":{{"kind":"{kind}","name":"{target}"}}}}"#);
     known.store(Decoded::parse(&text), true);
 }
 
@@ -75,6 +78,18 @@ fn local_objects_replace_all_others() {
         store(&mut known, &format!("y{number:03}"), "web");
     }
     assert_eq!((about(&known, "web"), about(&known, "oth")), (all, 0));
+}
+
+#[test]
+fn a_state_kept_for_want_of_room_is_replaced() {
+    let mut known = followed();
+    store(&mut known, "m", "oth");
+    store_of_kind(&mut known, "m", &"D".repeat(60 * 800), "web");
+    assert_eq!(about(&known, "oth"), 1, "there is no room for its new state");
+    for number in 0..100 {
+        store(&mut known, &format!("y{number:03}"), "web");
+    }
+    assert_eq!(about(&known, "oth"), 0);
 }
 
 #[test]

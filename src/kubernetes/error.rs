@@ -214,6 +214,10 @@ mod tests {
         let status = Status::read(StatusCode::UNPROCESSABLE_ENTITY, body.as_bytes(), None);
         assert_eq!((status.code, status.reason.as_str()), (422, "Invalid"));
         assert_eq!(status.message.chars().count(), LONGEST_MESSAGE + 1);
+        let whole = "é".repeat(LONGEST_MESSAGE);
+        let body = serde_json::json!({"message": whole}).to_string();
+        let status = Status::read(StatusCode::UNPROCESSABLE_ENTITY, body.as_bytes(), None);
+        assert_eq!(status.message, whole, "nothing is cut, and nothing says so");
     }
 
     #[test]

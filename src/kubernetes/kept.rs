@@ -103,11 +103,12 @@ pub(super) fn shortened(complaint: String) -> String {
 }
 
 /// A text, or so many characters of a longer one.
-pub(super) fn beginning_of(text: String, longest: usize) -> String {
-    if text.len() <= longest {
-        return text;
+pub(super) fn beginning_of(mut text: String, longest: usize) -> String {
+    if let Some((end, _)) = text.char_indices().nth(longest) {
+        text.truncate(end);
+        text.push('…');
     }
-    text.chars().take(longest).chain(['…']).collect()
+    text
 }
 
 /// The size of an object in bytes of JSON. An object that cannot be serialized counts as too large.

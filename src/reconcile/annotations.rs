@@ -400,12 +400,12 @@ mod tests {
             }
         });
         let annotator = Annotator::start(ApiClient::to(&router), CancellationToken::new());
+        // It sorts first.
         let bank = PodId {
             namespace: "bank".to_owned(),
-            ..pod("web")
+            ..pod("a")
         };
         let mut wanted = notes(&["api"]);
-        // It sorts first.
         wanted.insert(bank, Annotations::new());
         annotator.annotate(wanted);
         let first = patches.recv().await;

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -74,9 +74,12 @@ pub struct KubernetesSource {
     first_pods: Option<FirstPods>,
     changed: Arc<Notify>,
     requests: Slots<String>,
-    answers: JoinSet<(OwnerKey, Result<Option<Owner>, ApiError>)>,
+    answers: JoinSet<OwnerAnswer>,
     sender: watch::Sender<Arc<SourceState>>,
 }
+
+/// What the API server says of a workload.
+type OwnerAnswer = (OwnerKey, Result<Option<Owner>, ApiError>);
 
 #[derive(Debug)]
 struct NamespaceLists {
@@ -161,12 +164,20 @@ impl KubernetesSource {
                 () = stop.cancelled() => return,
                 () = sleep_until(wake) => continue,
                 () = self.changed.notified() => {}
-                Some(answer) = self.answers.join_next() => match answer {
-                    Ok((key, answer)) => self.owners.store(key, answer, Instant::now()),
-                    Err(error) => tracing::error!(%error, "asking for the owner of a pod failed"),
-                }
+                Some(answer) = self.answers.join_next() => self.store(answer),
             }
             sleep_until(rest.max(Instant::now() + QUIET)).await;
+            // One view for all that came meanwhile.
+            while let Some(answer) = self.answers.try_join_next() {
+                self.store(answer);
+            }
+        }
+    }
+
+    fn store(&mut self, answer: Result<OwnerAnswer, JoinError>) {
+        match answer {
+            Ok((key, answer)) => self.owners.store(key, answer, Instant::now()),
+            Err(error) => tracing::error!(%error, "asking for the owner of a pod failed"),
         }
     }
 

@@ -296,7 +296,6 @@ async fn an_event_decides_about_the_pods_it_concerns() {
 }
 
 #[tokio::test]
-#[tokio::test]
 async fn an_undecided_pod_is_known_and_waits() {
     let directory = tempfile::tempdir().unwrap();
     let mut controller = controller(directory.path());

@@ -4,6 +4,8 @@
 //! kubelet would refuse to change it. A refusal of one resource takes the whole request along, so a decision leaves that
 //! resource alone, and the agent requests the other one alone.
 
+use std::collections::BTreeSet;
+
 use crate::model::objects::{Container, Pod};
 use crate::model::{KubeletVersion, MilliCpu, QosClass, Resource};
 
@@ -37,9 +39,9 @@ pub struct Refusals {
     pub policies: NodePolicies,
     pub kubelet: KubeletVersion,
     answers: Vec<Refusal>,
-    /// The API server lowers no memory limit in place, as before 1.34 (`validateContainerResize`, kubernetes
-    /// `pkg/apis/core/validation`).
-    keeps_memory_limits: bool,
+    /// The namespaces in which a denial has said that the API server lowers no memory limit in place, as before 1.34
+    /// (`validateContainerResize`, kubernetes `pkg/apis/core/validation`). A policy of a namespace can deny in the same words.
+    limits_stay_in: BTreeSet<String>,
 }
 
 impl Refusals {
@@ -50,7 +52,7 @@ impl Refusals {
             policies,
             kubelet,
             answers: self.answers.clone(),
-            keeps_memory_limits: self.keeps_memory_limits,
+            limits_stay_in: self.limits_stay_in.clone(),
         }
     }
 
@@ -139,19 +141,24 @@ impl Refusals {
     /// Starts over with a kubelet that may refuse something else.
     pub fn forget(&mut self) {
         self.answers.clear();
-        self.keeps_memory_limits = false;
+        self.limits_stay_in.clear();
     }
 
-    /// Learns from the words with which the API server denied a resize. Returns whether they say something new.
-    pub fn learn_denial(&mut self, words: &str) -> bool {
-        let is_new = !self.keeps_memory_limits && words.contains("memory limits cannot be decreased");
-        self.keeps_memory_limits |= is_new;
-        is_new
+    /// Learns from the words with which the API server denied a resize in this namespace. Returns whether they say something new.
+    pub fn learn_denial(&mut self, namespace: &str, words: &str) -> bool {
+        words.contains("memory limits cannot be decreased") && self.limits_stay_in.insert(namespace.to_owned())
+    }
+
+    /// The namespaces in which no memory limit is lowered in place. A newer kubelet has an API server without that rule.
+    fn limits_stay_in(&self) -> impl Iterator<Item = &String> {
+        let is_old = self.kubelet <= KubeletVersion::RESIZES_BY_DEFAULT;
+        self.limits_stay_in.iter().filter(move |_| is_old)
     }
 
     /// Whether no resize lowers a memory limit of this pod.
     pub(super) fn keep_memory_limits_of(&self, pod: &Pod) -> bool {
-        self.keeps_memory_limits && pod.resizes_in_place()
+        let mut namespaces = self.limits_stay_in();
+        pod.resizes_in_place() && namespaces.any(|namespace| *namespace == pod.metadata.namespace)
     }
 
     /// Learns from the answer `words` of the kubelet that it never carries out a resize of `pod` that changes these
@@ -182,9 +189,10 @@ impl Refusals {
         });
     }
 
-    /// Keeps only the answers in namespaces that have pods here.
+    /// Keeps only what is known of namespaces that have pods here.
     pub fn retain_namespaces(&mut self, has_pods: impl Fn(&str) -> bool) {
         self.answers.retain(|answer| has_pods(&answer.namespace));
+        self.limits_stay_in.retain(|namespace| has_pods(namespace));
     }
 
     /// All refusals, one sentence each.
@@ -198,18 +206,18 @@ impl Refusals {
             (static_cpu, "cpu of Guaranteed pods (static CPU policy)"),
             (static_memory, "memory of Guaranteed pods (static memory policy)"),
             (limited_swap, "memory of containers that may swap (LimitedSwap)"),
-            (
-                self.keeps_memory_limits,
-                "lower memory limits (an API server before 1.34)",
-            ),
         ];
         let known = known.into_iter().filter(|(holds, _)| *holds);
         let known = known.map(|(_, text)| text.to_owned());
+        let limits = self
+            .limits_stay_in()
+            .map(|namespace| format!("lower memory limits in namespace {namespace} (an API server before 1.34)"));
         let sentence = |answer: &Refusal| {
             let (resource, class, namespace) = (answer.resource, answer.class, &answer.namespace);
             format!("{resource} of {class} pods in namespace {namespace} ({})", answer.words)
         };
-        known.chain(self.answers.iter().map(sentence)).collect()
+        let answers = self.answers.iter().map(sentence);
+        known.chain(limits).chain(answers).collect()
     }
 }
 

@@ -167,14 +167,26 @@ fn a_limit_that_no_api_server_lowers_stays() {
         resources: Some(pod.spec.containers[0].resources),
         ..ContainerStatus::default()
     }];
+    let decided = |refusals: &Refusals, kubelet: u32| {
+        let refusals = refusals.beside(NodePolicies::default(), KubeletVersion(kubelet));
+        given(&decided_beside(&view, refusals)).unwrap()
+    };
+    let lowered = ["200m/600m", "200Mi/225Mi"];
     let mut refusals = Refusals::default();
-    let lowered = given(&decided_beside(&view, refusals.clone())).unwrap();
-    assert_eq!(lowered, ["200m/600m", "200Mi/225Mi"]);
-    assert!(refusals.learn_denial(WORDS) && !refusals.learn_denial(WORDS));
-    let kept = given(&decided_beside(&view, refusals.clone())).unwrap();
-    assert_eq!(kept, ["200m/600m", "800Mi/900Mi"]);
+    // Whoever may deny in one namespace says something about that one only.
+    assert!(refusals.learn_denial("other", WORDS) && !refusals.learn_denial("default", "a quota"));
+    assert_eq!(decided(&refusals, 33), lowered);
+    assert!(refusals.learn_denial("default", WORDS) && !refusals.learn_denial("default", WORDS));
+    assert_eq!(decided(&refusals, 33), ["200m/600m", "800Mi/900Mi"]);
+    assert_eq!(
+        decided(&refusals, 34),
+        lowered,
+        "no API server of this kubelet has the rule"
+    );
+    refusals.retain_namespaces(|namespace| namespace == "other");
+    assert_eq!(decided(&refusals, 33), lowered);
     refusals.forget();
-    assert_eq!(given(&decided_beside(&view, refusals)), Ok(lowered));
+    assert_eq!(refusals, Refusals::default());
 }
 
 /// More memory than is recommended.

@@ -278,8 +278,8 @@ impl Controller {
         if done.api.answer.accepted().is_some() {
             self.endpoint.refusals = 0;
         }
-        let denied = done.api.answer.denied();
-        let has_learned = denied.is_some_and(|why| self.node.answers.learn_denial(why));
+        let (denied, namespace) = (done.api.answer.denied(), &done.record.pod.namespace);
+        let has_learned = denied.is_some_and(|why| self.node.answers.learn_denial(namespace, why));
         if done.stale {
             self.node.request_discovery();
         }

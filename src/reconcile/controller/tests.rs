@@ -8,11 +8,12 @@ use tokio::sync::{broadcast, watch};
 use super::*;
 use crate::actuate::Grown;
 use crate::config::tests::load;
-use crate::decide::{PodDecision, Refusals};
+use crate::decide::{NodePolicies, PodDecision, Refusals};
 use crate::guard::LimitFiles;
 use crate::model::objects::{Pod, PodId, ResourceQuota, VerticalPodAutoscaler};
 use crate::model::{
-    Bytes, CgroupPath, Change, ChangeRecord, LivePod, MemoryLimit, Reason, ResourceList, Setting, StepRecord, Target,
+    Bytes, CgroupPath, Change, ChangeRecord, KubeletVersion, LivePod, MemoryLimit, Reason, ResourceList, Setting,
+    StepRecord, Target,
 };
 use crate::observe::audit::Audit;
 use crate::observe::metrics::registry;
@@ -121,8 +122,12 @@ async fn a_denial_of_lower_limits_is_learned() {
     let mut done = JobDone::new(record);
     done.api.answer = Answer::Denied("Forbidden: memory limits cannot be decreased unless".to_owned());
     controller.end_pass(&PodKey::new("shop", "web"), pass, Box::new(done));
-    let known = controller.node.refusals().sentences();
-    assert_eq!(known, ["lower memory limits (an API server before 1.34)"]);
+    let answers = &controller.node.answers;
+    let known = answers.beside(NodePolicies::default(), KubeletVersion::RESIZES_BY_DEFAULT);
+    assert_eq!(
+        known.sentences(),
+        ["lower memory limits in namespace shop (an API server before 1.34)"]
+    );
 }
 
 #[tokio::test]

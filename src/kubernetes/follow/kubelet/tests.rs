@@ -95,6 +95,24 @@ fn resources_of_newer_kubelets_are_read() {
 }
 
 #[test]
+fn restart_rules_of_newer_kubelets_are_read() {
+    let has_rules = |rules: Vec<core::ContainerRestartRule>| {
+        let container = core::Container {
+            restart_policy_rules: rules,
+            ..Default::default()
+        };
+        let mut sent = pod("web", "u");
+        sent.spec = Some(core::PodSpec {
+            containers: vec![container],
+            ..Default::default()
+        });
+        let (read, _) = decode_pod(&sent.encode_to_vec()).object.unwrap();
+        read.spec.containers[0].has_restart_rules
+    };
+    assert!(has_rules(vec![core::ContainerRestartRule::default()]) && !has_rules(Vec::new()));
+}
+
+#[test]
 fn a_static_pod_counts_as_its_mirror_pod() {
     let annotations = |source: &str| {
         let mut sent = pod("proxy", "hash");

@@ -194,20 +194,6 @@ impl Joiner {
         self.decide(Progress::END)
     }
 
-    /// The records of waiting kills whose rise may have gone to another kill. A checkpoint has to keep these, and the
-    /// next agent passes them to [`Self::doubt`].
-    pub fn doubted(&self) -> Vec<u64> {
-        let doubted = self.logged.iter().filter(|logged| logged.in_doubt);
-        doubted.filter_map(|logged| logged.waiting()?.seq).collect()
-    }
-
-    /// A rise that this waiting kill may have been in went to another kill: the cgroup of this kill stays uncertain.
-    pub fn doubt(&mut self, record: u64) {
-        for logged in &mut self.logged {
-            logged.in_doubt |= logged.waiting().is_some_and(|kill| kill.seq == Some(record));
-        }
-    }
-
     /// Whether a kill or a rise waits for progress.
     pub fn is_waiting(&self) -> bool {
         !self.rises.is_empty() || !self.unmatched.is_empty() || self.has_kills_waiting()
@@ -360,14 +346,6 @@ impl OomKill {
     pub fn victim(&self) -> Option<&Kill> {
         let is_known = self.confidence != Confidence::Ambiguous;
         self.processes.first().filter(|_| is_known).map(AsRef::as_ref)
-    }
-
-    /// Whether the victim and its cgroup are certain.
-    pub const fn is_certain(&self) -> bool {
-        matches!(
-            self.confidence,
-            Confidence::Exact | Confidence::Procfs | Confidence::OnlyCounterThatRose
-        )
     }
 }
 

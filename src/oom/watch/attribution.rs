@@ -94,7 +94,6 @@ impl Attribution {
         if known.is_some_and(|record| Numbering::of(record) != numbering) {
             // The records of the other source cannot be found in this one. The counters show the kills until now.
             self.checkpoint.records = Records::default();
-            self.checkpoint.doubted.clear();
             self.checkpoint.log_from = now;
             self.unsaved = true;
         }
@@ -184,7 +183,6 @@ impl Attribution {
     /// The checkpoint to store together with all reports so far, if it has changed.
     pub(super) fn next_checkpoint(&mut self) -> Option<Checkpoint> {
         std::mem::take(&mut self.unsaved).then(|| Checkpoint {
-            doubted: self.still_doubted(),
             counters: match &self.tree {
                 Some(tree) => tree.saved(),
                 None => self.checkpoint.counters.clone(),
@@ -208,18 +206,6 @@ impl Attribution {
             }
         }
         rises
-    }
-
-    /// The unreported records of uncertain kills: the next agent finds these kills again and must not be more certain.
-    fn still_doubted(&self) -> Vec<u64> {
-        let doubted = self.checkpoint.doubted.iter();
-        let unread = doubted.filter(|record| !self.checkpoint.records.is_reported(**record));
-        let pending = self.pending.iter().filter(|pending| !pending.kill.is_certain());
-        let pending = pending.flat_map(|pending| &pending.records);
-        let mut doubted: Vec<u64> = unread.chain(pending).copied().chain(self.joiner.doubted()).collect();
-        doubted.sort_unstable();
-        doubted.dedup();
-        doubted
     }
 }
 

@@ -28,9 +28,6 @@ pub(super) struct Checkpoint {
     #[serde(rename = "logFromUs", with = "crate::oom::join::micros")]
     pub(super) log_from: Duration,
     pub(super) records: Records,
-    /// The unreported records whose rise may have gone to another kill.
-    #[serde(default)]
-    pub(super) doubted: Vec<u64>,
     pub(super) counters: Vec<SavedCounter>,
     /// The kills that were reported from counters alone and whose records may still come.
     #[serde(default, rename = "toldByCounter", skip_serializing_if = "Vec::is_empty")]

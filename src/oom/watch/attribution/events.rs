@@ -54,7 +54,6 @@ impl Attribution {
                 );
                 match self.joiner.logged(log.place, *kill, found) {
                     Some(kill) => self.add_kill(kill, now, files),
-                    None if self.checkpoint.doubted.contains(&log.seq) => self.joiner.doubt(log.seq),
                     None => self.apply_join_results(),
                 }
             }

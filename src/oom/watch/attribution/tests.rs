@@ -66,7 +66,8 @@ fn logged(event: Event, seq: u64, time: u64, origin: Origin) -> LogEvent {
         event,
         seq,
         place: LogPlace {
-            is_exact: true,
+            // A replayed record was not read at once.
+            is_exact: origin == Origin::Live,
             time: ms(time),
             numbers: Numbers::ANY,
         },

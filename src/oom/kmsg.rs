@@ -2,8 +2,8 @@
 //! [`Notice`]s.
 //!
 //! If the kernel overwrote records before the agent read them, the reader returns [`Notice::Lost`], and the receiver
-//! reads all counters at once. Events that were in the log when the reader opened it are [`Origin::Replayed`]. The
-//! reader skips those up to the last record that an earlier agent reported.
+//! reads all counters at once. Events that were in the log when the reader opened it are [`Origin::Replayed`]. Records are
+//! numbered by their time, so an agent continues where another one ended that read another source.
 //!
 //! One `read` of the device returns one record. EAGAIN is the end for now. EPIPE says that the kernel overwrote
 //! records: the next read returns the oldest one left. EINVAL says that a record was larger than the buffer and is
@@ -12,10 +12,13 @@
 mod device;
 mod syslog;
 
+use std::fmt;
+use std::mem::take;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Error, Result, anyhow};
+use futures::future::BoxFuture;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -29,7 +32,7 @@ use super::parse::{Event, Parser};
 use super::record::Line;
 use device::Device;
 use syslog::Syslog;
-pub use syslog::{Numbering, SyslogError};
+pub use syslog::SyslogError;
 
 pub const DEVICE: &str = "/dev/kmsg";
 /// The word in the configuration for syslog(2).
@@ -85,26 +88,83 @@ pub enum Notice {
 }
 
 /// A way to read the log.
-#[derive(Debug)]
-enum Source {
-    Device(Device),
-    Syslog(Syslog),
+trait Source: fmt::Debug + Send {
+    /// The name for people.
+    fn name(&self) -> &'static str;
+
+    /// Reads once; `None` if there is nothing to read before [`Self::readable`] returns.
+    fn read(&mut self) -> Result<Option<Attempt>>;
+
+    /// Waits until there may be something to read. Cancel-safe.
+    fn readable(&mut self) -> BoxFuture<'_, Result<()>>;
+
+    /// The log may have grown: for a source that cannot be waited for.
+    fn wake(&mut self) {}
 }
 
-impl Source {
-    /// Opens the configured source: syslog(2) for the word [`SYSLOG`], else the device. If [`DEVICE`] cannot
-    /// be opened, opens syslog(2) instead.
-    fn open(configured: &Path) -> Result<Self> {
-        if configured == Path::new(SYSLOG) {
-            return Ok(Self::Syslog(Syslog::open()?));
+/// Opens the configured source: syslog(2) for the word [`SYSLOG`], else the device. If [`DEVICE`] cannot
+/// be opened, opens syslog(2) instead.
+fn open_source(configured: &Path) -> Result<Box<dyn Source>> {
+    if configured == Path::new(SYSLOG) {
+        return Ok(Box::new(Syslog::open()?));
+    }
+    match Device::open(configured.to_owned()) {
+        Ok(device) => Ok(Box::new(device)),
+        Err(device) if configured == Path::new(DEVICE) => match Syslog::open() {
+            Ok(syslog) => Ok(Box::new(syslog)),
+            Err(syslog) => Err(anyhow!("{syslog}; {device}")),
+        },
+        Err(device) => Err(device),
+    }
+}
+
+/// The lowest number of a record. Agents before these numbers took the device's own, which are lower.
+pub(super) const FIRST_NUMBER: u64 = 1 << 63;
+/// This many bits of a number distinguish kills with the same time: some machines have a clock of ten milliseconds.
+const ORDINAL_BITS: u32 = 12;
+const LAST_ORDINAL: u64 = (1 << ORDINAL_BITS) - 1;
+/// Each kill has one line with this text.
+const KILLED: &str = "Killed process ";
+/// Two CPUs may print slightly out of order, in microseconds: the clocks of CPUs differ by a tick at most.
+const OUT_OF_ORDER_US: u64 = 10_000;
+
+/// The number of a record with this time. `ordinal` kills have this time, up to this record.
+pub(super) const fn record_number(timestamp_us: u64, ordinal: u64) -> u64 {
+    FIRST_NUMBER | (timestamp_us << ORDINAL_BITS) | ordinal
+}
+
+/// The name of a record in the ids of kills.
+pub(super) fn record_name(seq: u64) -> String {
+    let time = seq & !FIRST_NUMBER;
+    let timestamp_us = time >> ORDINAL_BITS;
+    match time & LAST_ORDINAL {
+        0 | 1 => format!("time-{timestamp_us}"),
+        ordinal => format!("time-{timestamp_us}-{ordinal}"),
+    }
+}
+
+/// Numbers records, in the order in which the log has them.
+#[derive(Debug, Default)]
+struct RecordNumbers {
+    /// The time of the last kill.
+    timestamp_us: u64,
+    /// The number of kills with that time.
+    kills: u64,
+}
+
+impl RecordNumbers {
+    fn next(&mut self, line: &Line) -> Option<u64> {
+        let timestamp_us = line.timestamp_us?;
+        if !line.text.contains(KILLED) {
+            return Some(record_number(timestamp_us, 0));
         }
-        match Device::open(configured.to_owned()) {
-            Err(device) if configured == Path::new(DEVICE) => match Syslog::open() {
-                Ok(syslog) => Ok(Self::Syslog(syslog)),
-                Err(syslog) => Err(anyhow!("{syslog}; {device}")),
-            },
-            opened => opened.map(Self::Device),
+        // Numbers of kills ascend, also where their times do not.
+        let is_same = timestamp_us <= self.timestamp_us && self.timestamp_us - timestamp_us <= OUT_OF_ORDER_US;
+        if !is_same {
+            (self.timestamp_us, self.kills) = (timestamp_us, 0);
         }
+        self.kills = LAST_ORDINAL.min(self.kills + 1);
+        Some(record_number(self.timestamp_us, self.kills))
     }
 }
 
@@ -115,13 +175,12 @@ pub fn probe_syslog() -> Result<(), SyslogError> {
     Syslog::open().map(drop)
 }
 
-/// Reads the kernel's log from where an earlier agent of this boot ended. A log that cannot be read is closed until the
-/// next attempt.
+/// Reads the kernel's log from its beginning. A log that cannot be read is closed until the next attempt.
 #[derive(Debug, Default)]
 pub struct KmsgReader {
     device: PathBuf,
     /// `None` while the log is closed.
-    source: Option<Source>,
+    source: Option<Box<dyn Source>>,
     tracker: Tracker,
     /// The latest time at which the reader was at the end of the log.
     read_up_to: Option<Duration>,
@@ -140,35 +199,28 @@ impl KmsgReader {
         }
     }
 
-    /// Opens a closed log if an attempt is due. An earlier agent of this boot has reported the events up to the record
-    /// `reported`. Returns the numbering of a log that this call opened.
+    /// Opens a closed log if an attempt is due. Returns whether this call opened it.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
-    pub fn open(&mut self, reported: Option<u64>, now: Duration) -> Option<Numbering> {
+    pub fn open(&mut self, now: Duration) -> bool {
         if self.source.is_some() || now < self.try_at {
-            return None;
+            return false;
         }
-        match Source::open(&self.device) {
-            Ok(source) => Some(self.begin(source, reported)),
-            Err(error) => {
-                self.close(&error, now);
-                None
-            }
+        match open_source(&self.device) {
+            Ok(source) => self.begin(source),
+            Err(error) => self.close(&error, now),
         }
+        self.source.is_some()
     }
 
-    /// Begins to read a source. Ignores a `reported` that is a number of the other source.
-    fn begin(&mut self, source: Source, reported: Option<u64>) -> Numbering {
-        let (numbering, through) = match source {
-            Source::Device(_) => (Numbering::Records, "the device"),
-            Source::Syslog(_) => (Numbering::Times, "syslog(2)"),
+    /// Begins to read a source.
+    fn begin(&mut self, source: Box<dyn Source>) {
+        tracing::info!("the kernel's log is read through {}", source.name());
+        *self = Self {
+            source: Some(source),
+            ..Self::new(take(&mut self.device))
         };
-        tracing::info!("the kernel's log is read through {through}");
-        let reported = reported.filter(|record| Numbering::of(*record) == numbering);
-        self.source = Some(source);
-        (self.tracker, self.read_up_to, self.problem) = (Tracker::new(reported), None, None);
-        numbering
     }
 
     /// Closes a log that cannot be read any more.
@@ -187,10 +239,10 @@ impl KmsgReader {
         self.source.is_none().then_some(self.try_at)
     }
 
-    /// Requests a read of syslog(2), which cannot be waited for.
-    pub const fn wake(&mut self) {
-        if let Some(Source::Syslog(syslog)) = &mut self.source {
-            syslog.wake();
+    /// Requests a read of a source that cannot be waited for.
+    pub fn wake(&mut self) {
+        if let Some(source) = &mut self.source {
+            source.wake();
         }
     }
 
@@ -212,8 +264,7 @@ impl KmsgReader {
                 return Ok(notice);
             }
             match &mut self.source {
-                Some(Source::Device(device)) => device.readable().await?,
-                Some(Source::Syslog(syslog)) => syslog.readable().await,
+                Some(source) => source.readable().await?,
                 None => std::future::pending().await,
             }
             // A process may fill the log faster than the agent reads it.
@@ -227,12 +278,8 @@ impl KmsgReader {
     pub fn next_now(&mut self) -> Result<Option<Notice>> {
         for _ in 0..AT_ONCE {
             let now = Moment::now();
-            let attempt = match &mut self.source {
-                Some(Source::Device(device)) => Some(device.read()?),
-                Some(Source::Syslog(syslog)) => syslog.read()?,
-                None => None,
-            };
-            let event = match attempt {
+            let Some(source) = &mut self.source else { break };
+            let event = match source.read()? {
                 Some(Attempt::Line(line)) => self.tracker.line(line, now),
                 Some(Attempt::Nothing) => None,
                 Some(Attempt::Late(lines)) => {
@@ -261,7 +308,7 @@ impl KmsgReader {
 /// The result of a read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Attempt {
-    /// A line of the kernel. The number of a line of syslog(2) is its time.
+    /// A line of the kernel.
     Line(Line),
     /// A signal interrupted the read, or the kernel did not write the record.
     Nothing,
@@ -286,8 +333,7 @@ struct LateLines {
 /// The position in the log.
 #[derive(Debug, Default)]
 struct Tracker {
-    /// An earlier agent reported everything up to this record.
-    reported: Option<u64>,
+    records: RecordNumbers,
     origin: Origin,
     /// Whether the agent waits for the next record, so that it reads the record at once.
     waited: bool,
@@ -298,14 +344,6 @@ struct Tracker {
 }
 
 impl Tracker {
-    /// Begins before the log's first record.
-    fn new(reported: Option<u64>) -> Self {
-        Self {
-            reported,
-            ..Self::default()
-        }
-    }
-
     fn lost(&mut self) {
         // The next record is the oldest one left.
         self.waited = false;
@@ -331,8 +369,9 @@ impl Tracker {
 
     /// Takes a line, and the time at which the read returned.
     fn line(&mut self, line: Line, now: Moment) -> Option<LogEvent> {
-        let (seq, timestamp_us) = (line.seq?, line.timestamp_us?);
-        if std::mem::take(&mut self.waited) {
+        let (seq, timestamp_us) = (self.records.next(&line)?, line.timestamp_us?);
+        let line = Line { seq: Some(seq), ..line };
+        if take(&mut self.waited) {
             self.clock.observe(timestamp_us, now.monotonic, now.monotonic);
         }
         let kills = self.parser.kill_lines();
@@ -347,12 +386,8 @@ impl Tracker {
         } else {
             Numbers::ANY
         };
-        let event = event?;
-        if self.origin == Origin::Replayed && self.reported.is_some_and(|record| seq <= record) {
-            return None;
-        }
         Some(LogEvent {
-            event,
+            event: event?,
             seq,
             place: LogPlace {
                 time: logged,

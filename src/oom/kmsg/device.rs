@@ -7,12 +7,13 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Error, Result, anyhow};
+use futures::future::BoxFuture;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::io::unix::AsyncFd;
 
-use super::Attempt;
+use super::{Attempt, Source};
 use crate::descriptors::async_fd;
 use crate::oom::clock::monotonic;
 use crate::oom::record::Line;
@@ -45,35 +46,45 @@ impl Device {
             Err(error) => Err(cannot_open(&path, &error)),
         }
     }
+}
 
-    pub(super) fn read(&mut self) -> Result<Attempt> {
-        let now = monotonic();
-        match self.file.get_mut().read(&mut self.buffer) {
-            Ok(0) => Err(ended(&self.path)),
-            Ok(length) => {
-                let line = Line::of_record(&self.buffer[..length]).filter(|line| line.from_kernel);
-                Ok(line.map_or(Attempt::Nothing, Attempt::Line))
-            }
-            Err(error) => match error.raw_os_error().map(Errno::from_raw) {
-                Some(Errno::EAGAIN) => Ok(Attempt::AtEnd(now)),
-                Some(Errno::EINTR) => Ok(Attempt::Nothing),
-                Some(Errno::EPIPE | Errno::EINVAL) => Ok(Attempt::Lost),
-                _ => Err(cannot_read(&self.path, &error)),
-            },
-        }
+impl Source for Device {
+    fn name(&self) -> &'static str {
+        "the device"
     }
 
-    pub(super) async fn readable(&mut self) -> Result<()> {
-        let readable = async {
-            let mut ready = self.file.readable_mut().await?;
-            // The kernel may have logged since the last read, so clear the readiness only if there is no record now.
-            let wanted = PollFd::new(ready.get_inner().as_fd(), PollFlags::POLLIN);
-            if poll(&mut [wanted], PollTimeout::ZERO)? == 0 {
-                ready.clear_ready();
+    fn read(&mut self) -> Result<Option<Attempt>> {
+        let now = monotonic();
+        let attempt = match self.file.get_mut().read(&mut self.buffer) {
+            Ok(0) => return Err(ended(&self.path)),
+            Ok(length) => {
+                let line = Line::of_record(&self.buffer[..length]).filter(|line| line.from_kernel);
+                line.map_or(Attempt::Nothing, Attempt::Line)
             }
-            Ok(())
+            Err(error) => match error.raw_os_error().map(Errno::from_raw) {
+                Some(Errno::EAGAIN) => Attempt::AtEnd(now),
+                Some(Errno::EINTR) => Attempt::Nothing,
+                Some(Errno::EPIPE | Errno::EINVAL) => Attempt::Lost,
+                _ => return Err(cannot_read(&self.path, &error)),
+            },
         };
-        readable.await.map_err(|error| cannot_read(&self.path, &error))
+        Ok(Some(attempt))
+    }
+
+    fn readable(&mut self) -> BoxFuture<'_, Result<()>> {
+        let Self { path, file, .. } = self;
+        Box::pin(async move {
+            let readable = async {
+                let mut ready = file.readable_mut().await?;
+                // The kernel may have logged since the last read, so clear the readiness only if there is no record now.
+                let wanted = PollFd::new(ready.get_inner().as_fd(), PollFlags::POLLIN);
+                if poll(&mut [wanted], PollTimeout::ZERO)? == 0 {
+                    ready.clear_ready();
+                }
+                Ok(())
+            };
+            readable.await.map_err(|error| cannot_read(path, &error))
+        })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Reads the kernel's log through syslog(2), for pods without the device. The pod needs only CAP_SYSLOG.
 //!
 //! The call copies the whole log and takes nothing from other readers (`SYSLOG_ACTION_READ_ALL`). A process cannot wait
-//! for new lines, so the agent calls when a counter may have risen ([`Syslog::wake`]), at most twice a second, and
+//! for new lines, so the agent calls when a counter may have risen ([`Source::wake`]), at most twice a second, and
 //! returns only the lines that are new since the call before ([`Unread`]).
 
 use std::collections::VecDeque;
@@ -9,11 +9,11 @@ use std::io::{self, ErrorKind};
 use std::time::Duration;
 
 use anyhow::Result;
+use futures::future::BoxFuture;
 use tokio::time::{Instant, sleep_until};
 
-use super::{Attempt, LateLines};
+use super::{Attempt, LateLines, Source};
 use crate::oom::clock::monotonic;
-use crate::oom::record::Line;
 use crate::oom::text;
 
 /// The time between two calls. A call takes milliseconds, in which the agent reads no counter.
@@ -22,13 +22,6 @@ const BETWEEN_CALLS: Duration = Duration::from_millis(500);
 const TEXT_PER_BYTE: usize = 2;
 /// The most bytes to read, the last ones of the log.
 const MOST_READ: usize = 2 << 20;
-/// The lowest number of a line. No record of `/dev/kmsg` has so high a number.
-const FIRST_NUMBER: u64 = 1 << 63;
-/// This many bits of a number distinguish kills with the same time: some machines have a clock of ten milliseconds.
-const ORDINAL_BITS: u32 = 12;
-const LAST_ORDINAL: u64 = (1 << ORDINAL_BITS) - 1;
-/// Each kill has one line with this text.
-const KILLED: &str = "Killed process ";
 
 /// Why the log cannot be read through syslog(2).
 #[derive(Debug, thiserror::Error)]
@@ -61,39 +54,6 @@ impl From<io::Error> for SyslogError {
     }
 }
 
-/// What numbers of records stand for. A number of one source means nothing in the other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Numbering {
-    /// Records since boot: `/dev/kmsg`.
-    Records,
-    /// Microseconds since boot, and the kills within each: syslog(2), which has no numbers.
-    Times,
-}
-
-impl Numbering {
-    /// The numbering that a number belongs to: syslog(2) has the upper half of all numbers.
-    pub const fn of(seq: u64) -> Self {
-        if seq < FIRST_NUMBER { Self::Records } else { Self::Times }
-    }
-
-    /// The name of this record in the ids of kills.
-    pub fn name(seq: u64) -> String {
-        let Some(time) = seq.checked_sub(FIRST_NUMBER) else {
-            return format!("log-{seq}");
-        };
-        let timestamp_us = time >> ORDINAL_BITS;
-        match time & LAST_ORDINAL {
-            0 | 1 => format!("time-{timestamp_us}"),
-            ordinal => format!("time-{timestamp_us}-{ordinal}"),
-        }
-    }
-}
-
-/// The number of a line with this time. `ordinal` kills have this time, up to this line.
-pub(super) const fn number(timestamp_us: u64, ordinal: u64) -> u64 {
-    FIRST_NUMBER | (timestamp_us << ORDINAL_BITS) | ordinal
-}
-
 type ReadAll = Box<dyn FnMut() -> Result<Vec<u8>, SyslogError> + Send>;
 
 /// The state of reading the log in calls.
@@ -102,10 +62,8 @@ type ReadAll = Box<dyn FnMut() -> Result<Vec<u8>, SyslogError> + Send>;
 pub(super) struct Syslog {
     read_all: ReadAll,
     unread: Unread,
-    /// The results of the last call that [`Self::read`] has not returned yet.
+    /// The results of the last call that [`Source::read`] has not returned yet.
     attempts: VecDeque<Attempt>,
-    /// The time of the last line, and the number of kills with that time.
-    last: (u64, u64),
     /// Whether a call is wanted.
     woken: bool,
     called: Instant,
@@ -124,7 +82,6 @@ impl Syslog {
             read_all,
             unread: Unread::default(),
             attempts: VecDeque::new(),
-            last: (0, 0),
             woken: true,
             called: Instant::now(),
             as_of: None,
@@ -146,12 +103,8 @@ impl Syslog {
             let Some(text::TextLine { line, .. }) = text::kernel_line(&bytes) else {
                 continue;
             };
-            let timestamp_us = line.timestamp_us.ok_or(SyslogError::NoTimes)?;
-            let before = if timestamp_us == self.last.0 { self.last.1 } else { 0 };
-            let ordinal = (before + u64::from(line.text.contains(KILLED))).min(LAST_ORDINAL);
-            self.last = (timestamp_us, ordinal);
-            let seq = Some(number(timestamp_us, ordinal));
-            lines.push(Line { seq, ..line });
+            line.timestamp_us.ok_or(SyslogError::NoTimes)?;
+            lines.push(line);
         }
         // Nothing says when the kernel logged the lines of the first call.
         let after = self.as_of.replace(as_of);
@@ -166,25 +119,34 @@ impl Syslog {
         self.attempts.push_back(Attempt::AtEnd(as_of));
         Ok(())
     }
+}
 
-    /// The next line, from a new call if one is wanted and due; else `None`.
-    pub(super) fn read(&mut self) -> Result<Option<Attempt>> {
+impl Source for Syslog {
+    fn name(&self) -> &'static str {
+        "syslog(2)"
+    }
+
+    /// The next line, from a new call if one is wanted and due.
+    fn read(&mut self) -> Result<Option<Attempt>> {
         if self.attempts.is_empty() && self.woken && self.called.elapsed() >= BETWEEN_CALLS {
             self.call()?;
         }
         Ok(self.attempts.pop_front())
     }
 
-    /// Waits until a call is wanted and due. Cancel-safe.
-    pub(super) async fn readable(&self) {
-        if self.woken {
-            sleep_until(self.called + BETWEEN_CALLS).await;
-        } else {
-            std::future::pending::<()>().await;
-        }
+    /// Waits until a call is wanted and due.
+    fn readable(&mut self) -> BoxFuture<'_, Result<()>> {
+        let due = self.woken.then(|| self.called + BETWEEN_CALLS);
+        Box::pin(async move {
+            match due {
+                Some(due) => sleep_until(due).await,
+                None => std::future::pending().await,
+            }
+            Ok(())
+        })
     }
 
-    pub(super) const fn wake(&mut self) {
+    fn wake(&mut self) {
         self.woken = true;
     }
 }

@@ -56,46 +56,41 @@ fn kill(notice: &Notice) -> Option<(u64, i64, Origin, Option<String>)> {
 
 #[test]
 fn replayed_and_live_kills_differ() {
-    let mut tracker = Tracker::new(None);
+    let mut tracker = Tracker::default();
     assert_eq!(record(&mut tracker, 5, "first"), None);
     let replayed = record(&mut tracker, 6, KILLED);
-    assert_eq!(kill(&replayed.unwrap()), Some((6, 6_000, Origin::Replayed, None)));
+    assert_eq!(
+        kill(&replayed.unwrap()),
+        Some((number(6), 6_000, Origin::Replayed, None))
+    );
     tracker.at_end(Duration::ZERO);
     let live = record(&mut tracker, 7, &KILLED.replace('7', "8"));
     assert_eq!(
         kill(&live.unwrap()),
-        Some((7, 8_000, Origin::Live, None)),
+        Some((number(7), 8_000, Origin::Live, None)),
         "a live record has the time it was read at"
     );
 }
 
+/// Two CPUs print slightly out of order, and the numbers of kills ascend all the same.
 #[test]
-fn reported_records_still_explain() {
-    let mut tracker = Tracker::new(Some(6));
-    assert_eq!(record(&mut tracker, 5, &KILLED.replace("process 7", "process 3")), None);
-    assert_eq!(record(&mut tracker, 6, &summary(7)), None);
-    let notices = record(&mut tracker, 7, KILLED);
-    assert_eq!(
-        kill(&notices.unwrap()),
-        Some((7, 7_000, Origin::Replayed, Some("/a".to_owned())))
-    );
-}
-
-#[test]
-fn a_position_beyond_the_log_hides_nothing() {
-    let mut tracker = Tracker::new(Some(1_000_000));
-    assert_eq!(record(&mut tracker, 5, KILLED), None);
-    tracker.at_end(Duration::ZERO);
-    assert!(record(&mut tracker, 6, &KILLED.replace("process 7", "process 8")).is_some());
+fn numbers_of_kills_ascend() {
+    let mut numbers = RecordNumbers::default();
+    let mut next = |us: u64| {
+        let record = format!("3,5,{us},-;{KILLED}\n");
+        record_name(numbers.next(&Line::of_record(record.as_bytes()).unwrap()).unwrap())
+    };
+    let names = [137, 136, 138, 20_000, 9_000].map(&mut next);
+    assert_eq!(names, ["time-137", "time-137-2", "time-138", "time-20000", "time-9000"]);
 }
 
 #[test]
 fn overwritten_records_explain_nothing() {
-    let mut tracker = Tracker::new(None);
+    let mut tracker = Tracker::default();
     assert_eq!(record(&mut tracker, 5, &summary(7)), None);
     tracker.lost();
     let notice = record(&mut tracker, 9, KILLED);
-    assert_eq!(kill(&notice.unwrap()), Some((9, 9_000, Origin::Replayed, None)));
+    assert_eq!(kill(&notice.unwrap()), Some((number(9), 9_000, Origin::Replayed, None)));
 }
 
 #[test]
@@ -107,7 +102,7 @@ fn garbage_is_passed_over() {
 
 fn started(device: &Path) -> KmsgReader {
     let mut reader = KmsgReader::new(device.to_owned());
-    reader.open(None, Duration::ZERO);
+    reader.open(Duration::ZERO);
     reader
 }
 
@@ -156,20 +151,20 @@ async fn a_silent_log_is_waited_for() {
     assert!(reader.read_up_to().is_some());
     log.write_all(format!("3,5,5000,-;{KILLED}\n").as_bytes()).unwrap();
     let told = reader.next().await.unwrap();
-    assert!(matches!(kill(&told), Some((5, _, Origin::Live, None))), "{told:?}");
+    assert!(matches!(kill(&told), Some((_, _, Origin::Live, None))), "{told:?}");
     log.write_all(format!("3,6,6000,-;{}\n", KILLED.replace("process 7", "process 8")).as_bytes())
         .unwrap();
     let asked = monotonic();
     assert!(reader.read_up_to().unwrap() < asked);
     let told = told_now(&mut reader);
-    assert_eq!(kills(&told), [(6, Origin::Live)]);
+    assert_eq!(kills(&told), [(number(6), Origin::Live)]);
     assert!(reader.read_up_to().unwrap() >= asked, "everything was told by then");
 }
 
 /// A log of syslog(2): its text now, and the number of calls.
 type Text = Arc<Mutex<(String, usize)>>;
 
-fn reader_of(text: &Text, told: Option<u64>) -> KmsgReader {
+fn reader_of(text: &Text) -> KmsgReader {
     let text = Arc::clone(text);
     let read_all = move || {
         let mut text = text.lock().unwrap();
@@ -177,7 +172,7 @@ fn reader_of(text: &Text, told: Option<u64>) -> KmsgReader {
         Ok(text.0.clone().into_bytes())
     };
     let mut reader = KmsgReader::new(SYSLOG.into());
-    reader.begin(Source::Syslog(Syslog::new(Box::new(read_all)).unwrap()), told);
+    reader.begin(Box::new(Syslog::new(Box::new(read_all)).unwrap()));
     reader
 }
 
@@ -189,25 +184,42 @@ fn killed(pid: u32, millisecond: u64) -> String {
 
 /// The number of the first kill at this millisecond.
 fn number(millisecond: u64) -> u64 {
-    syslog::number(millisecond * 1000, 1)
+    record_number(millisecond * 1000, 1)
 }
 
 #[tokio::test]
 async fn kills_at_one_time_have_own_numbers() {
     let text = Text::default();
     text.lock().unwrap().0 = killed(7, 1500) + &killed(8, 1500);
-    let mut reader = reader_of(&text, None);
+    let mut reader = reader_of(&text);
     let mut told = kills(&told_now(&mut reader));
     text.lock().unwrap().0 += &(killed(9, 1500) + &killed(10, 1510));
     reader.wake();
     tokio::time::sleep(Duration::from_millis(501)).await;
     told.extend(kills(&told_now(&mut reader)));
-    let names: Vec<_> = told.iter().map(|(seq, _)| Numbering::name(*seq)).collect();
+    let names: Vec<_> = told.iter().map(|(seq, _)| record_name(*seq)).collect();
     assert_eq!(
         names,
         ["time-1500000", "time-1500000-2", "time-1500000-3", "time-1510000"]
     );
     assert!(told.is_sorted_by_key(|(seq, _)| *seq));
+}
+
+#[tokio::test]
+async fn both_sources_give_a_kill_one_number() {
+    let kills_at = [(7, 1500), (8, 1500), (9, 1510)];
+    let text = Text::default();
+    text.lock().unwrap().0 = kills_at.iter().map(|(pid, at)| killed(*pid, *at)).collect();
+    let by_syslog = kills(&told_now(&mut reader_of(&text)));
+    let mut tracker = Tracker::default();
+    let by_device = (100..).zip(kills_at).filter_map(|(seq, (pid, at))| {
+        let kill = KILLED.replace("process 7", &format!("process {pid}"));
+        let record = format!("3,{seq},{at}000,-;{kill}\n");
+        let event = tracker.line(Line::of_record(record.as_bytes())?, now(2_000_000))?;
+        Some((event.seq, event.origin))
+    });
+    assert_eq!(by_device.collect::<Vec<_>>(), by_syslog);
+    assert_eq!(by_syslog.len(), 3);
 }
 
 /// All notices that the reader returns now.
@@ -224,7 +236,7 @@ fn kills(notices: &[Notice]) -> Vec<(u64, Origin)> {
 async fn syslog_returns_each_line_once() {
     let text = Text::default();
     text.lock().unwrap().0 = killed(7, 1500) + "<12>[    1.500001] " + KILLED + "\n";
-    let mut reader = reader_of(&text, None);
+    let mut reader = reader_of(&text);
     let first = told_now(&mut reader);
     assert_eq!(
         kills(&first),
@@ -243,7 +255,7 @@ async fn syslog_returns_each_line_once() {
 async fn syslog_is_called_twice_a_second() {
     let text = Text::default();
     text.lock().unwrap().0 = killed(7, 1500);
-    let mut reader = reader_of(&text, None);
+    let mut reader = reader_of(&text);
     let began = std::time::Instant::now();
     while began.elapsed() < Duration::from_millis(1200) {
         reader.wake();
@@ -266,7 +278,7 @@ async fn syslog_is_called_twice_a_second() {
 async fn a_log_wrapped_between_calls_has_lost_lines() {
     let text = Text::default();
     text.lock().unwrap().0 = killed(7, 1500);
-    let mut reader = reader_of(&text, None);
+    let mut reader = reader_of(&text);
     told_now(&mut reader);
     text.lock().unwrap().0 = killed(9, 9000);
     reader.wake();
@@ -278,7 +290,7 @@ async fn a_log_wrapped_between_calls_has_lost_lines() {
 
 #[test]
 fn the_first_record_after_a_loss_has_no_exact_time() {
-    let mut tracker = Tracker::new(None);
+    let mut tracker = Tracker::default();
     tracker.at_end(Duration::ZERO);
     let place = |tracker: &mut Tracker, seq: u64, pid: &str, read_ms| {
         let text = format!("3,{seq},{},-;{}", seq * 1000, KILLED.replace("process 7", pid));
@@ -302,7 +314,7 @@ fn the_first_record_after_a_loss_has_no_exact_time() {
 async fn syslog_read_late_has_no_exact_time() {
     let text = Text::default();
     text.lock().unwrap().0 = killed(7, 1500);
-    let mut reader = reader_of(&text, None);
+    let mut reader = reader_of(&text);
     told_now(&mut reader);
     // Logged long before the first call, by its time: then the bounds lie apart by the time between the calls.
     text.lock().unwrap().0 += &killed(8, 1600);
@@ -312,15 +324,6 @@ async fn syslog_read_late_has_no_exact_time() {
         panic!("no kill")
     };
     assert!(!event.place.is_exact);
-}
-
-#[tokio::test]
-async fn reported_records_are_skipped() {
-    let text = Text::default();
-    text.lock().unwrap().0 = killed(7, 1500) + &killed(8, 1600);
-    let told_after = |told| kills(&told_now(&mut reader_of(&text, told)));
-    assert_eq!(told_after(Some(number(1500))), [(number(1600), Origin::Replayed)]);
-    assert_eq!(told_after(Some(40)).len(), 2, "that is a number of the device");
 }
 
 #[tokio::test]
@@ -341,9 +344,8 @@ async fn errors_of_syslog_say_what_to_do() {
             Err(SyslogError::Refused)
         }
     };
-    let source = Source::Syslog(Syslog::new(Box::new(refused_later)).unwrap());
     let mut reader = KmsgReader::new(SYSLOG.into());
-    reader.begin(source, None);
+    reader.begin(Box::new(Syslog::new(Box::new(refused_later)).unwrap()));
     assert_eq!(reader.next_now().unwrap(), None);
     reader.wake();
     let refused = reader.next().await.unwrap_err().to_string();
@@ -352,16 +354,11 @@ async fn errors_of_syslog_say_what_to_do() {
 
 #[tokio::test]
 async fn a_wall_clock_set_back_keeps_order() {
-    let mut tracker = Tracker::new(None);
+    let mut tracker = Tracker::default();
     tracker.at_end(Duration::ZERO);
     let line = |pid, millisecond| {
-        let line = crate::oom::text::kernel_line(killed(pid, millisecond).trim_end())
-            .unwrap()
-            .line;
-        Line {
-            seq: Some(number(millisecond)),
-            ..line
-        }
+        let text = killed(pid, millisecond);
+        crate::oom::text::kernel_line(text.trim_end()).unwrap().line
     };
     let mut told = |line, monotonic_ms: u64, wall_ms: i64| {
         let now = Moment {

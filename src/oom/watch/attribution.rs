@@ -23,7 +23,7 @@ use crate::model::{CgroupPath, CgroupVersion};
 use crate::oom::clock::Moment;
 use crate::oom::join::{CounterDelta, Joiner, OomKill, Progress, SLACK};
 use crate::oom::kill::{Kill, Level, Limit};
-use crate::oom::kmsg::{BootId, Numbering};
+use crate::oom::kmsg::{BootId, record_name};
 use crate::oom::report::{Candidates, OomReport, OwnWrite, ReportedPod};
 
 /// Times of sweeps of the counters, by CLOCK_MONOTONIC.
@@ -62,7 +62,11 @@ impl Attribution {
     /// Continues from the checkpoint of an earlier agent; without one, begins now.
     pub(super) fn new(boot: BootId, node: String, left: Option<Checkpoint>, now: Duration) -> Self {
         let continues = left.is_some();
-        let checkpoint = left.unwrap_or_else(|| Checkpoint::new(boot, now));
+        let mut checkpoint = left.unwrap_or_else(|| Checkpoint::new(boot, now));
+        if checkpoint.records.are_of_device() {
+            // The counters show the kills until now.
+            (checkpoint.records, checkpoint.log_from) = (Records::default(), now);
+        }
         let mut joiner = Joiner::new(false);
         joiner.reported_by_counter.clone_from(&checkpoint.reported_by_counter);
         Self {
@@ -86,18 +90,6 @@ impl Attribution {
         }
         self.tree = Some(KillCounters::new(version, root.clone(), &self.checkpoint.counters));
         self.namespaced = namespaced;
-    }
-
-    /// The log is open, and numbers its records like this.
-    pub(super) fn log_began(&mut self, numbering: Numbering, now: Duration) {
-        let known = self.checkpoint.records.any();
-        if known.is_some_and(|record| Numbering::of(record) != numbering) {
-            // The records of the other source cannot be found in this one. The counters show the kills until now.
-            self.checkpoint.records = Records::default();
-            self.checkpoint.log_from = now;
-            self.unsaved = true;
-        }
-        self.joiner.has_log = true;
     }
 
     /// The log cannot be read any more. The caller has swept all counters since it read the last record.
@@ -355,7 +347,7 @@ impl Attribution {
     fn id(&self, pending: &PendingKill) -> String {
         let boot = &self.checkpoint.boot.0;
         if let Some(record) = pending.kill.record {
-            return format!("{boot}-{}", Numbering::name(record));
+            return format!("{boot}-{}", record_name(record));
         }
         let cgroup = pending.kill.cgroup.as_ref();
         // A cgroup whose counter was never read has no inode here, only a path.

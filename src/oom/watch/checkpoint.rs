@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::kill_counters::SavedCounter;
 use crate::oom::join::CounterDelta;
-use crate::oom::kmsg::BootId;
+use crate::oom::kmsg::{BootId, FIRST_NUMBER};
 use crate::oom::report::Role;
 
 /// A change to the meaning of the content raises this.
@@ -88,14 +88,10 @@ pub(super) struct RecordFacts {
 }
 
 impl Records {
-    /// The record up to which all are reported.
-    pub(super) const fn up_to(&self) -> Option<u64> {
-        self.up_to
-    }
-
-    /// One of the reported records, if there is any.
-    pub(super) fn any(&self) -> Option<u64> {
-        self.up_to.or_else(|| self.beyond.first().copied())
+    /// Whether these are numbers of the device, of which an earlier version kept the reported ones.
+    pub(super) fn are_of_device(&self) -> bool {
+        let any = self.up_to.or_else(|| self.beyond.first().copied());
+        any.is_some_and(|record| record < FIRST_NUMBER)
     }
 
     pub(super) fn is_reported(&self, record: u64) -> bool {
@@ -136,7 +132,7 @@ mod tests {
         }
         records.mark_reported(30);
         records.mark_reported(20);
-        assert_eq!(records.up_to(), None);
+        assert_eq!(records.up_to, None);
         assert!(
             records.is_reported(20) && records.is_reported(30) && !records.is_reported(10) && !records.is_reported(25)
         );
@@ -145,7 +141,7 @@ mod tests {
         assert!(again.is_reported(30) && !again.is_reported(10));
         again.wait(10, RecordFacts::default());
         again.mark_reported(10);
-        assert_eq!((again.up_to(), again.beyond.len()), (Some(30), 0));
+        assert_eq!((again.up_to, again.beyond.len()), (Some(30), 0));
     }
 
     #[test]

@@ -225,12 +225,7 @@ impl Watcher {
     /// Does everything that is due, and sends a batch. Returns false when the receiver of batches is gone.
     fn work(&mut self) -> bool {
         let now = Moment::now();
-        if let Some(numbering) = self
-            .log
-            .open(self.attribution.checkpoint.records.up_to(), now.monotonic)
-        {
-            self.attribution.log_began(numbering, now.monotonic);
-        }
+        self.attribution.joiner.has_log |= self.log.open(now.monotonic);
         if self.attribution.joiner.has_kills_waiting() {
             self.schedule.request(now.monotonic);
         }

@@ -129,7 +129,7 @@ async fn an_agent_continues_with_the_other_source() {
         scene.start().await;
         let before = scene.reported_kills().await.len();
         let kill = scene.explained(|| scene.kill_one("app")).await;
-        assert_eq!(kill.id.contains("-time-"), source == "syslog", "{kill:#?}");
+        assert!(kill.id.contains("-time-"), "{kill:#?}");
         assert!(scene.reported_kills().await.len() > before);
     }
 }

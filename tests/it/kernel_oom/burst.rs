@@ -106,7 +106,7 @@ async fn a_burst_is_told_once_by_container() {
     let pods: Vec<TestPod> = (0..PODS).map(|_| TestPod::new()).collect();
     pods.iter().for_each(TestPod::limit_container);
     let mut counters = Counters::new(&pods);
-    let mut reader = caught_up(None);
+    let mut reader = caught_up();
     let started: Vec<(&CgroupPath, Child)> = (0..KILLS_EACH)
         .flat_map(|_| pods.iter().map(|pod| (&pod.container, pod.start())))
         .collect();

@@ -11,7 +11,7 @@ use crate::model::CgroupPath;
 use crate::oom::clock::Moment;
 use crate::oom::join::OomKill;
 use crate::oom::kill::{Kill, Level, Limit};
-use crate::oom::kmsg::{LogEvent, Numbering, Origin};
+use crate::oom::kmsg::{LogEvent, Origin, record_name};
 use crate::oom::parse::Event;
 use crate::oom::report::{Candidates, Confidence, HitLimit, KillFacts, OomReport, Role, Victim};
 
@@ -46,7 +46,7 @@ impl Attribution {
                 self.checkpoint.records.wait(log.seq, facts);
                 self.localize_kill(&mut kill);
                 tracing::debug!(
-                    record = Numbering::name(log.seq),
+                    record = record_name(log.seq),
                     pid = kill.pid,
                     replayed,
                     cgroup = kill.task_cgroup.as_ref().or(found.as_ref()).map(CgroupPath::as_str),
@@ -84,7 +84,7 @@ impl Attribution {
     /// Adds a kill, and reads the files about it now.
     pub(super) fn add_kill(&mut self, kill: OomKill, now: Moment, files: &impl NodeIo) {
         tracing::debug!(
-            record = kill.record.map(Numbering::name), cgroup = kill.cgroup.as_ref().map(CgroupPath::as_str),
+            record = kill.record.map(record_name), cgroup = kill.cgroup.as_ref().map(CgroupPath::as_str),
             confidence = ?kill.confidence, candidates = kill.processes.len(),
             "a kill is attributed to a cgroup"
         );

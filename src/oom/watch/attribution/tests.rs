@@ -8,7 +8,7 @@ use super::events::MOST_CANDIDATES;
 use super::*;
 use crate::oom::join::LogPlace;
 use crate::oom::kill::Kill;
-use crate::oom::kmsg::{LogEvent, Numbering, Origin};
+use crate::oom::kmsg::{LogEvent, Origin, record_number};
 use crate::oom::numbers::Numbers;
 use crate::oom::parse::Event;
 use crate::oom::report::Confidence;
@@ -32,7 +32,7 @@ fn boot() -> BootId {
 /// An attribution that knows the tree and reads the log.
 fn attribution(checkpoint: Option<&[u8]>, now: u64) -> Attribution {
     let mut attribution = attribution_of(checkpoint, now);
-    attribution.log_began(Numbering::Records, Duration::ZERO);
+    attribution.joiner.has_log = true;
     attribution
 }
 
@@ -42,6 +42,11 @@ fn attribution_of(checkpoint: Option<&[u8]>, now: u64) -> Attribution {
     let mut attribution = Attribution::new(boot(), "n1".to_owned(), left, ms(now));
     attribution.set_tree(CgroupVersion::V2, &root(), false);
     attribution
+}
+
+/// The number of a kill's record at this time.
+fn number(timestamp_us: u64) -> u64 {
+    record_number(timestamp_us, 1)
 }
 
 fn kill(pid: u32, record: u64, task: Option<CgroupPath>) -> Kill {
@@ -56,7 +61,7 @@ fn kill(pid: u32, record: u64, task: Option<CgroupPath>) -> Kill {
         oom_score_adj: None,
         uid: None,
         invoker: None,
-        seq: Some(record),
+        seq: Some(number(record)),
         timestamp_us: Some(record),
     }
 }
@@ -113,7 +118,7 @@ fn a_kill_is_not_placed_while_a_counter_cannot_be_read() {
     kernel.make(&second);
     let mut attribution = Attribution::new(boot(), "n1".to_owned(), None, ms(0));
     attribution.set_tree(CgroupVersion::V1, &root(), false);
-    attribution.log_began(Numbering::Records, Duration::ZERO);
+    attribution.joiner.has_log = true;
     sweep(&mut attribution, &kernel, 100);
     kernel.unreadable.insert(first.clone());
     kernel.kill(&first);
@@ -154,7 +159,7 @@ fn a_named_kill_in_a_container_is_immediate() {
     attribution.release(at(11), &kernel);
     let told = std::mem::take(&mut attribution.reports);
     assert_eq!(told.len(), 1);
-    assert_eq!((&*told[0].id, told[0].time), ("b007-log-40", at(10).wall));
+    assert_eq!((&*told[0].id, told[0].time), ("b007-time-40", at(10).wall));
     assert_eq!(told[0].facts.container.as_ref().unwrap().name, "app");
     assert_eq!(told[0].facts.limit.limit_bytes, Some(64 << 20));
     live(&mut attribution, &kernel, kill(8, 50, Some(container(0, 1))), 20);
@@ -206,7 +211,7 @@ fn a_set_clock_changes_only_times_of_kills() {
         let wall = stepped(now).wall;
         let event = LogEvent {
             at: wall,
-            ..logged(event, record, now, Origin::Live)
+            ..logged(event, number(record), now, Origin::Live)
         };
         attribution.add_event(event, <_>::default(), stepped(now), &kernel);
         assert!(attribution.sweep(ms(now + 1), &kernel, || stepped(now + 1)).is_none());
@@ -275,7 +280,12 @@ fn a_group_is_told_once_it_is_whole() {
         pid: 7,
         group: group.clone(),
     };
-    first.add_event(logged(again, 43, 13, Origin::Live), <_>::default(), at(13), &kernel);
+    first.add_event(
+        logged(again, number(43), 13, Origin::Live),
+        <_>::default(),
+        at(13),
+        &kernel,
+    );
     first.release(at(13), &kernel);
     let told = std::mem::take(&mut first.reports);
     assert_eq!((told.len(), &told[0].group), (1, &vec![7, 8]));
@@ -300,10 +310,10 @@ fn a_lost_log_doubles_no_kill() {
     let known: Vec<Confidence> = told.iter().map(|report| report.confidence).collect();
     assert_eq!(known, [Confidence::Exact, Confidence::CounterAlone]);
     // The agent opens the log again and reads it from the beginning.
-    attribution.log_began(Numbering::Records, Duration::ZERO);
+    attribution.joiner.has_log = true;
     let second = Event::Kill(Box::new(kill(8, 41, Some(container(0, 1)))));
     attribution.add_event(
-        logged(second, 41, 99, Origin::Replayed),
+        logged(second, number(41), 99, Origin::Replayed),
         <_>::default(),
         at(200),
         &kernel,
@@ -330,8 +340,28 @@ fn a_late_record_is_no_kill_after_restart() {
         let mut next = attribution(Some(&saved), 5000);
         live(&mut next, &kernel, kill(7, 40, Some(container(0, 1))), 9000);
         assert_eq!(finish(&mut next, &kernel, 9100), []);
-        assert!(next.checkpoint.records.is_reported(40));
+        assert!(next.checkpoint.records.is_reported(number(40)));
     }
+}
+
+#[test]
+fn numbers_of_the_device_are_not_continued() {
+    let mut kernel = Kernel::default();
+    kernel.make(&container(0, 1));
+    let mut first = attribution(None, 0);
+    sweep(&mut first, &kernel, 1);
+    let saved = String::from_utf8(checkpoint(&mut first)).unwrap();
+    let saved = saved.replace("\"upTo\":null", "\"upTo\":39");
+    assert!(saved.contains("\"upTo\":39"), "{saved}");
+    kernel.kill(&container(0, 1));
+    let mut next = attribution(Some(saved.as_bytes()), 5000);
+    let logged_before = Event::Kill(Box::new(kill(7, 40, Some(container(0, 1)))));
+    let logged_before = logged(logged_before, number(40), 40, Origin::Replayed);
+    next.add_event(logged_before, <_>::default(), at(5001), &kernel);
+    sweep(&mut next, &kernel, 5002);
+    let told = finish(&mut next, &kernel, 9000);
+    let known: Vec<Confidence> = told.iter().map(|report| report.confidence).collect();
+    assert_eq!(known, [Confidence::CounterAlone]);
 }
 
 #[test]

@@ -132,7 +132,6 @@ impl Node {
         if !self.has_log {
             return;
         }
-        let told = self.attribution.checkpoint.records.up_to();
         for (index, record) in self.log.iter().enumerate().skip(self.read).take(most) {
             self.read = index + 1;
             let number = record.kill.seq.unwrap();
@@ -141,9 +140,6 @@ impl Node {
             } else {
                 Origin::Live
             };
-            if origin == Origin::Replayed && told.is_some_and(|told| number <= told) {
-                continue;
-            }
             let event = Event::Kill(Box::new(record.kill.clone()));
             let told = logged(event, number, record.time, origin);
             self.attribution
@@ -231,7 +227,7 @@ impl Node {
         self.has_log = log;
         self.attribution = attribution_of(recovered.checkpoint.as_deref(), self.now);
         if log {
-            self.attribution.log_began(Numbering::Records, Duration::ZERO);
+            self.attribution.joiner.has_log = true;
         }
         (self.read, self.replayed) = (0, self.log.len());
         self.swept = 0;
@@ -271,10 +267,10 @@ fn a_kill_in_doubt_stays_so_after_a_restart() {
     [2354, 1306, 692].into_iter().for_each(|after| node.decide(after));
     node.commit();
     let told: Vec<&str> = node.kept.iter().map(|report| &*report.id).collect();
-    assert_eq!(told, ["b007-log-4", "b007-log-1", "b007-log-3"]);
+    assert_eq!(told, ["b007-time-4", "b007-time-1", "b007-time-3"]);
     node.restart(true);
     node.finish();
-    let first = node.kept.iter().find(|report| report.id == "b007-log-2").unwrap();
+    let first = node.kept.iter().find(|report| report.id == "b007-time-2").unwrap();
     assert_eq!((&first.victim, first.confidence), (&None, Confidence::Ambiguous));
 }
 

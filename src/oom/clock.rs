@@ -8,8 +8,6 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use nix::time::{ClockId, clock_gettime};
 
-use super::join::SLACK;
-
 /// CLOCK_MONOTONIC, which every Linux has.
 pub fn monotonic() -> Duration {
     clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from)
@@ -37,46 +35,27 @@ impl Moment {
     }
 }
 
-/// How far CLOCK_MONOTONIC is ahead of the log's clock: between two bounds, each with the time of its latest record,
-/// all in microseconds.
+/// How far CLOCK_MONOTONIC is ahead of the log's clock: the smallest difference between a record's time and the time of
+/// reading, with that time, all in microseconds. A delay in reading only adds to the difference.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct LogClock {
-    /// The smallest difference to the time of reading. A delay in reading only adds to the difference.
-    at_most: Option<(i64, i64)>,
-    /// The largest difference to a moment before the record.
-    at_least: Option<(i64, i64)>,
-}
+pub(super) struct LogClock(Option<(i64, i64)>);
 
-/// NTP slews by at most 500 ppm (`MAXFREQ`, kernel/time/ntp.c), so a bound may move by one in so many.
-const SLEW: i64 = 2000;
+/// NTP slews by at most 500 ppm (`MAXFREQ`, kernel/time/ntp.c), so the difference may grow by one in so many.
+pub(super) const SLEW: u32 = 2000;
 
 impl LogClock {
-    /// Takes the time of a record that the kernel logged between these moments of CLOCK_MONOTONIC.
-    pub(super) fn observe(&mut self, logged_us: u64, after: Duration, by: Duration) {
-        let (after, by) = (micros(after), micros(by));
-        let (least, most) = (
-            after.saturating_sub_unsigned(logged_us),
-            by.saturating_sub_unsigned(logged_us),
-        );
-        let slewed = |since: i64| by.saturating_sub(since) / SLEW;
-        let most = self
-            .at_most
-            .map_or(most, |(known, at)| most.min(known.saturating_add(slewed(at))));
-        let least = self
-            .at_least
-            .map_or(least, |(known, at)| least.max(known.saturating_sub(slewed(at))));
-        (self.at_most, self.at_least) = (Some((most, by)), Some((least, by)));
-    }
-
-    /// Whether the times of records are exact to [`SLACK`]; if not, they are too late.
-    pub(super) fn is_exact(self) -> bool {
-        let bounds = self.at_most.zip(self.at_least);
-        bounds.is_some_and(|((most, _), (least, _))| most.saturating_sub(least) <= micros(SLACK))
+    /// Takes the time of a record that the kernel logged before this moment of CLOCK_MONOTONIC.
+    pub(super) fn observe(&mut self, logged_us: u64, by: Duration) {
+        let by = micros(by);
+        let ahead = by.saturating_sub_unsigned(logged_us);
+        let slewed = |since: i64| by.saturating_sub(since) / i64::from(SLEW);
+        let known = |(known, at): (i64, i64)| ahead.min(known.saturating_add(slewed(at)));
+        self.0 = Some((self.0.map_or(ahead, known), by));
     }
 
     /// Converts the time of a record to CLOCK_MONOTONIC; never later than `now`.
     pub(super) fn monotonic(self, logged_us: u64, now: Moment) -> Duration {
-        let ahead = self.at_most.map_or(0, |(most, _)| most);
+        let ahead = self.0.map_or(0, |(ahead, _)| ahead);
         let logged = ahead.saturating_add_unsigned(logged_us);
         Duration::from_micros(u64::try_from(logged).unwrap_or(0)).min(now.monotonic)
     }
@@ -115,7 +94,7 @@ mod tests {
         let mut clock = LogClock::default();
         for (logged, read) in [(1_000, 1_900), (2_000, 2_600), (3_000, 9_000)] {
             let read = now(read).monotonic;
-            clock.observe(logged, read, read);
+            clock.observe(logged, read);
         }
         assert_eq!(
             wall(clock, 4_000, now(10_000)),
@@ -131,28 +110,12 @@ mod tests {
             for minute in 0..1000 {
                 let logged = minute * 60_000_000;
                 let read = now(logged + minute * drift + 50).monotonic;
-                clock.observe(u64::try_from(logged).unwrap(), read, read);
+                clock.observe(u64::try_from(logged).unwrap(), read);
             }
             let logged = clock.monotonic(60_000_000_000, now(61_000_000_000));
             let off = micros(logged) - 60_000_000_000 - 1000 * drift;
             assert!(off.abs() <= 150, "{off} µs off at {drift} µs a minute");
         }
-    }
-
-    #[test]
-    fn records_read_late_are_exact_once_their_bounds_meet() {
-        let ms = Duration::from_millis;
-        let mut clock = LogClock::default();
-        assert!(!clock.is_exact());
-        clock.observe(1_000_000, ms(500), ms(4_000));
-        assert!(!clock.is_exact(), "logged within three and a half seconds");
-        clock.observe(4_020_000, ms(4_000), ms(4_530));
-        assert!(!clock.is_exact());
-        clock.observe(4_500_000, ms(4_000), ms(4_530));
-        assert!(
-            clock.is_exact(),
-            "30 ms after the end of a copy, and 30 ms before the next"
-        );
     }
 
     #[test]

@@ -24,9 +24,9 @@ use serde::{Deserialize, Serialize};
 
 use super::assemble::Assembler;
 pub use super::clock::monotonic;
-use super::clock::{LogClock, Moment};
+use super::clock::{LogClock, Moment, SLEW};
 use super::counters::machine_kill_count;
-use super::join::LogPlace;
+use super::join::{LogPlace, SLACK};
 use super::numbers::{LineNumbers, Numbers};
 use super::parse::{Event, Parser};
 use super::record::Line;
@@ -282,8 +282,9 @@ impl KmsgReader {
             let event = match source.read()? {
                 Some(Attempt::Line(line)) => self.tracker.line(line, now),
                 Some(Attempt::Nothing) => None,
-                Some(Attempt::Late(lines)) => {
-                    self.tracker.late(lines);
+                Some(Attempt::Late { logged_us, by }) => {
+                    self.tracker.waited = false;
+                    self.tracker.clock.observe(logged_us, by);
                     None
                 }
                 Some(Attempt::Lost) => {
@@ -312,8 +313,9 @@ enum Attempt {
     Line(Line),
     /// A signal interrupted the read, or the kernel did not write the record.
     Nothing,
-    /// The next lines were not read at once.
-    Late(LateLines),
+    /// The next lines were not read at once. The kernel logged the last of them at this time, before that moment of
+    /// CLOCK_MONOTONIC.
+    Late { logged_us: u64, by: Duration },
     /// The end of the log. The source has returned everything that the kernel logged before this moment of
     /// CLOCK_MONOTONIC.
     AtEnd(Duration),
@@ -321,14 +323,8 @@ enum Attempt {
     Lost,
 }
 
-/// Lines that the kernel logged between two calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct LateLines {
-    /// The times of the first and the last line.
-    logged_us: [u64; 2],
-    after: Duration,
-    by: Duration,
-}
+/// After a record that was read at once, times are exact to [`SLACK`] for so long.
+const EXACT_FOR: Duration = SLACK.saturating_mul(SLEW);
 
 /// The position in the log.
 #[derive(Debug, Default)]
@@ -338,6 +334,8 @@ struct Tracker {
     /// Whether the agent waits for the next record, so that it reads the record at once.
     waited: bool,
     clock: LogClock,
+    /// Until then times of records are exact; if not, they are too late.
+    exact_until: Duration,
     assembler: Assembler,
     parser: Parser,
     numbers: LineNumbers,
@@ -360,19 +358,13 @@ impl Tracker {
         }
     }
 
-    fn late(&mut self, lines: LateLines) {
-        self.waited = false;
-        for logged_us in lines.logged_us {
-            self.clock.observe(logged_us, lines.after, lines.by);
-        }
-    }
-
     /// Takes a line, and the time at which the read returned.
     fn line(&mut self, line: Line, now: Moment) -> Option<LogEvent> {
         let (seq, timestamp_us) = (self.records.next(&line)?, line.timestamp_us?);
         let line = Line { seq: Some(seq), ..line };
         if take(&mut self.waited) {
-            self.clock.observe(timestamp_us, now.monotonic, now.monotonic);
+            self.clock.observe(timestamp_us, now.monotonic);
+            self.exact_until = now.monotonic + EXACT_FOR;
         }
         let kills = self.parser.kill_lines();
         let mut event = None;
@@ -391,7 +383,7 @@ impl Tracker {
             seq,
             place: LogPlace {
                 time: logged,
-                is_exact: self.clock.is_exact(),
+                is_exact: now.monotonic <= self.exact_until,
                 numbers,
             },
             at: now.wall_at(logged),

@@ -12,7 +12,7 @@ use anyhow::Result;
 use futures::future::BoxFuture;
 use tokio::time::{Instant, sleep_until};
 
-use super::{Attempt, LateLines, Source};
+use super::{Attempt, Source};
 use crate::oom::clock::monotonic;
 use crate::oom::text;
 
@@ -67,8 +67,6 @@ pub(super) struct Syslog {
     /// Whether a call is wanted.
     woken: bool,
     called: Instant,
-    /// A moment before the last call.
-    as_of: Option<Duration>,
 }
 
 impl Syslog {
@@ -84,13 +82,12 @@ impl Syslog {
             attempts: VecDeque::new(),
             woken: true,
             called: Instant::now(),
-            as_of: None,
         };
-        syslog.call()?;
+        syslog.call(true)?;
         Ok(syslog)
     }
 
-    fn call(&mut self) -> Result<(), SyslogError> {
+    fn call(&mut self, is_first: bool) -> Result<(), SyslogError> {
         self.woken = false;
         let as_of = monotonic();
         let log = (self.read_all)()?;
@@ -106,15 +103,12 @@ impl Syslog {
             line.timestamp_us.ok_or(SyslogError::NoTimes)?;
             lines.push(line);
         }
-        // Nothing says when the kernel logged the lines of the first call.
-        let after = self.as_of.replace(as_of);
-        let times = || Some([lines.first()?.timestamp_us?, lines.last()?.timestamp_us?]);
-        let late = after.zip(times()).map(|(after, logged_us)| LateLines {
+        // The lines of the first call may be days old.
+        let last = lines.last().filter(|_| !is_first).and_then(|line| line.timestamp_us);
+        self.attempts.extend(last.map(|logged_us| Attempt::Late {
             logged_us,
-            after,
             by: monotonic(),
-        });
-        self.attempts.extend(late.map(Attempt::Late));
+        }));
         self.attempts.extend(lines.into_iter().map(Attempt::Line));
         self.attempts.push_back(Attempt::AtEnd(as_of));
         Ok(())
@@ -129,7 +123,7 @@ impl Source for Syslog {
     /// The next line, from a new call if one is wanted and due.
     fn read(&mut self) -> Result<Option<Attempt>> {
         if self.attempts.is_empty() && self.woken && self.called.elapsed() >= BETWEEN_CALLS {
-            self.call()?;
+            self.call(false)?;
         }
         Ok(self.attempts.pop_front())
     }

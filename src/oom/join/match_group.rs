@@ -409,58 +409,91 @@ pub(super) fn expire(rises: &mut Vec<CounterDelta>, progress: Progress, undecide
 /// Pairs as many kills as possible with rises. Among all such pairings, takes one in which the first kills and the
 /// first rises have partners: later kills may need the later rises. `possible` says which kill fits which rise, `free`
 /// how many kills each rise takes. Returns the index of each kill's rise, the index after the last for a kill without.
+///
+/// Each kill takes the first free rise that it can get if others change places. No kill and no rise that has a partner
+/// loses it (Mendelsohn and Dulmage, 1958).
 fn matched(possible: &[Vec<bool>], mut free: Vec<u64>) -> Vec<usize> {
     let mut held = vec![free.len(); possible.len()];
     for kill in 0..possible.len() {
-        let mut seen = vec![false; free.len()];
-        place(possible, kill, free.len(), &mut held, &mut free, &mut seen);
+        let Some(first) = free.iter().position(|free| *free > 0) else {
+            break;
+        };
+        // In a flood, most kills fit the first free rise.
+        if possible[kill][first] {
+            (held[kill], free[first]) = (first, free[first] - 1);
+            continue;
+        }
+        // Which kill would take each rise, if those that hold the rise took others.
+        let mut taker = vec![None; free.len()];
+        let mut movers = vec![kill];
+        while let Some(mover) = movers.pop() {
+            for rise in (0..free.len()).filter(|rise| possible[mover][*rise]) {
+                if taker[rise].is_none() {
+                    taker[rise] = Some(mover);
+                    let is_full = free[rise] == 0;
+                    movers.extend((0..kill).filter(|holder| is_full && held[*holder] == rise));
+                }
+            }
+        }
+        let Some(mut rise) = (0..free.len()).find(|rise| taker[*rise].is_some() && free[*rise] > 0) else {
+            continue;
+        };
+        free[rise] -= 1;
+        while let Some(mover) = taker[rise] {
+            rise = std::mem::replace(&mut held[mover], rise);
+            if mover == kill {
+                break;
+            }
+        }
     }
-    // A kill that can move to an earlier rise does. No such move is left only where the first rises are full
-    // (Mendelsohn and Dulmage, 1958).
-    let mut move_one = |kill: usize| {
-        let rise = held[kill];
-        if rise == free.len() || free[..rise].iter().all(|free| *free == 0) {
-            return false;
-        }
-        held[kill] = free.len();
-        let mut seen = vec![false; free.len()];
-        let moved = place(possible, kill, rise, &mut held, &mut free, &mut seen);
-        if moved {
-            free[rise] += 1;
-        } else {
-            held[kill] = rise;
-        }
-        moved
-    };
-    while (0..possible.len()).rev().any(&mut move_one) {}
     held
 }
 
-/// Finds a rise before `end` for this kill, among those not `seen`; other kills change places if they must. Returns
-/// whether there is one.
-fn place(
-    possible: &[Vec<bool>],
-    kill: usize,
-    end: usize,
-    held: &mut [usize],
-    free: &mut [u64],
-    seen: &mut [bool],
-) -> bool {
-    let fits = |rise: usize| possible[kill][rise];
-    if let Some(rise) = (0..end).find(|rise| fits(*rise) && free[*rise] > 0) {
-        free[rise] -= 1;
-        held[kill] = rise;
-        return true;
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// How many of these kills can have one of these rises each, by trying everything.
+    fn most(possible: &[Vec<bool>], kills: &[usize], rises: &[usize]) -> usize {
+        let Some((kill, others)) = kills.split_first() else {
+            return 0;
+        };
+        let alone = most(possible, others, rises);
+        let with = rises.iter().enumerate().filter(|(_, rise)| possible[*kill][**rise]);
+        let with = with.map(|(at, _)| {
+            let left: Vec<usize> = rises[..at].iter().chain(&rises[at + 1..]).copied().collect();
+            1 + most(possible, others, &left)
+        });
+        with.max().unwrap_or(0).max(alone)
     }
-    for rise in 0..free.len() {
-        if !fits(rise) || std::mem::replace(&mut seen[rise], true) {
-            continue;
+
+    /// The first of these that can all have partners.
+    fn first(count: usize, mut most: impl FnMut(&[usize]) -> usize) -> Vec<usize> {
+        let mut chosen = Vec::new();
+        for next in 0..count {
+            chosen.push(next);
+            if most(&chosen) < chosen.len() {
+                chosen.pop();
+            }
         }
-        let moves = |holder: usize| held[holder] == rise && place(possible, holder, end, held, free, seen);
-        if (0..possible.len()).any(moves) {
-            held[kill] = rise;
-            return true;
+        chosen
+    }
+
+    proptest! {
+        #[test]
+        fn the_first_kills_and_rises_have_partners(
+            possible in prop::collection::vec(prop::collection::vec(prop::bool::weighted(0.4), 5), 0..6),
+        ) {
+            let held = matched(&possible, vec![1; 5]);
+            let kills: Vec<usize> = (0..possible.len()).collect();
+            let with: Vec<usize> = kills.iter().copied().filter(|kill| held[*kill] < 5).collect();
+            prop_assert_eq!(&with, &first(kills.len(), |kills| most(&possible, kills, &[0, 1, 2, 3, 4])));
+            let mut taken: Vec<usize> = with.iter().map(|kill| held[*kill]).collect();
+            taken.sort_unstable();
+            prop_assert_eq!(taken, first(5, |rises| most(&possible, &kills, rises)));
+            prop_assert!(with.iter().all(|kill| possible[*kill][held[*kill]]));
         }
     }
-    false
 }

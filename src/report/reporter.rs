@@ -90,8 +90,7 @@ impl Reporter {
     }
 
     /// Stores these kills and the position of the watcher after them, together or not at all, and returns once they
-    /// survive the end of this process, as long as the disk takes them. Drops a kill with the id of a stored one. Cancelling
-    /// it does not take the kills back.
+    /// survive the end of this process, as long as the disk takes them. Cancelling it does not take the kills back.
     pub async fn commit(&self, reports: Vec<Report>, checkpoint: Option<Vec<u8>>) {
         self.log.call(|log| log.commit(reports, checkpoint)).await;
     }

@@ -75,7 +75,7 @@ fn checksum(length: [u8; 4], payload: &[u8]) -> u32 {
     sum.finalize()
 }
 
-/// One step of the log. The tags are those on disk.
+/// One step of the log. The tags are those on disk; earlier versions used 2 and 5.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Entry {
     /// The position of the watcher after the kills of this entry and all before.
@@ -86,9 +86,6 @@ pub(super) struct Entry {
     pub(super) stored: Vec<Stored>,
     #[prost(message, repeated, tag = "4")]
     pub(super) acknowledged: Vec<Acknowledged>,
-    /// Hashes of the ids of earlier reports, 16 bytes each.
-    #[prost(bytes = "vec", tag = "5")]
-    pub(super) known_ids: Vec<u8>,
 }
 
 /// A report of an entry.
@@ -245,7 +242,6 @@ mod entry_tests {
                     .into_iter()
                     .map(|(destinations, numbers)| Acknowledged { destinations, numbers })
                     .collect(),
-                known_ids: vec![1; 32],
             };
             let frame = entry.frame(&texts.concat()).unwrap();
             prop_assert_eq!(Entry::read(&frame[OVERHEAD..]).unwrap(), (entry, reports));

@@ -101,8 +101,6 @@ pub struct KillLog {
     fault: Option<String>,
     /// The problem found when opening the file.
     opening: Option<String>,
-    /// The length in bytes of the checkpoint that is too long to keep.
-    long_checkpoint: Option<usize>,
 }
 
 /// Counts since the log was opened.
@@ -175,7 +173,6 @@ impl KillLog {
             bounds,
             selected,
             directory: directory.to_owned(),
-            state: State::new(bounds.max_reports),
             ..Self::default()
         };
         let forgotten = log.recover_once();
@@ -189,13 +186,10 @@ impl KillLog {
     }
 
     /// Stores kills and the position of the watcher after them in one entry: together or not at all. No checkpoint leaves the
-    /// last one. Drops reports with the id of an earlier one. What the disk refuses, memory has ([`Self::problem`]). Blocks.
+    /// last one. What the disk refuses, memory has ([`Self::problem`]). Blocks.
     pub fn commit(&mut self, reports: Vec<Report>, checkpoint: Option<Vec<u8>>) {
         let mut stored = Vec::new();
         for report in reports {
-            if !self.state.seen.insert(IdHash::of(&report.id())) {
-                continue;
-            }
             let mut slot = Slot::new(report, self.selected);
             if slot.length > LONGEST_REPORT {
                 let count = Report::Aggregate(Box::new(slot.report.into_aggregate()));
@@ -208,7 +202,7 @@ impl KillLog {
             self.state.insert(number, slot.clone());
             stored.push((number, slot));
         }
-        let checkpoint = checkpoint.filter(|checkpoint| self.is_new_checkpoint(checkpoint));
+        let checkpoint = checkpoint.filter(|checkpoint| self.state.checkpoint.as_ref() != Some(checkpoint));
         if checkpoint.is_some() || !stored.is_empty() {
             failpoint("kills.seen");
             let entry = Entry {
@@ -257,13 +251,6 @@ impl KillLog {
         count
     }
 
-    /// Whether the checkpoint has moved and is not too long to keep.
-    fn is_new_checkpoint(&mut self, checkpoint: &Vec<u8>) -> bool {
-        let fits = wide(checkpoint.len()) <= self.bounds.max_bytes / 4;
-        self.long_checkpoint = (!fits).then_some(checkpoint.len());
-        fits && self.state.checkpoint.as_ref() != Some(checkpoint)
-    }
-
     /// Reads the log of the agent before, unless that is done. Returns how many reports have no selected destination any more.
     fn recover_once(&mut self) -> usize {
         if self.is_recovered {
@@ -284,10 +271,7 @@ impl KillLog {
                 self.pending()
             )
         });
-        let long = self.long_checkpoint.map(|length| {
-            format!("the checkpoint of kills takes {length} bytes and is not stored; raise spoolMaxBytes")
-        });
-        let problems: Vec<_> = [fault, self.opening.clone(), long].into_iter().flatten().collect();
+        let problems: Vec<_> = [fault, self.opening.clone()].into_iter().flatten().collect();
         (!problems.is_empty()).then(|| problems.join("; "))
     }
 

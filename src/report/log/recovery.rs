@@ -30,7 +30,7 @@ impl KillLog {
                 path.display()
             );
         }
-        let mut found = State::new(usize::MAX);
+        let mut found = State::default();
         let damage = frame::read(&HEADER, &bytes, |payload| found.replay_entry(payload));
         let forgotten = self.state.take_in(found, self.selected);
         if let Some(damage) = damage {

@@ -28,7 +28,7 @@ impl KillLog {
 
 /// Makes fewer reports of the same kills, as a full log of `most` reports does. No destination has received them.
 pub fn aggregate(reports: Vec<Report>, most: usize) -> Vec<Report> {
-    let mut state = State::new(0);
+    let mut state = State::default();
     for (number, report) in (1..).zip(reports) {
         state.insert(number, Slot::new(report, Destinations::all()));
     }
@@ -119,7 +119,7 @@ mod tests {
 
     /// Reports that are pending for these destinations, numbered from 1.
     fn state(reports: impl IntoIterator<Item = (u32, Report)>) -> State {
-        let mut state = State::new(99);
+        let mut state = State::default();
         for (number, (pending, report)) in (1..).zip(reports) {
             state.insert(number, Slot::new(report, from_bits(pending)));
         }

@@ -1,5 +1,4 @@
-//! The content of the log: reports and the destinations that have not acknowledged them, the ids stored lately, the last
-//! checkpoint. Pure.
+//! The content of the log: reports and the destinations that have not acknowledged them, and the last checkpoint. Pure.
 //!
 //! A report stays while a destination has not acknowledged it. Beside that the latest kills stay in detail, which operators
 //! list. Numbers of reports only ascend; each agent numbers the reports that it finds anew.
@@ -10,7 +9,6 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use anyhow::Result;
-use indexmap::IndexSet;
 
 use super::frame::{Acknowledged, Entry, Stored};
 use super::{LATEST, oldest_of_most};
@@ -25,7 +23,6 @@ pub(super) struct State {
     /// The latest kills, by number: those in `slots`, and those that every destination has.
     latest: BTreeMap<u64, Arc<OomReport>>,
     pub(super) last_number: u64,
-    pub(super) seen: SeenIds,
     /// The last checkpoint.
     pub(super) checkpoint: Option<Vec<u8>>,
 }
@@ -51,20 +48,10 @@ pub struct Pending {
 }
 
 impl State {
-    /// Remembers so many ids.
-    pub(super) fn new(most_ids: usize) -> Self {
-        Self {
-            seen: SeenIds::new(most_ids),
-            ..Self::default()
-        }
-    }
-
     /// Takes in a frame of a log.
     pub(super) fn replay_entry(&mut self, payload: &[u8]) -> Result<()> {
         let (entry, reports) = Entry::read(payload)?;
-        self.seen.insert_bytes(&entry.known_ids);
         for (stored, report) in entry.stored.iter().zip(reports) {
-            self.seen.insert(IdHash::of(&report.id()));
             self.insert(stored.number, Slot::new(report, from_bits(stored.pending)));
         }
         for Acknowledged { destinations, numbers } in entry.acknowledged {
@@ -77,21 +64,16 @@ impl State {
         Ok(())
     }
 
-    /// Takes in the content of a log, for the selected destinations: the reports whose ids are new, the ids, and the last
-    /// checkpoint unless this state has one. Returns how many reports have no selected destination any more.
+    /// Takes in the content of a log, for the selected destinations: the reports, and the last checkpoint unless this state
+    /// has one. Returns how many reports have no selected destination any more.
     pub(super) fn take_in(&mut self, found: Self, selected: Destinations) -> usize {
-        let mut reports = found.reports();
-        reports.retain(|(_, slot)| !self.seen.ids.contains(&IdHash::of(&slot.report.id())));
-        for id in found.seen.ids {
-            self.seen.insert(id);
-        }
-        self.checkpoint = self.checkpoint.take().or(found.checkpoint);
         let mut forgotten = 0;
-        for (_, slot) in reports {
+        for (_, slot) in found.reports() {
             let pending = slot.pending & selected;
             forgotten += usize::from(pending.is_empty() && !slot.pending.is_empty());
             self.insert(self.last_number + 1, Slot { pending, ..slot });
         }
+        self.checkpoint = self.checkpoint.take().or(found.checkpoint);
         for destination in selected {
             // Most of the reports that were on the way when the agent ended are among the oldest.
             self.send_after(destination, 0, destination.window(), |_, _| true);
@@ -103,7 +85,6 @@ impl State {
     pub(super) fn frames(&self) -> impl Iterator<Item = io::Result<Vec<u8>>> {
         let head = Entry {
             checkpoint: self.checkpoint.clone(),
-            known_ids: self.seen.to_bytes(),
             ..Entry::default()
         };
         let reports = self.reports().into_iter();
@@ -222,9 +203,9 @@ impl Slot {
 #[path = "../../../fuzz/inputs/kills.rs"]
 pub(crate) mod fuzz;
 
-/// FNV-1a of 128 bits of an id (<https://datatracker.ietf.org/doc/html/draft-eastlake-fnv>). Files on disk and names
-/// of Events contain it, so it never changes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, derive_more::LowerHex)]
+/// FNV-1a of 128 bits of an id (<https://datatracker.ietf.org/doc/html/draft-eastlake-fnv>). Names of Events contain it, so
+/// it never changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, derive_more::LowerHex)]
 #[lower_hex("{_0:032x}")]
 pub(crate) struct IdHash(u128);
 
@@ -240,49 +221,13 @@ impl IdHash {
     }
 }
 
-/// The ids stored last, up to a number of them.
-#[derive(Debug, Default)]
-pub(super) struct SeenIds {
-    most: usize,
-    pub(super) ids: IndexSet<IdHash>,
-}
-
-impl SeenIds {
-    pub(crate) fn new(most: usize) -> Self {
-        let (most, ids) = (most.max(1), IndexSet::new());
-        Self { most, ids }
-    }
-
-    /// Remembers an id. Returns whether it was new.
-    pub(crate) fn insert(&mut self, id: IdHash) -> bool {
-        let is_new = !self.ids.contains(&id);
-        if is_new && self.ids.len() >= self.most {
-            // To remove the oldest moves all others: an eighth of them goes at once.
-            self.ids.drain(..self.most.div_ceil(8));
-        }
-        is_new && self.ids.insert(id)
-    }
-
-    /// The hashes as on disk, oldest first.
-    pub(super) fn to_bytes(&self) -> Vec<u8> {
-        self.ids.iter().flat_map(|id| id.0.to_le_bytes()).collect()
-    }
-
-    pub(super) fn insert_bytes(&mut self, bytes: &[u8]) {
-        let (hashes, _) = bytes.as_chunks::<16>();
-        for hash in hashes {
-            self.insert(IdHash(u128::from_le_bytes(*hash)));
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::report::testing::kill_of;
 
     fn state(pending: &[u32]) -> State {
-        let mut state = State::new(9);
+        let mut state = State::default();
         for (number, pending) in (1..).zip(pending) {
             let kill = kill_of("web", number).into();
             state.insert(number, Slot::new(kill, from_bits(*pending)));
@@ -312,7 +257,7 @@ mod tests {
         state.acknowledge(from_bits(4), 9);
         assert_eq!(state.aggregate(false, false, 1), 256);
         assert_eq!((numbers(&state), state.latest().len()), (vec![2], LATEST));
-        let (mut again, frames) = (State::new(9), state.frames());
+        let (mut again, frames) = (State::default(), state.frames());
         for frame in frames {
             again.replay_entry(&frame.unwrap()[12..]).unwrap();
         }
@@ -339,31 +284,6 @@ mod tests {
         assert_eq!(sent.len(), 3);
         assert_eq!(state.aggregate(true, false, 1), 3, "2, 4 and 6");
         assert_eq!(numbers(&state), [1, 2, 3, 5]);
-    }
-}
-
-#[cfg(test)]
-mod seen_tests {
-    use super::*;
-
-    #[test]
-    fn an_id_is_known_until_as_many_others_came() {
-        let mut seen = SeenIds::new(2);
-        let [a, b, c] = ["a", "b", "c"].map(IdHash::of);
-        assert!(seen.insert(a) && seen.insert(b));
-        assert!(!seen.insert(a));
-        assert!(seen.insert(c));
-        assert!(!seen.insert(b) && seen.insert(a), "the oldest is forgotten");
-    }
-
-    #[test]
-    fn what_was_seen_comes_back_from_disk() {
-        let mut seen = SeenIds::new(9);
-        assert!(seen.insert(IdHash::of("a")) && seen.insert(IdHash::of("b")));
-        let mut back = SeenIds::new(9);
-        back.insert_bytes(&seen.to_bytes());
-        assert!(!back.insert(IdHash::of("a")) && !back.insert(IdHash::of("b")));
-        assert!(back.insert(IdHash::of("c")));
     }
 
     #[test]

@@ -71,21 +71,6 @@ fn commits_survive_until_acknowledged() {
 }
 
 #[test]
-fn an_id_is_stored_once() {
-    let directory = tempfile::tempdir().unwrap();
-    let (mut log, _) = open(directory.path());
-    commit(&mut log, 1..=2);
-    commit(&mut log, 2..=3);
-    assert_eq!(pending_ids(&mut log), named(1..=3));
-    log.acknowledge(Destination::Grpc, &[1, 2, 3]);
-    log.rewrite();
-    drop(log);
-    let (mut log, _) = open(directory.path());
-    commit(&mut log, 1..=3);
-    assert_eq!(pending_ids(&mut log), [""; 0]);
-}
-
-#[test]
 fn new_destinations_get_only_new_reports() {
     let directory = tempfile::tempdir().unwrap();
     let (mut log, _) = KillLog::open(directory.path(), Bounds::default(), all());

@@ -115,21 +115,6 @@ fn one_report_never_takes_all_the_room() {
 }
 
 #[test]
-fn a_long_checkpoint_is_reported_and_not_kept() {
-    let directory = tempfile::tempdir().unwrap();
-    let (mut log, _) = KillLog::open(directory.path(), small(), grpc());
-    commit(&mut log, 1..=1);
-    log.commit(vec![kill_of("web", 2).into()], Some(vec![0; 1 << 19]));
-    assert!(log.problem().unwrap().contains("524288 bytes"));
-    assert_eq!(pending_ids(&mut log), named(1..=2));
-    drop(log);
-    let (mut log, recovered) = KillLog::open(directory.path(), small(), grpc());
-    assert_eq!(recovered.checkpoint.as_deref(), Some(&b"up to 1"[..]));
-    commit(&mut log, 2..=2);
-    assert_eq!(pending_ids(&mut log), named(1..=2), "found again, told once");
-}
-
-#[test]
 fn memory_keeps_reports_without_a_directory() {
     let parent = tempfile::tempdir().unwrap();
     let directory = parent.path().join("log");

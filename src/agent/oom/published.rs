@@ -1,11 +1,11 @@
 //! Publishes kills on this node: in the list for operators, to watchers at the socket, in the metrics, the log and the audit
 //! log, and to the controller.
 
-use std::cmp::Reverse;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use indexmap::IndexMap;
 use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -20,6 +20,7 @@ use crate::observe::metrics::register;
 use crate::oom::{Level, OomReport};
 use crate::reconcile::controller::Event;
 use crate::report::log::{LATEST, oldest_of_most};
+use crate::share::places_of_most;
 
 /// The latest kills, oldest first.
 pub(in crate::agent) type Kills = watch::Receiver<VecDeque<Arc<OomReport>>>;
@@ -137,8 +138,8 @@ fn by_limit(labels: &KillLabels, limit_of: Level) -> KillLabels {
 pub(crate) struct KillMetrics {
     kills: Family<KillLabels, Counter>,
     by_limit: Family<KillLabels, Counter>,
-    /// When each series last had a kill or a living pod.
-    series: HashMap<KillLabels, Instant>,
+    /// When each series last had a kill or a living pod; the one whose last kill is oldest comes first.
+    series: IndexMap<KillLabels, Instant>,
 }
 
 impl KillMetrics {
@@ -149,7 +150,7 @@ impl KillMetrics {
         Self {
             kills: register(registry, "oom_kills", help, Family::default()),
             by_limit: register(registry, "oom_kills_by_limit", by_limit, Family::default()),
-            series: HashMap::new(),
+            series: IndexMap::new(),
         }
     }
 
@@ -158,27 +159,15 @@ impl KillMetrics {
         self.kills.get_or_create(&labels).inc();
         let limit_of = report.facts.limit_of();
         self.by_limit.get_or_create(&by_limit(&labels, limit_of)).inc();
+        self.series.shift_remove(&labels);
         self.series.insert(labels, now);
         if self.series.len() > MOST_SERIES {
-            let lost = self.oldest_of_most();
-            lost.iter().for_each(|labels| self.end_series(labels));
-        }
-    }
-
-    /// The oldest series of the namespace with most; of several such namespaces, of the one whose series is oldest.
-    fn oldest_of_most(&self) -> Option<KillLabels> {
-        let mut namespaces: HashMap<&str, (usize, Instant, &KillLabels)> = HashMap::new();
-        for (labels, used) in &self.series {
-            let [(_, namespace), ..] = labels;
-            let (count, oldest, of) = namespaces.entry(namespace).or_insert((0, *used, labels));
-            *count += 1;
-            if *used < *oldest {
-                (*oldest, *of) = (*used, labels);
+            let most = places_of_most(self.series.keys().map(|[(_, namespace), ..]| namespace));
+            let lost = most.and_then(|(oldest, _)| self.series.get_index(oldest));
+            if let Some(lost) = lost.map(|(labels, _)| labels.clone()) {
+                self.end_series(&lost);
             }
         }
-        let most = namespaces.into_values();
-        let most = most.min_by_key(|(count, oldest, _)| (Reverse(*count), *oldest));
-        most.map(|(.., labels)| labels.clone())
     }
 
     /// Ends the series of pods that have been gone for [`SERIES_STAY`].
@@ -198,7 +187,7 @@ impl KillMetrics {
     }
 
     fn end_series(&mut self, labels: &KillLabels) {
-        self.series.remove(labels);
+        self.series.shift_remove(labels);
         self.kills.remove(labels);
         for level in Level::all() {
             self.by_limit.remove(&by_limit(labels, level));

@@ -73,7 +73,7 @@ pub(super) fn kernel_line(line: &str) -> Option<TextLine<'_>> {
         return None;
     }
     rest = after;
-    let mut latest = Latest::Nothing;
+    let (mut latest, mut is_timed) = (Latest::Nothing, false);
     while !begins_message(rest) {
         let captures = |pattern: &LazyLock<Option<Regex>>| pattern.as_ref()?.captures(rest);
         let tag = match latest {
@@ -85,9 +85,14 @@ pub(super) fn kernel_line(line: &str) -> Option<TextLine<'_>> {
             let names_kernel = tag.name("level").is_none();
             !names_kernel || tag.name("host").is_none() || latest != Latest::Nothing
         };
-        if let Some((bracket, after)) = bracket(rest) {
+        // The kernel's own time is the first one after its priority or name. A command may be named like another.
+        let found = bracket(rest).filter(|(bracket, _)| !(is_timed && matches!(bracket, Bracket::Time(_))));
+        if let Some((bracket, after)) = found {
             match bracket {
-                Bracket::Time(time) => timestamp_us = time,
+                Bracket::Time(time) => {
+                    timestamp_us = time;
+                    is_timed = priority.is_some() || latest == Latest::Kernel;
+                }
                 Bracket::Clock(clock) => clock_us = clock,
                 Bracket::Caller(task) => caller = Some(task.to_owned()),
             }

@@ -36,6 +36,17 @@ fn usual_prints_of_a_log_are_equal() {
     );
 }
 
+/// A line about a process begins with the name of its command, where it has no header of its own.
+#[test]
+fn a_command_like_a_time_is_none() {
+    for header in ["<6>[   12.345678] ", "Nov 21 02:53:00 node-1 kernel: [   12.345678] "] {
+        let text = format!("{header}[99999.000000][77]: segfault at 0");
+        let read = kernel_line(&text).unwrap();
+        assert_eq!(read.line.timestamp_us, Some(12_345_678), "{header:?}");
+        assert_eq!(read.line.text, "[99999.000000][77]: segfault at 0");
+    }
+}
+
 #[test]
 fn machine_and_time_are_read() {
     const MORNING: Option<u64> = Some((2 * 3600 + 53 * 60) * 1_000_000 + 123_456);

@@ -28,7 +28,7 @@ pub(super) use counts::{EventLimits, EventMessage};
 pub use pods::PodEvents;
 pub use vpa::{ContainerFacts, LastEvent, VpaEvents};
 
-use super::log::{IdHash, Pending};
+use super::log::Pending;
 use crate::kubernetes::events::{NamedEvent, PodReference, Subject, name};
 use crate::model::objects::PodId;
 use crate::oom::{KillFacts, ReportedPod};
@@ -88,7 +88,16 @@ fn stem(subject: &Subject) -> &str {
 
 /// The name of an Event whose first report has this id.
 fn name_of(stem: &str, id: &str) -> String {
-    name(stem, &format!("{:x}", IdHash::of(id)))
+    name(stem, &format!("{:032x}", fnv_1a(id)))
+}
+
+/// FNV-1a of 128 bits (<https://datatracker.ietf.org/doc/html/draft-eastlake-fnv>). An Event that is sent again needs the same
+/// name, so this never changes.
+fn fnv_1a(text: &str) -> u128 {
+    const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    let bytes = text.bytes();
+    bytes.fold(BASIS, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME))
 }
 
 /// A reported pod, as the rest of the agent names it.

@@ -14,6 +14,13 @@ use crate::report::log::Pending;
 use crate::report::outbox::EventPlan;
 use crate::report::testing::{NoPods, arbitrary_kill, kill_of};
 
+#[test]
+fn the_hash_is_the_published_one() {
+    // The test vector of the empty string and of "a" in the draft's reference code.
+    assert_eq!(fnv_1a(""), 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d);
+    assert_eq!(fnv_1a("a"), 0xd228_cb69_6f1a_8caf_7891_2b70_4e4a_8964);
+}
+
 fn pending(number: u64, kill: OomReport) -> Pending {
     Pending {
         number,

@@ -32,7 +32,6 @@ use std::sync::Arc;
 
 use frame::{Acknowledged, Entry, Header};
 pub use room::aggregate;
-pub(crate) use state::IdHash;
 pub use state::Pending;
 use state::{Slot, State, frame};
 

@@ -203,24 +203,6 @@ impl Slot {
 #[path = "../../../fuzz/inputs/kills.rs"]
 pub(crate) mod fuzz;
 
-/// FNV-1a of 128 bits of an id (<https://datatracker.ietf.org/doc/html/draft-eastlake-fnv>). Names of Events contain it, so
-/// it never changes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, derive_more::LowerHex)]
-#[lower_hex("{_0:032x}")]
-pub(crate) struct IdHash(u128);
-
-const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
-const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
-
-impl IdHash {
-    pub(crate) fn of(id: &str) -> Self {
-        Self(
-            id.bytes()
-                .fold(BASIS, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME)),
-        )
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -284,12 +266,5 @@ mod tests {
         assert_eq!(sent.len(), 3);
         assert_eq!(state.aggregate(true, false, 1), 3, "2, 4 and 6");
         assert_eq!(numbers(&state), [1, 2, 3, 5]);
-    }
-
-    #[test]
-    fn the_hash_is_the_published_one() {
-        // The test vector of the empty string and of "a" in the draft's reference code.
-        assert_eq!(IdHash::of("").0, 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d);
-        assert_eq!(IdHash::of("a").0, 0xd228_cb69_6f1a_8caf_7891_2b70_4e4a_8964);
     }
 }

@@ -54,10 +54,10 @@ impl LogClock {
     }
 
     /// Converts the time of a record to CLOCK_MONOTONIC; never later than `now`.
-    pub(super) fn monotonic(self, logged_us: u64, now: Moment) -> Duration {
+    pub(super) fn monotonic(self, logged_us: u64, now: Duration) -> Duration {
         let ahead = self.0.map_or(0, |(ahead, _)| ahead);
         let logged = ahead.saturating_add_unsigned(logged_us);
-        Duration::from_micros(u64::try_from(logged).unwrap_or(0)).min(now.monotonic)
+        Duration::from_micros(u64::try_from(logged).unwrap_or(0)).min(now)
     }
 }
 
@@ -81,7 +81,7 @@ mod tests {
     }
 
     fn wall(clock: LogClock, logged_us: u64, now: Moment) -> Timestamp {
-        now.wall_at(clock.monotonic(logged_us, now))
+        now.wall_at(clock.monotonic(logged_us, now.monotonic))
     }
 
     #[test]
@@ -112,7 +112,7 @@ mod tests {
                 let read = now(logged + minute * drift + 50).monotonic;
                 clock.observe(u64::try_from(logged).unwrap(), read);
             }
-            let logged = clock.monotonic(60_000_000_000, now(61_000_000_000));
+            let logged = clock.monotonic(60_000_000_000, now(61_000_000_000).monotonic);
             let off = micros(logged) - 60_000_000_000 - 1000 * drift;
             assert!(off.abs() <= 150, "{off} µs off at {drift} µs a minute");
         }

@@ -19,12 +19,11 @@ use std::time::Duration;
 
 use anyhow::{Error, Result, anyhow};
 use futures::future::BoxFuture;
-use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::assemble::Assembler;
 pub use super::clock::monotonic;
-use super::clock::{LogClock, Moment, SLEW};
+use super::clock::{LogClock, SLEW};
 use super::counters::machine_kill_count;
 use super::join::{LogPlace, SLACK};
 use super::numbers::{LineNumbers, Numbers};
@@ -74,8 +73,6 @@ pub struct LogEvent {
     /// The number of the record that completed the event.
     pub seq: u64,
     pub place: LogPlace,
-    /// The time of the record by the wall clock, as exact as in `place`, unless the machine was suspended since.
-    pub at: Timestamp,
     pub origin: Origin,
 }
 
@@ -277,7 +274,7 @@ impl KmsgReader {
     /// Errors: the log cannot be read any more, and why.
     pub fn next_now(&mut self) -> Result<Option<Notice>> {
         for _ in 0..AT_ONCE {
-            let now = Moment::now();
+            let now = monotonic();
             let Some(source) = &mut self.source else { break };
             let event = match source.read()? {
                 Some(Attempt::Line(line)) => self.tracker.line(line, now),
@@ -293,7 +290,7 @@ impl KmsgReader {
                 }
                 Some(Attempt::AtEnd(as_of)) => {
                     self.read_up_to = Some(as_of);
-                    self.tracker.at_end(now.monotonic);
+                    self.tracker.at_end(now);
                     break;
                 }
                 None => break,
@@ -359,12 +356,12 @@ impl Tracker {
     }
 
     /// Takes a line, and the time at which the read returned.
-    fn line(&mut self, line: Line, now: Moment) -> Option<LogEvent> {
+    fn line(&mut self, line: Line, now: Duration) -> Option<LogEvent> {
         let (seq, timestamp_us) = (self.records.next(&line)?, line.timestamp_us?);
         let line = Line { seq: Some(seq), ..line };
         if take(&mut self.waited) {
-            self.clock.observe(timestamp_us, now.monotonic);
-            self.exact_until = now.monotonic + EXACT_FOR;
+            self.clock.observe(timestamp_us, now);
+            self.exact_until = now + EXACT_FOR;
         }
         let kills = self.parser.kill_lines();
         let mut event = None;
@@ -383,10 +380,9 @@ impl Tracker {
             seq,
             place: LogPlace {
                 time: logged,
-                is_exact: now.monotonic <= self.exact_until,
+                is_exact: now <= self.exact_until,
                 numbers,
             },
-            at: now.wall_at(logged),
             origin: self.origin,
         })
     }

@@ -3,7 +3,6 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use jiff::Timestamp;
 use nix::errno::Errno;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
@@ -15,13 +14,6 @@ use crate::oom::{Event, Line};
 
 const KILLED: &str = "Memory cgroup out of memory: Killed process 7 (x) total-vm:4kB, anon-rss:3kB";
 
-fn now(monotonic_us: i64) -> Moment {
-    Moment {
-        monotonic: Duration::from_micros(u64::try_from(monotonic_us).unwrap()),
-        wall: Timestamp::from_microsecond(monotonic_us).unwrap(),
-    }
-}
-
 fn summary(pid: u32) -> String {
     format!(
         "oom-kill:constraint=X,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/a,task_memcg=/a,task=x,pid={pid},uid=0"
@@ -31,22 +23,21 @@ fn summary(pid: u32) -> String {
 /// Reads a record with this number and this time in milliseconds, a millisecond later.
 fn record(tracker: &mut Tracker, seq: u64, text: &str) -> Option<Notice> {
     let line = Line::of_record(format!("3,{seq},{seq}000,-;{text}\n").as_bytes()).unwrap();
-    let event = tracker.line(line, now(i64::try_from(seq).unwrap() * 1000 + 1000));
+    let event = tracker.line(line, Duration::from_millis(seq + 1));
     event.map(Notice::Event)
 }
 
-/// The number, time, origin and cgroup of a kill.
-fn kill(notice: &Notice) -> Option<(u64, i64, Origin, Option<String>)> {
+/// The number, time in microseconds, origin and cgroup of a kill.
+fn kill(notice: &Notice) -> Option<(u64, u128, Origin, Option<String>)> {
     match notice {
         Notice::Event(LogEvent {
             event: Event::Kill(kill),
             seq,
-            at,
+            place,
             origin,
-            ..
         }) => Some((
             *seq,
-            at.as_microsecond(),
+            place.time.as_micros(),
             *origin,
             kill.task_cgroup.as_ref().map(ToString::to_string),
         )),
@@ -215,7 +206,7 @@ async fn both_sources_give_a_kill_one_number() {
     let by_device = (100..).zip(kills_at).filter_map(|(seq, (pid, at))| {
         let kill = KILLED.replace("process 7", &format!("process {pid}"));
         let record = format!("3,{seq},{at}000,-;{kill}\n");
-        let event = tracker.line(Line::of_record(record.as_bytes())?, now(2_000_000))?;
+        let event = tracker.line(Line::of_record(record.as_bytes())?, Duration::from_secs(2))?;
         Some((event.seq, event.origin))
     });
     assert_eq!(by_device.collect::<Vec<_>>(), by_syslog);
@@ -294,14 +285,8 @@ fn the_first_record_after_a_loss_has_no_exact_time() {
     tracker.at_end(Duration::ZERO);
     let place = |tracker: &mut Tracker, seq: u64, pid: &str, read_ms| {
         let text = format!("3,{seq},{},-;{}", seq * 1000, KILLED.replace("process 7", pid));
-        let now = Moment {
-            monotonic: Duration::from_millis(read_ms),
-            wall: Timestamp::UNIX_EPOCH,
-        };
-        tracker
-            .line(Line::of_record(text.as_bytes()).unwrap(), now)
-            .unwrap()
-            .place
+        let line = Line::of_record(text.as_bytes()).unwrap();
+        tracker.line(line, Duration::from_millis(read_ms)).unwrap().place
     };
     tracker.lost();
     assert!(!place(&mut tracker, 1000, "process 7", 4000).is_exact);
@@ -350,28 +335,4 @@ async fn errors_of_syslog_say_what_to_do() {
     reader.wake();
     let refused = reader.next().await.unwrap_err().to_string();
     assert_eq!(refused, "syslog(2) is refused: grant CAP_SYSLOG");
-}
-
-#[tokio::test]
-async fn a_wall_clock_set_back_keeps_order() {
-    let mut tracker = Tracker::default();
-    tracker.at_end(Duration::ZERO);
-    let line = |pid, millisecond| {
-        let text = killed(pid, millisecond);
-        crate::oom::text::kernel_line(text.trim_end()).unwrap().line
-    };
-    let mut told = |line, monotonic_ms: u64, wall_ms: i64| {
-        let now = Moment {
-            monotonic: Duration::from_millis(monotonic_ms),
-            wall: Timestamp::from_millisecond(wall_ms).unwrap(),
-        };
-        let event = tracker.line(line, now).unwrap();
-        (event.place.time.as_millis(), event.at.as_millisecond())
-    };
-    assert_eq!(told(line(7, 1500), 1500, 900_000), (1500, 900_000));
-    assert_eq!(
-        told(line(8, 1700), 1790, 100_000),
-        (1700, 99_910),
-        "by the clock as it is now"
-    );
 }

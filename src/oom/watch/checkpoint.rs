@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
-use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::kill_counters::SavedCounter;
@@ -81,7 +80,6 @@ pub(super) struct Records {
 /// The facts about an unreported record, beside its content.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct RecordFacts {
-    pub(super) wall: Timestamp,
     /// Whether the record was in the log before this agent read the log.
     pub(super) replayed: bool,
     pub(super) role: Role,

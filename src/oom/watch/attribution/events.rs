@@ -38,12 +38,7 @@ impl Attribution {
         }
         match log.event {
             Event::Kill(mut kill) => {
-                let facts = RecordFacts {
-                    wall: log.at,
-                    replayed,
-                    role,
-                };
-                self.checkpoint.records.wait(log.seq, facts);
+                self.checkpoint.records.wait(log.seq, RecordFacts { replayed, role });
                 self.localize_kill(&mut kill);
                 tracing::debug!(
                     record = record_name(log.seq),
@@ -97,7 +92,6 @@ impl Attribution {
         let facts = self.checkpoint.records.facts(kill.record);
         let is_live = facts.is_some_and(|facts| !facts.replayed);
         let counted_at_start = self.swept.is_none_or(|swept| kill.at <= swept.first_by);
-        let time = facts.map_or_else(|| now.wall_at(kill.at), |facts| facts.wall);
         let while_down = self.continues && facts.map_or(counted_at_start, |facts| facts.replayed);
         let victim = kill.victim();
         let container_limit = victim
@@ -108,7 +102,7 @@ impl Attribution {
             _ => Default::default(),
         };
         let report = OomReport {
-            time,
+            time: now.wall_at(kill.at),
             facts: KillFacts {
                 node: self.node.clone(),
                 limit: victim.map(|kill| hit_limit(kill, files)).unwrap_or_default(),

@@ -76,7 +76,6 @@ fn logged(event: Event, seq: u64, time: u64, origin: Origin) -> LogEvent {
             time: ms(time),
             numbers: Numbers::ANY,
         },
-        at: at(time).wall,
         origin,
     }
 }
@@ -209,10 +208,7 @@ fn a_set_clock_changes_only_times_of_kills() {
         let now = record;
         let event = Event::Kill(Box::new(kill(7, record, Some(container(0, 1)))));
         let wall = stepped(now).wall;
-        let event = LogEvent {
-            at: wall,
-            ..logged(event, number(record), now, Origin::Live)
-        };
+        let event = logged(event, number(record), now, Origin::Live);
         attribution.add_event(event, <_>::default(), stepped(now), &kernel);
         assert!(attribution.sweep(ms(now + 1), &kernel, || stepped(now + 1)).is_none());
         attribution.release(stepped(now + 20_000), &kernel);

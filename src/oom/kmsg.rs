@@ -122,8 +122,6 @@ const ORDINAL_BITS: u32 = 12;
 const LAST_ORDINAL: u64 = (1 << ORDINAL_BITS) - 1;
 /// Each kill has one line with this text.
 const KILLED: &str = "Killed process ";
-/// Two CPUs may print slightly out of order, in microseconds: the clocks of CPUs differ by a tick at most.
-const OUT_OF_ORDER_US: u64 = 10_000;
 
 /// The number of a record with this time. `ordinal` kills have this time, up to this record.
 pub(super) const fn record_number(timestamp_us: u64, ordinal: u64) -> u64 {
@@ -135,7 +133,7 @@ pub(super) fn record_name(seq: u64) -> String {
     let time = seq & !FIRST_NUMBER;
     let timestamp_us = time >> ORDINAL_BITS;
     match time & LAST_ORDINAL {
-        0 | 1 => format!("time-{timestamp_us}"),
+        1 => format!("time-{timestamp_us}"),
         ordinal => format!("time-{timestamp_us}-{ordinal}"),
     }
 }
@@ -143,25 +141,20 @@ pub(super) fn record_name(seq: u64) -> String {
 /// Numbers records, in the order in which the log has them.
 #[derive(Debug, Default)]
 struct RecordNumbers {
-    /// The time of the last kill.
-    timestamp_us: u64,
-    /// The number of kills with that time.
-    kills: u64,
+    /// The number of the last kill.
+    last: u64,
 }
 
 impl RecordNumbers {
+    /// The number of the next record. Numbers of kills ascend, also where their times do not: a lower one would count as
+    /// reported.
     fn next(&mut self, line: &Line) -> Option<u64> {
-        let timestamp_us = line.timestamp_us?;
+        let number = record_number(line.timestamp_us?, 0);
         if !line.text.contains(KILLED) {
-            return Some(record_number(timestamp_us, 0));
+            return Some(number);
         }
-        // Numbers of kills ascend, also where their times do not.
-        let is_same = timestamp_us <= self.timestamp_us && self.timestamp_us - timestamp_us <= OUT_OF_ORDER_US;
-        if !is_same {
-            (self.timestamp_us, self.kills) = (timestamp_us, 0);
-        }
-        self.kills = LAST_ORDINAL.min(self.kills + 1);
-        Some(record_number(self.timestamp_us, self.kills))
+        self.last = number.max(self.last).saturating_add(1);
+        Some(self.last)
     }
 }
 

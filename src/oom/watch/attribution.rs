@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use anyhow::Error;
 
-use super::checkpoint::{Checkpoint, Records};
+use super::checkpoint::Checkpoint;
 use super::kill_counters::KillCounters;
 use super::node::NodeIo;
 use super::own_writes::OwnWrites;
@@ -63,9 +63,9 @@ impl Attribution {
     pub(super) fn new(boot: BootId, node: String, left: Option<Checkpoint>, now: Duration) -> Self {
         let continues = left.is_some();
         let mut checkpoint = left.unwrap_or_else(|| Checkpoint::new(boot, now));
-        if checkpoint.records.are_of_device() {
+        if checkpoint.records.drop_numbers_of_device() {
             // The counters show the kills until now.
-            (checkpoint.records, checkpoint.log_from) = (Records::default(), now);
+            checkpoint.log_from = now;
         }
         let mut joiner = Joiner::new(false);
         joiner.reported_by_counter.clone_from(&checkpoint.reported_by_counter);

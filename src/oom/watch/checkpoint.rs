@@ -75,6 +75,9 @@ pub(super) struct Records {
     /// The records that were read and are not reported yet.
     #[serde(skip)]
     waiting: BTreeMap<u64, RecordFacts>,
+    /// Whether nothing says which of the replayed records are reported.
+    #[serde(skip)]
+    pub(super) are_unknown: bool,
 }
 
 /// The facts about an unreported record, beside its content.
@@ -86,10 +89,17 @@ pub(super) struct RecordFacts {
 }
 
 impl Records {
-    /// Whether these are numbers of the device, of which an earlier version kept the reported ones.
-    pub(super) fn are_of_device(&self) -> bool {
+    /// Drops numbers of the device, which an earlier version kept. Returns whether these were such numbers.
+    pub(super) fn drop_numbers_of_device(&mut self) -> bool {
         let any = self.up_to.or_else(|| self.beyond.first().copied());
-        any.is_some_and(|record| record < FIRST_NUMBER)
+        let are_of_device = any.is_some_and(|record| record < FIRST_NUMBER);
+        if are_of_device {
+            *self = Self {
+                are_unknown: true,
+                ..Self::default()
+            };
+        }
+        are_of_device
     }
 
     pub(super) fn is_reported(&self, record: u64) -> bool {

@@ -33,7 +33,13 @@ impl Attribution {
         files: &impl NodeIo,
     ) {
         let replayed = log.origin == Origin::Replayed;
-        if self.checkpoint.records.is_reported(log.seq) || (replayed && log.place.time < self.checkpoint.log_from) {
+        let records = &mut self.checkpoint.records;
+        records.are_unknown &= replayed;
+        if records.are_unknown {
+            // By its time the record may seem to be from after the start: the log has another clock.
+            return self.mark_reported(&[log.seq], &[], &[]);
+        }
+        if records.is_reported(log.seq) || (replayed && log.place.time < self.checkpoint.log_from) {
             return;
         }
         match log.event {

@@ -360,6 +360,31 @@ fn numbers_of_the_device_are_not_continued() {
     assert_eq!(known, [Confidence::CounterAlone]);
 }
 
+/// By the log's clock, the kill was after the start of the agent that finds it again.
+#[test]
+fn a_kill_with_a_number_of_the_device_is_not_repeated() {
+    let mut kernel = Kernel::default();
+    kernel.make(&container(0, 1));
+    let mut first = attribution(None, 0);
+    sweep(&mut first, &kernel, 1);
+    kernel.kill(&container(0, 1));
+    let killed = kill(7, 40, Some(container(0, 1)));
+    live(&mut first, &kernel, killed.clone(), 10);
+    assert_eq!(finish(&mut first, &kernel, 20).len(), 1);
+    let saved = String::from_utf8(checkpoint(&mut first)).unwrap();
+    let of_device = saved.replace(&number(40).to_string(), "39");
+    assert_ne!(of_device, saved);
+    let mut saved = of_device.into_bytes();
+    for start in [5000, 50_000] {
+        let mut next = attribution(Some(&saved), start);
+        let event = Event::Kill(Box::new(killed.clone()));
+        let replayed = logged(event, number(40), start + 1, Origin::Replayed);
+        next.add_event(replayed, <_>::default(), at(start + 1), &kernel);
+        assert_eq!(finish(&mut next, &kernel, start + 2), []);
+        saved = checkpoint(&mut next);
+    }
+}
+
 #[test]
 fn paths_of_kind_are_local() {
     let mut kernel = Kernel::default();

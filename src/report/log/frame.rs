@@ -221,6 +221,18 @@ mod entry_tests {
     use super::*;
     use crate::report::testing::arbitrary_kill;
 
+    #[test]
+    fn ids_of_an_earlier_version_are_passed_over() {
+        let entry = Entry {
+            checkpoint: Some(vec![1]),
+            ..Entry::default()
+        };
+        // Tag 5 with two bytes.
+        let message = [prost::Message::encode_to_vec(&entry), vec![0x2a, 2, 7, 7]].concat();
+        let payload = [&length_of(&message).unwrap(), message.as_slice()].concat();
+        assert_eq!(Entry::read(&payload).unwrap(), (entry, Vec::new()));
+    }
+
     proptest! {
         #[test]
         fn an_entry_is_read_as_it_was_written(

@@ -115,6 +115,21 @@ fn one_report_never_takes_all_the_room() {
 }
 
 #[test]
+fn a_checkpoint_longer_than_the_bounds_is_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut log, _) = KillLog::open(directory.path(), small(), grpc());
+    let checkpoint = vec![7; 2 << 20];
+    for number in 1..=2 {
+        log.commit(vec![kill_of("web", number).into()], Some(checkpoint.clone()));
+    }
+    assert_eq!(log.problem(), None);
+    drop(log);
+    let (mut log, recovered) = KillLog::open(directory.path(), small(), grpc());
+    assert_eq!((recovered.problem, recovered.checkpoint), (None, Some(checkpoint)));
+    assert_eq!(pending_ids(&mut log), named(1..=2));
+}
+
+#[test]
 fn memory_keeps_reports_without_a_directory() {
     let parent = tempfile::tempdir().unwrap();
     let directory = parent.path().join("log");

@@ -1,11 +1,10 @@
 //! Publishes kills on this node: in the list for operators, to watchers at the socket, in the metrics, the log and the audit
 //! log, and to the controller.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use indexmap::IndexMap;
 use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -138,8 +137,8 @@ fn by_limit(labels: &KillLabels, limit_of: Level) -> KillLabels {
 pub(crate) struct KillMetrics {
     kills: Family<KillLabels, Counter>,
     by_limit: Family<KillLabels, Counter>,
-    /// When each series last had a kill or a living pod; the one whose last kill is oldest comes first.
-    series: IndexMap<KillLabels, Instant>,
+    /// When each series last had a kill or a living pod.
+    series: HashMap<KillLabels, Instant>,
 }
 
 impl KillMetrics {
@@ -150,7 +149,7 @@ impl KillMetrics {
         Self {
             kills: register(registry, "oom_kills", help, Family::default()),
             by_limit: register(registry, "oom_kills_by_limit", by_limit, Family::default()),
-            series: IndexMap::new(),
+            series: HashMap::new(),
         }
     }
 
@@ -159,12 +158,12 @@ impl KillMetrics {
         self.kills.get_or_create(&labels).inc();
         let limit_of = report.facts.limit_of();
         self.by_limit.get_or_create(&by_limit(&labels, limit_of)).inc();
-        self.series.shift_remove(&labels);
         self.series.insert(labels, now);
         if self.series.len() > MOST_SERIES {
-            let most = places_of_most(self.series.keys().map(|[(_, namespace), ..]| namespace));
-            let lost = most.and_then(|(oldest, _)| self.series.get_index(oldest));
-            if let Some(lost) = lost.map(|(labels, _)| labels.clone()) {
+            let mut oldest_first: Vec<_> = self.series.iter().collect();
+            oldest_first.sort_unstable_by_key(|(_, used)| **used);
+            let most = places_of_most(oldest_first.iter().map(|([(_, namespace), ..], _)| namespace));
+            if let Some(lost) = most.map(|(oldest, _)| oldest_first[oldest].0.clone()) {
                 self.end_series(&lost);
             }
         }
@@ -187,7 +186,7 @@ impl KillMetrics {
     }
 
     fn end_series(&mut self, labels: &KillLabels) {
-        self.series.shift_remove(labels);
+        self.series.remove(labels);
         self.kills.remove(labels);
         for level in Level::all() {
             self.by_limit.remove(&by_limit(labels, level));
@@ -283,6 +282,20 @@ pub(super) mod tests {
         assert_eq!(series(&mut published, 22, &[]), 0);
         (0..=MOST_SERIES).for_each(|number| published.publish(Arc::new(report(&number.to_string())), start));
         assert_eq!(published.metrics.series.len(), MOST_SERIES);
+    }
+
+    #[test]
+    fn the_series_of_a_living_pod_stays() {
+        let mut metrics = KillMetrics::register(&mut registry());
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        metrics.killed(&report("alive"), after(0));
+        metrics.killed(&report("gone"), after(1));
+        metrics.end_old_series(&[live("alive")], after(2));
+        (2..=MOST_SERIES).for_each(|number| metrics.killed(&report(&number.to_string()), after(3)));
+        assert_eq!(metrics.series.len(), MOST_SERIES);
+        assert!(metrics.series.contains_key(&labels_of(&report("alive"))));
+        assert!(!metrics.series.contains_key(&labels_of(&report("gone"))));
     }
 
     #[tokio::test]

@@ -306,7 +306,6 @@ async fn syslog_read_late_has_no_exact_time() {
     text.lock().unwrap().0 = killed(7, 1500);
     let mut reader = reader_of(&text);
     told_now(&mut reader);
-    // Logged long before the first call, by its time: then the bounds lie apart by the time between the calls.
     text.lock().unwrap().0 += &killed(8, 1600);
     reader.wake();
     tokio::time::sleep(Duration::from_millis(501)).await;

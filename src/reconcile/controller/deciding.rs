@@ -232,7 +232,7 @@ impl Controller {
         let namespaces = changed_namespaces(&self.sources.view, &view);
         let is_concerned = |state: &PodState| namespaces.contains(&state.pod.metadata.namespace);
         let concerned = self.pods.keys_of(is_concerned);
-        self.pods.undecided.extend(concerned);
+        self.pods.changed.extend(concerned);
         // Where other pods have come to be known, all are decided again.
         let rules = self.sources.rules.take().filter(|_| !decides_more);
         self.sources = Sources {
@@ -286,7 +286,7 @@ impl Controller {
     }
 
     /// Decides for the pods of the view about which anything has changed, or whose change waits, and brings the decisions into
-    /// force. Pods that left the view are forgotten.
+    /// force. Pods that left the view are forgotten, and those that cannot be decided about yet keep their saved state.
     pub(super) fn decide_changed(&mut self, now: Timestamp) {
         if !self.sources.seen {
             // No view is not the same as an empty view.
@@ -317,9 +317,9 @@ impl Controller {
         let gone: Vec<PodKey> = gone.map(|(key, _)| key.clone()).collect();
         self.apply_to_all(gone, || PodInput::Removed);
         let is_every = self.sources.rules.as_ref() != Some(&decider.rules);
-        let undecided = std::mem::take(&mut self.pods.undecided);
+        let changed = std::mem::take(&mut self.pods.changed);
         described.retain(|key, pod| {
-            let known = self.pods.get(key).filter(|_| !is_every && !undecided.contains(key));
+            let known = self.pods.get(key).filter(|_| !is_every && !changed.contains(key));
             known.is_none_or(|state| !Arc::ptr_eq(&state.pod, pod) || has_open_change(state))
         });
         for (key, pod) in &described {
@@ -422,7 +422,7 @@ impl Controller {
         let Some(state) = self.pods.get(key) else { return };
         if state.desired.targets(&state.pod) != targets {
             capacity.update(requested, state);
-            self.pods.undecided.insert(key.clone());
+            self.pods.changed.insert(key.clone());
             // The decision shown to users compares with the new targets.
             self.decide_one(key, decider);
         }

@@ -18,7 +18,7 @@ pub(crate) struct Pods {
     dates: BTreeSet<(Timestamp, PodKey)>,
     active: BTreeSet<PodKey>,
     /// The pods that other inputs than decisions have reached since their latest decision.
-    pub(crate) undecided: BTreeSet<PodKey>,
+    pub(crate) changed: BTreeSet<PodKey>,
 }
 
 impl Pods {
@@ -71,7 +71,7 @@ impl Pods {
             return Vec::new();
         };
         if !is_decision {
-            self.undecided.insert(key.clone());
+            self.changed.insert(key.clone());
         }
         let before = state.wakes_at();
         let effects = state.apply(input, now);

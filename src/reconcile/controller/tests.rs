@@ -10,7 +10,7 @@ use crate::actuate::Grown;
 use crate::config::tests::load;
 use crate::decide::{NodePolicies, PodDecision, Refusals};
 use crate::guard::LimitFiles;
-use crate::model::objects::{Pod, PodId, ResourceQuota, VerticalPodAutoscaler};
+use crate::model::objects::{LimitRange, Pod, PodId, ResourceQuota, VerticalPodAutoscaler};
 use crate::model::{
     Bytes, CgroupPath, Change, ChangeRecord, KubeletVersion, LivePod, MemoryLimit, Reason, ResourceList, Setting,
     StepRecord, Target,
@@ -241,17 +241,40 @@ fn decision(pod: &Pod, reason: Reason) -> PodInput {
     PodInput::Decided { decision, took }
 }
 
+/// A view of these pods, by namespace and name.
+fn view_of(pods: &[&str]) -> NodeView {
+    let manifests = pods.iter().map(|pod| {
+        let (namespace, name) = pod.split_once('/').unwrap();
+        let metadata = format!("{{name: {name}, namespace: {namespace}, uid: {name}}}");
+        format!("---\n{{kind: Pod, metadata: {metadata}, spec: {{containers: [{{name: c}}]}}}}\n")
+    });
+    let manifests: Vec<_> = manifests.collect();
+    parse_manifests("test", &manifests.concat()).unwrap().view
+}
+
+#[tokio::test]
+async fn other_bounds_and_refusals_decide_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut controller = controller(directory.path());
+    let all = ["other/cache", "shop/web"];
+    let mut view = view_of(&all);
+    assert_eq!(decided(&mut controller, &view), all);
+    let mut range = LimitRange::default();
+    range.metadata.namespace = "other".to_owned();
+    view.limit_ranges.push(range.into());
+    assert_eq!(decided(&mut controller, &view), ["other/cache"]);
+    let denial = "memory limits cannot be decreased";
+    assert!(controller.node.answers.learn_denial("shop", denial));
+    assert_eq!(decided(&mut controller, &view), all);
+    assert!(decided(&mut controller, &view).is_empty());
+}
+
 #[tokio::test]
 async fn an_event_decides_about_the_pods_it_concerns() {
     let directory = tempfile::tempdir().unwrap();
     let mut controller = controller(directory.path());
     let all = ["other/cache", "shop/db", "shop/web"];
-    let manifests = all.map(|pod| {
-        let (namespace, name) = pod.split_once('/').unwrap();
-        let metadata = format!("{{name: {name}, namespace: {namespace}, uid: {name}}}");
-        format!("---\n{{kind: Pod, metadata: {metadata}, spec: {{containers: [{{name: c}}]}}}}\n")
-    });
-    let mut view = parse_manifests("test", &manifests.concat()).unwrap().view;
+    let mut view = view_of(&all);
     assert_eq!(decided(&mut controller, &view), all);
     assert!(decided(&mut controller, &view).is_empty());
 

@@ -328,15 +328,17 @@ fn each_failed_patch_has_its_end() {
         retry_after: Some(7 * SECOND),
     };
     let unanswered = |why| Outcome::Withheld(Withheld::Unanswered(why));
-    let cases: [(_, fn(String) -> Outcome, _); 4] = [
-        (refused, Outcome::Refused, Some(7 * SECOND)),
-        (ResizeError::Altered(why()), Outcome::Refused, None),
-        (ResizeError::Gone(why()), Outcome::Interrupted, None),
-        (ResizeError::Stale, unanswered, Some(SECOND)),
+    let words = |error: &ResizeError| error.to_string();
+    let [altered, gone] = [ResizeError::Altered(why()), ResizeError::Gone(why())];
+    let cases = [
+        (Outcome::Refused(words(&refused)), refused, Some(7 * SECOND)),
+        (Outcome::Refused(words(&altered)), altered, None),
+        (Outcome::Interrupted(words(&gone)), gone, None),
+        (unanswered(words(&ResizeError::Stale)), ResizeError::Stale, Some(SECOND)),
     ];
-    for (error, outcome, retry_after) in cases {
+    for (outcome, error, retry_after) in cases {
         let end = Act::End {
-            outcome: outcome(error.to_string()),
+            outcome,
             retry_after,
             no_room: false,
         };

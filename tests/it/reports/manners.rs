@@ -105,12 +105,12 @@ async fn no_grpc_server(greeting: &'static [u8]) -> (String, AbortOnDropHandle<(
 
 #[tokio::test]
 async fn garbage_is_no_receiver() {
-    let directory = tempfile::tempdir().unwrap();
     for greeting in [
         &b""[..],
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
         b"\x00\x01\x02\xff\xfe garbage",
     ] {
+        let directory = tempfile::tempdir().unwrap();
         let (address, _serving) = no_grpc_server(greeting).await;
         let station = Station::start(&directory, options(&address));
         station.kill(1..=3).await;

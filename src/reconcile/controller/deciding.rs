@@ -228,7 +228,8 @@ impl Controller {
             // A kubelet that starts is not ready for a moment.
             self.node.answers.forget();
         }
-        self.guard.stale |= self.sources.view.quotas != view.quotas;
+        let known = &self.sources.view;
+        self.guard.stale |= known.quotas != view.quotas || known.awaited_quotas != view.awaited_quotas;
         let namespaces = changed_namespaces(&self.sources.view, &view);
         let is_concerned = |state: &PodState| namespaces.contains(&state.pod.metadata.namespace);
         let concerned = self.pods.keys_of(is_concerned);

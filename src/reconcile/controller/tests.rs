@@ -324,6 +324,25 @@ async fn an_event_decides_about_the_pods_it_concerns() {
 }
 
 #[tokio::test]
+async fn known_quotas_concern_the_guard() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut controller = controller(directory.path());
+    let mut view = view_of(&["shop/web"]);
+    let mut is_stale = |view: &NodeView| {
+        controller.guard.stale = false;
+        controller.take_view(Arc::new(view.clone()), Vec::new());
+        controller.guard.stale
+    };
+    is_stale(&view);
+    view.awaited_quotas.insert("shop".to_owned());
+    assert!(is_stale(&view));
+    assert!(!is_stale(&view));
+    // The namespace has no quota: none arrives.
+    view.awaited_quotas.clear();
+    assert!(is_stale(&view));
+}
+
+#[tokio::test]
 async fn an_undecided_pod_is_known_and_waits() {
     let directory = tempfile::tempdir().unwrap();
     let mut controller = controller(directory.path());

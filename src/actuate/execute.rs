@@ -255,8 +255,7 @@ mod tests {
 
     use super::*;
     use crate::cgroup::CgroupError;
-    use crate::model::objects::PodId;
-    use crate::model::{CgroupPath, CpuShares, LiveContainer, LivePod};
+    use crate::model::{CpuShares, LivePod};
 
     /// A pod with the container `app`, as plain files with these values in both cgroups.
     fn pod(root: &Path, files: &[(&str, &str)]) -> (Node, PodHandles) {
@@ -267,20 +266,7 @@ mod tests {
                 fs::write(root.join(directory).join(name), format!("{value}\n")).unwrap();
             }
         }
-        let path = |text: &str| CgroupPath::new(text).unwrap();
-        let app = LiveContainer {
-            id: "a".to_owned(),
-            path: path("/pod/app"),
-        };
-        let live = LivePod {
-            id: PodId {
-                uid: "u".into(),
-                namespace: "shop".to_owned(),
-                name: "web".to_owned(),
-            },
-            path: path("/pod"),
-            containers: [("app".to_owned(), app)].into(),
-        };
+        let live = LivePod::on_files(["app"]);
         let handles = PodHandles::open(&node.hierarchy, &live).unwrap();
         (node, handles)
     }

@@ -99,7 +99,30 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::model::{CgroupPath, CgroupVersion, Driver, PageSize, RuntimeKind, WeightFormula};
+    use crate::model::objects::PodId;
+    use crate::model::{
+        CgroupPath, CgroupVersion, Driver, LiveContainer, LivePod, PageSize, RuntimeKind, WeightFormula,
+    };
+
+    impl LivePod {
+        /// A pod in `/pod` of [`Node::on_files`], with containers whose names are their ids and their cgroups' names.
+        pub(crate) fn on_files<const N: usize>(names: [&str; N]) -> Self {
+            let path = |text: &str| CgroupPath::new(text).unwrap();
+            let containers = names.map(|name| {
+                let (id, path) = (name.to_owned(), path(&format!("/pod/{name}")));
+                (name.to_owned(), LiveContainer { id, path })
+            });
+            Self {
+                id: PodId {
+                    uid: "u".into(),
+                    namespace: "shop".to_owned(),
+                    name: "web".to_owned(),
+                },
+                path: path("/pod"),
+                containers: containers.into(),
+            }
+        }
+    }
 
     impl Node {
         /// A node on plain files in the place of a v2 tree, without a runtime.

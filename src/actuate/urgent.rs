@@ -217,7 +217,6 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::model::{CgroupPath, LiveContainer};
 
     const MIB: u64 = 1 << 20;
 
@@ -241,20 +240,7 @@ mod tests {
             spec[field] = value.clone();
         }
         let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "web", "uid": "u"}, "spec": spec})).unwrap();
-        let path = |text: &str| CgroupPath::new(text).unwrap();
-        let containers = ["app", "side"].map(|name| {
-            let (id, path) = (name.to_owned(), path(&format!("/pod/{name}")));
-            (name.to_owned(), LiveContainer { id, path })
-        });
-        let live = LivePod {
-            id: PodId {
-                uid: "u".into(),
-                namespace: "shop".to_owned(),
-                name: "web".to_owned(),
-            },
-            path: path("/pod"),
-            containers: containers.into(),
-        };
+        let live = LivePod::on_files(["app", "side"]);
         let growable = Growable {
             targets: pod.requirements(),
             pod: Arc::new(pod),

@@ -10,9 +10,9 @@ use crate::workload::Workload;
 pub(crate) async fn measure(pods: usize, rounds: usize) -> anyhow::Result<()> {
     let workload = Workload::new(pods, 1);
     let (tree, kubepods) = cgroups(&workload);
-    let mut agent = Agent::start(&kubepods, None, &workload.pods(), pods).await?;
-    let rounds = run(&mut agent, &workload, rounds).await?;
-    drop((agent, tree));
+    let start = async || Agent::start(&kubepods, None, &workload.pods(), pods).await;
+    let rounds = run(start, &workload, rounds).await?;
+    drop(tree);
     let mut table = Table::new(
         "crowd",
         format!(

@@ -11,13 +11,15 @@ use crate::workload::Workload;
 
 /// Rounds that only warm up.
 pub(crate) const WARM_UP: usize = 4;
+/// How many changed recommendations of a pod an agent follows at once.
+const AT_ONCE: usize = 10;
 
 pub(crate) async fn measure(rounds: usize) -> anyhow::Result<()> {
     let workload = Workload::new(1, 3);
     let (tree, kubepods) = cgroups(&workload);
-    let mut agent = Agent::start(&kubepods, None, &workload.pods(), 1).await?;
-    let rounds = run(&mut agent, &workload, rounds).await?;
-    drop((agent, tree));
+    let start = async || Agent::start(&kubepods, None, &workload.pods(), 1).await;
+    let rounds = run(start, &workload, rounds).await?;
+    drop(tree);
     let mut table = Table::new(
         "files",
         format!(
@@ -38,11 +40,23 @@ pub(crate) fn cgroups(workload: &Workload) -> (CgroupTree, CgroupPath) {
     (tree, kubepods)
 }
 
-/// Runs this many rounds after the warm-up.
-pub(crate) async fn run(agent: &mut Agent, workload: &Workload, rounds: usize) -> anyhow::Result<Vec<Round>> {
+/// Runs this many rounds. The agent follows so many changed recommendations of a pod at once and the further ones five seconds
+/// apart each, so another agent takes over then, after a warm-up.
+pub(crate) async fn run(
+    start: impl AsyncFn() -> anyhow::Result<Agent>,
+    workload: &Workload,
+    rounds: usize,
+) -> anyhow::Result<Vec<Round>> {
     let mut done = Vec::with_capacity(rounds);
-    for round in 0..rounds + WARM_UP {
-        done.push(Round::run(agent, workload, round).await?);
+    while done.len() < rounds {
+        let mut agent = start().await?;
+        let of_agent = AT_ONCE.min(WARM_UP + rounds - done.len());
+        for round in 0..of_agent {
+            let result = Round::run(&mut agent, workload, round).await?;
+            if round >= WARM_UP {
+                done.push(result);
+            }
+        }
     }
-    Ok(done.split_off(WARM_UP))
+    Ok(done)
 }

@@ -98,7 +98,7 @@ async fn main() -> anyhow::Result<()> {
         api::measure(several(30, 100)).await?;
     }
     if wanted(Part::Legacy) {
-        legacy::measure(several(50, 300), several(5, 20)).await?;
+        legacy::measure(several(20, 50), several(5, 20)).await?;
     }
     if wanted(Part::Today) {
         today::measure(several(20, 60)).await?;

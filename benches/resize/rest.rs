@@ -11,13 +11,14 @@ use serde_json::json;
 
 use crate::agent::Agent;
 use crate::common::Figures;
-use crate::files::{cgroups, run};
+use crate::files::cgroups;
 use crate::machine;
+use crate::rounds::Round;
 use crate::workload::Workload;
 
 /// The number of recommendations before the measurement: an agent without earlier work does not represent an idle
 /// agent.
-const WORK: usize = 4;
+const WORK: usize = 8;
 /// The time until the last pass's later work is done: reading its own writes, saving, and setting the guard's alarms,
 /// of which the kernel accepts about fifty a second. The last recommendation raises limits, so no shrink is watched.
 pub(crate) const SETTLE: Duration = Duration::from_secs(30);
@@ -54,7 +55,9 @@ async fn one(containers: usize, period: Duration) -> anyhow::Result<Rest> {
     let mut agent = Agent::start(&kubepods, None, &workload.pods(), containers).await?;
     let process = Process::new(i32::try_from(agent.pid())?)?;
     let fresh = Memory::of(&process)?;
-    run(&mut agent, &workload, WORK).await?;
+    for round in 0..WORK {
+        Round::run(&mut agent, &workload, round).await?;
+    }
     // The kernel takes about ten milliseconds for each of a container's alarms.
     tokio::time::sleep(SETTLE + Duration::from_millis(50) * u32::try_from(containers)?).await;
     println!("\nat rest with {containers} containers");

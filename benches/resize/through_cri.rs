@@ -78,8 +78,8 @@ async fn with_agent(containerd: &Containerd, rounds: usize) -> anyhow::Result<Ve
     let workload = Workload::new(1, 3);
     anyhow::ensure!(workload.uids == [UID], "the manifests describe another pod");
     let kubepods = containerd.cgroups().make("kubepods");
-    let mut agent = Agent::start(&kubepods, Some(&containerd.socket()), &workload.pods(), 1).await?;
-    run(&mut agent, &workload, rounds).await
+    let start = async || Agent::start(&kubepods, Some(&containerd.socket()), &workload.pods(), 1).await;
+    run(start, &workload, rounds).await
 }
 
 /// The same values as in the manifests, so that the first pass finds no difference.

@@ -22,6 +22,8 @@ use scene::{CONTAINERS, POD, Scene};
 
 /// Rounds that only warm up.
 const WARM_UP: usize = 4;
+/// The pause between rounds.
+const BETWEEN: Duration = Duration::from_secs(5);
 /// Longest wait for anything.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -51,8 +53,9 @@ pub(crate) async fn measure(rounds: usize, recreated: usize) -> anyhow::Result<(
         let round = Round::run(&scene, &mut levels, &mut changes, recommended(number)).await?;
         scene.agent.reaches(POD, "InSync").await;
         done.push(round);
-        // A random delay, so that rounds do not align with a timer.
-        tokio::time::sleep(Duration::from_millis(150 + fastrand::u64(..150))).await;
+        // The agent follows a changed recommendation every five seconds in the long run. A random delay, so that rounds do not
+        // align with a timer.
+        tokio::time::sleep(BETWEEN + Duration::from_millis(fastrand::u64(..150))).await;
     }
     let last = Instant::now();
     while !scene.says(POD, recommended(rounds + WARM_UP - 1)).await? {

@@ -8,7 +8,7 @@ use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use vscaled::cgroup::Hierarchy;
 use vscaled::model::objects::PodId;
-use vscaled::model::{CgroupPath, LiveContainer, LivePod};
+use vscaled::model::{CgroupPath, ContainerId, LiveContainer, LivePod};
 use vscaled::oom::kmsg::monotonic;
 use vscaled::oom::watch::{Links, NodePods, start};
 
@@ -70,10 +70,10 @@ impl Scene {
         let live = |pod: &BarePod| {
             let container = |(name, one): (&&str, &crate::support::bare::BareContainer)| {
                 let live = LiveContainer {
-                    id: one.id.clone(),
+                    id: ContainerId::parse(&one.id)?,
                     path: one.cgroup.clone(),
                 };
-                ((*name).to_owned(), live)
+                Some(((*name).to_owned(), live))
             };
             Arc::new(LivePod {
                 id: PodId {
@@ -82,7 +82,7 @@ impl Scene {
                     name: pod.name.to_owned(),
                 },
                 path: pod.cgroup.clone(),
-                containers: pod.containers.iter().map(container).collect(),
+                containers: pod.containers.iter().filter_map(container).collect(),
             })
         };
         Ok(NodePods {

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
     use crate::model::objects::PodId;
     use crate::model::{
-        CgroupPath, CgroupVersion, Driver, LiveContainer, LivePod, PageSize, RuntimeKind, WeightFormula,
+        CgroupPath, CgroupVersion, ContainerId, Driver, LiveContainer, LivePod, PageSize, RuntimeKind, WeightFormula,
     };
 
     impl LivePod {
@@ -109,7 +109,7 @@ mod tests {
         pub(crate) fn on_files<const N: usize>(names: [&str; N]) -> Self {
             let path = |text: &str| CgroupPath::new(text).unwrap();
             let containers = names.map(|name| {
-                let (id, path) = (name.to_owned(), path(&format!("/pod/{name}")));
+                let (id, path) = (ContainerId::of_test(name), path(&format!("/pod/{name}")));
                 (name.to_owned(), LiveContainer { id, path })
             });
             Self {

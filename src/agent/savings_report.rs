@@ -102,7 +102,7 @@ fn throttled(state: &PodState, pod: &proto::Pod) -> [Option<f64>; 2] {
     let mut sums = [None; 2];
     for (name, start) in &state.desired.burst_starts {
         let container = pod.containers.iter().find(|container| container.name == *name);
-        let same = container.filter(|container| container.id.as_ref() == Some(&start.id));
+        let same = container.filter(|container| container.id.as_deref() == Some(&*start.id));
         let Some(usage) = same.and_then(|container| container.usage.as_ref()) else {
             continue;
         };
@@ -124,6 +124,7 @@ mod tests {
 
     use super::*;
     use crate::decide::PodDecision;
+    use crate::model::ContainerId;
     use crate::reconcile::desired::BurstStart;
     use crate::sources::parse_manifests;
 
@@ -133,7 +134,7 @@ mod tests {
         let pod = Arc::clone(&parse_manifests("test", manifest).unwrap().view.pods[0]);
         let mut state = PodState::new(Arc::clone(&pod), PodDecision::undecided(&pod));
         let start = |id: &str, minutes, before| BurstStart {
-            id: id.to_owned(),
+            id: ContainerId::of_test(id),
             at: Timestamp::now() - SignedDuration::from_mins(minutes),
             throttled_us: 1_000_000,
             before,

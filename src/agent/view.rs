@@ -7,7 +7,9 @@ use jiff::{SignedDuration, Timestamp};
 use crate::actuate::{Job, Node, preview};
 use crate::control::proto;
 use crate::model::objects::PodId;
-use crate::model::{Cause, ChangeRecord, ControlFile, HookEnd, NamedRequirements, Outcome, StepRecord, micros};
+use crate::model::{
+    Cause, ChangeRecord, ContainerId, ControlFile, HookEnd, NamedRequirements, Outcome, StepRecord, micros,
+};
 use crate::observe::audit::Actor;
 use crate::oom::{OomReport, Victim};
 use crate::reconcile::desired::TemporaryLimit;
@@ -36,7 +38,7 @@ pub(super) fn pod(state: &PodState, now: Timestamp, quiet: SignedDuration) -> pr
     let not_grown = |(container, why): (&String, &String)| format!("container {container}: {why}");
     let container = |named: &NamedRequirements| proto::Container {
         name: named.name.clone(),
-        id: live.and_then(|live| Some(live.containers.get(&named.name)?.id.clone())),
+        id: live.and_then(|live| Some(live.containers.get(&named.name)?.id.to_string())),
         wanted: Some((&named.resources).into()),
         spec: state.pod.container(&named.name).map(|spec| (&spec.resources).into()),
         sidecar: inits.iter().any(|init| init.name == named.name),
@@ -74,8 +76,8 @@ fn uid_of(state: &PodState) -> String {
 /// The names, the UID and the container ids of a pod, by which a caller may name it.
 pub(super) fn identifiers(state: &PodState) -> proto::Pod {
     let live = state.live.iter().flat_map(|live| live.containers.values());
-    let container = |id: &String| proto::Container {
-        id: Some(id.clone()),
+    let container = |id: &ContainerId| proto::Container {
+        id: Some(id.to_string()),
         ..proto::Container::default()
     };
     proto::Pod {

@@ -8,8 +8,8 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use super::file::directories_in;
-use super::{ContainerId, Hierarchy, LayoutError, Place, PodPlace};
-use crate::model::{CgroupPath, Driver, Resource};
+use super::{Hierarchy, LayoutError, Place, PodPlace};
+use crate::model::{CgroupPath, ContainerId, Driver, Resource};
 
 /// How deep below the mount the root may be: `/machine.slice/libpod-<id>.scope/container/kubelet.slice/<root>`.
 const DEPTH: usize = 5;

@@ -42,5 +42,5 @@ pub use kubepods::{ContainerEntry, Kubepods, PodEntry, children};
 pub use memory::{Periods, Usage, page_size};
 pub use pair::Cgroup;
 pub use pid::{cgroup_of_pid, signal_in};
-pub use place::{ContainerId, Place, PodPlace, uid_in_cgroup_name};
+pub use place::{Place, PodPlace, uid_in_cgroup_name};
 pub use watch::{Notice, Watch};

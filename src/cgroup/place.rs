@@ -4,10 +4,8 @@
 //! kubelet (`pkg/kubelet/cm/cgroup_manager_linux.go`), of containerd, CRI-O (with crun's inner cgroup) and Docker, under both
 //! drivers, however deep the kubelet's own root is nested. Touches no file.
 
-use serde::{Deserialize, Serialize};
-
 use crate::model::objects::PodUid;
-use crate::model::{CgroupPath, QosClass};
+use crate::model::{CgroupPath, ContainerId, QosClass, is_hex_digit};
 
 /// A level of the kubelet's tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -138,7 +136,7 @@ fn container_of(segment: &str) -> Option<ContainerId> {
 /// The UID of a pod in a cgroup's name, where systemd's rules turn dashes into underscores.
 pub fn uid_in_cgroup_name(text: &str) -> Option<PodUid> {
     let is_uid = match text.len() {
-        32 => is_hex(text),
+        32 => text.bytes().all(is_hex_digit),
         36 => text.bytes().enumerate().all(|(at, byte)| match at {
             8 | 13 | 18 | 23 => matches!(byte, b'-' | b'_'),
             _ => is_hex_digit(byte),
@@ -146,30 +144,6 @@ pub fn uid_in_cgroup_name(text: &str) -> Option<PodUid> {
         _ => false,
     };
     is_uid.then(|| text.replace('_', "-").into())
-}
-
-/// A container's (or sandbox's) id: 64 hexadecimal digits.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, derive_more::Display)]
-#[serde(transparent)]
-pub struct ContainerId(String);
-
-impl ContainerId {
-    /// The id, if the text is 64 lower-case hexadecimal digits.
-    pub fn parse(text: &str) -> Option<Self> {
-        (text.len() == 64 && is_hex(text)).then(|| Self(text.to_owned()))
-    }
-
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-fn is_hex(text: &str) -> bool {
-    text.bytes().all(is_hex_digit)
-}
-
-const fn is_hex_digit(byte: u8) -> bool {
-    matches!(byte, b'0'..=b'9' | b'a'..=b'f')
 }
 
 #[cfg(test)]

@@ -180,11 +180,11 @@ impl Worker {
         self.budgets.set(self.settings.budget, &namespaces);
         self.account.set(&node.hierarchy, &node.kubepods.path, list.claims);
         let known = std::mem::take(&mut self.containers).into_iter();
-        let mut known: HashMap<String, Watched> = known.map(|watched| (watched.id.clone(), watched)).collect();
+        let mut known: HashMap<_, Watched> = known.map(|watched| (watched.key(), watched)).collect();
         let mut listed = Vec::new();
         for pod in list.pods.into_iter().map(Arc::new) {
             for cgroup in pod.cgroups() {
-                let watched = known.remove(&cgroup.id);
+                let watched = known.remove(&cgroup.key());
                 let watched = watched.or_else(|| self.open(&node, &pod, &cgroup));
                 listed.extend(watched.map(|watched| (watched, Arc::clone(&pod), cgroup.terms)));
             }

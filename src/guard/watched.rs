@@ -10,7 +10,7 @@ use super::rate::time_for;
 use super::throttle::Throttling;
 use super::watchlist::{Guarded, GuardedCgroup, GuardedPod, Terms};
 use crate::cgroup::{Cgroup, CgroupError};
-use crate::model::{Bytes, CgroupVersion, MemoryLimit, Outcome};
+use crate::model::{Bytes, CgroupVersion, ContainerId, MemoryLimit, Outcome};
 
 /// A container is calm enough for alarms if the guard need not read it for so long, now or with alarms.
 const CALM: Duration = Duration::from_millis(10);
@@ -27,8 +27,8 @@ const ANNOUNCED: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) struct Watched {
     pub(super) token: Token,
-    /// The cgroup's id in the watchlist.
-    pub(super) id: String,
+    /// The id of the container, or of the pod's first container.
+    pub(super) id: ContainerId,
     /// Whether it is the cgroup of a pod, not of a container.
     pub(super) is_pod: bool,
     pub(super) pod: Arc<GuardedPod>,
@@ -144,6 +144,11 @@ impl Watched {
         self.evidence_requested &= terms.evidence.is_some();
         self.terms = terms;
         self.pod = pod;
+    }
+
+    /// The key of [`GuardedCgroup::key`].
+    pub(super) fn key(&self) -> (ContainerId, bool) {
+        (self.id.clone(), self.is_pod)
     }
 
     /// The container's name among all of the node.

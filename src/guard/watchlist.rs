@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::budgets::{Budget, RefusalKind};
 use crate::actuate::{Growable, Grown, Node};
 use crate::model::objects::{PodId, PodUid};
-use crate::model::{Bytes, CgroupPath, LiveContainer, LivePod, MilliCpu};
+use crate::model::{Bytes, CgroupPath, ContainerId, LiveContainer, LivePod, MilliCpu};
 
 /// The pods that the guard watches. Each list replaces the one before.
 #[derive(Debug, Clone)]
@@ -40,12 +40,22 @@ pub struct GuardedPod {
 /// A cgroup that the guard watches.
 #[derive(Debug)]
 pub(super) struct GuardedCgroup<'a> {
-    /// No other cgroup of the node has this id. A container that starts again has another one.
-    pub(super) id: String,
+    /// The id of the container, or of the pod's first container.
+    pub(super) id: ContainerId,
     pub(super) path: &'a CgroupPath,
     pub(super) terms: Terms,
     /// Whether it is the cgroup of the pod, not of a container.
     pub(super) is_pod: bool,
+}
+
+/// What log lines call the cgroup of a pod, where they have the name of a container.
+const POD: &str = "pod";
+
+impl GuardedCgroup<'_> {
+    /// No other cgroup of the node has this key. A container that starts again has another one.
+    pub(super) fn key(&self) -> (ContainerId, bool) {
+        (self.id.clone(), self.is_pod)
+    }
 }
 
 impl GuardedPod {
@@ -66,10 +76,10 @@ impl GuardedPod {
             && let Some(first) = cgroups.iter().find(|one| one.terms.watches_memory())
         {
             let of_pod = GuardedCgroup {
-                id: format!("{}/{}", first.id, LivePod::POD_CGROUP),
+                id: first.id.clone(),
                 path: &self.live.path,
                 terms: Terms {
-                    container: LivePod::POD_CGROUP.to_owned(),
+                    container: POD.to_owned(),
                     cpu: None,
                     ..first.terms.clone()
                 },
@@ -186,7 +196,10 @@ mod tests {
     fn pod(names: &[&str], memory: Option<Bytes>) -> GuardedPod {
         let path = |text: &str| CgroupPath::new(text).unwrap();
         let container = |name: &&str| {
-            let (id, path) = (format!("{name}-1"), path(&format!("/pod/{name}")));
+            let (id, path) = (
+                ContainerId::of_test(&format!("{name}-1")),
+                path(&format!("/pod/{name}")),
+            );
             ((*name).to_owned(), LiveContainer { id, path })
         };
         let terms = |name: &&str| Terms {
@@ -220,13 +233,10 @@ mod tests {
         let watched = |names: &[&str], memory| {
             let pod = pod(names, memory);
             let cgroups = pod.cgroups().into_iter();
-            cgroups.map(|one| (one.id, one.is_pod)).collect::<Vec<_>>()
+            cgroups.map(|one| one.key()).collect::<Vec<_>>()
         };
-        let (app, side, of_pod) = (
-            ("app-1".to_owned(), false),
-            ("side-1".to_owned(), false),
-            ("app-1/pod".to_owned(), true),
-        );
+        let [app, side] = ["app-1", "side-1"].map(|id| (ContainerId::of_test(id), false));
+        let of_pod = (app.0.clone(), true);
         let highest = Some(Bytes::new(1 << 30));
         assert_eq!(watched(&["app", "side"], highest), [app.clone(), side.clone(), of_pod]);
         assert_eq!(

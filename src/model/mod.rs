@@ -8,6 +8,7 @@
 //! - Changes: a decision's [`Reason`], a plan's [`Step`]s, a pass's [`ChangeRecord`], a refused request's [`ControlError`].
 
 mod cgroup_path;
+mod container;
 mod control_error;
 mod decision;
 mod kernel;
@@ -25,6 +26,8 @@ mod units;
 mod yaml;
 
 pub use cgroup_path::{CgroupPath, InvalidPath};
+pub use container::ContainerId;
+pub(crate) use container::is_hex_digit;
 pub use control_error::{ControlError, OBSERVING};
 pub use decision::{Action, Reason};
 pub use kernel::*;

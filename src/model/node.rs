@@ -7,7 +7,7 @@ use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
 use crate::model::objects::{Pod, PodId};
-use crate::model::{CgroupPath, PageSize, Target, WeightFormula};
+use crate::model::{CgroupPath, ContainerId, PageSize, Target, WeightFormula};
 
 /// The version of the node's cgroup tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, derive_more::Display)]
@@ -144,7 +144,7 @@ pub struct LivePod {
 /// A container that has a cgroup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LiveContainer {
-    pub id: String,
+    pub id: ContainerId,
     pub path: CgroupPath,
 }
 

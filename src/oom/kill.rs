@@ -1,7 +1,7 @@
 //! One killed process, as the kernel's log describes it.
 
-use crate::cgroup::{ContainerId, Place, PodPlace};
-use crate::model::CgroupPath;
+use crate::cgroup::{Place, PodPlace};
+use crate::model::{CgroupPath, ContainerId};
 
 pub use super::proto::Level;
 use super::report::ReportedMemory;

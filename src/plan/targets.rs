@@ -101,7 +101,9 @@ mod tests {
 
     use super::*;
     use crate::model::objects::PodId;
-    use crate::model::{Bytes, CgroupPath, CgroupVersion, ControlFile, CpuWeight, Driver, LiveContainer, Setting};
+    use crate::model::{
+        Bytes, CgroupPath, CgroupVersion, ContainerId, ControlFile, CpuWeight, Driver, LiveContainer, Setting,
+    };
     use crate::plan::WriteScope;
     use crate::plan::tests::traits;
 
@@ -122,7 +124,7 @@ mod tests {
         let names = ["app", "side"].into_iter().filter(|name| *name == "app" || cgroup);
         let containers = names.map(|name| {
             let container = LiveContainer {
-                id: name.to_owned(),
+                id: ContainerId::of_test(name),
                 path: path.clone(),
             };
             (name.to_owned(), container)

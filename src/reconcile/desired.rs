@@ -15,7 +15,7 @@ use super::savings::{Avoided, requests};
 use crate::decide::PodDecision;
 use crate::model::objects::Pod;
 use crate::model::{
-    Cause, ChangeRecord, CpuBurst, LivePod, Outcome, PageSize, PodAmounts, Resource, ResourceList, micros,
+    Cause, ChangeRecord, ContainerId, CpuBurst, LivePod, Outcome, PageSize, PodAmounts, Resource, ResourceList, micros,
 };
 use crate::plan::WriteScope;
 use crate::resize::Resize;
@@ -58,8 +58,7 @@ pub(crate) struct DesiredState {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct BurstStart {
-    /// The container's id.
-    pub(crate) id: String,
+    pub(crate) id: ContainerId,
     pub(crate) at: Timestamp,
     /// For how long the kernel had throttled the container, in microseconds.
     pub(crate) throttled_us: u64,

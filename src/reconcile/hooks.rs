@@ -13,7 +13,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::pod::Now;
 use crate::actuate::HookRun;
 use crate::model::objects::Pod;
-use crate::model::{Bytes, Cause, HookEnd, LivePod, MemoryLimit, Outcome, PodAmounts, Resource, Target};
+use crate::model::{Bytes, Cause, ContainerId, HookEnd, LivePod, MemoryLimit, Outcome, PodAmounts, Resource, Target};
 use crate::plan::hook::{Hook, HookMoment};
 use crate::plan::shrink::Holds;
 
@@ -73,9 +73,9 @@ pub(crate) struct Hooks {
     evidence_at: BTreeMap<String, Timestamp>,
 }
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 struct ContainerHooks {
-    id: String,
+    id: ContainerId,
     /// The memory limit in bytes, as passes left it.
     limit: Option<u64>,
     /// The memory limit that hooks have announced to the container. The `after-grow` hook is
@@ -198,7 +198,9 @@ impl Hooks {
                     id: container.id.clone(),
                     limit,
                     announced_limit: limit,
-                    ..ContainerHooks::default()
+                    announced: None,
+                    evidence: None,
+                    running: None,
                 });
             }
         } else {

@@ -56,7 +56,7 @@ impl Inventory {
                 .iter()
                 .filter_map(|container| {
                     let (name, age) = containers.get(container.id.as_str())?;
-                    let (id, path) = (container.id.as_str().to_owned(), container.path.clone());
+                    let (id, path) = (container.id.clone(), container.path.clone());
                     Some((*age, (*name).to_owned(), LiveContainer { id, path }))
                 })
                 .collect();
@@ -143,9 +143,9 @@ mod tests {
     use proptest::sample::select;
 
     use super::*;
-    use crate::cgroup::{ContainerEntry, ContainerId, PodPlace, uid_in_cgroup_name};
-    use crate::model::CgroupPath;
+    use crate::cgroup::{ContainerEntry, PodPlace, uid_in_cgroup_name};
     use crate::model::objects::{ContainerStatus, OwnerReference};
+    use crate::model::{CgroupPath, ContainerId};
     use crate::sources::parse_manifests;
 
     const UID: &str = "6c4b2d1e-0000-4000-8000-00000000000a";
@@ -221,7 +221,9 @@ mod tests {
         for order in [[id('a'), id('b')], [id('b'), id('a')]] {
             let inventory = Inventory::assemble(&scanned(&order), &[], &lists, &[]);
             assert_eq!(
-                inventory.find(&manifest(UID, "")[0]).unwrap().containers["app"].id,
+                inventory.find(&manifest(UID, "")[0]).unwrap().containers["app"]
+                    .id
+                    .as_str(),
                 id('a')
             );
         }
@@ -231,7 +233,10 @@ mod tests {
     fn without_a_runtime_the_manifests_name_containers() {
         let manifests = manifest(UID, &format!("containerd://{}", id('b')));
         let inventory = Inventory::assemble(&scanned(&[id('a'), id('b')]), &[], &[], &manifests);
-        assert_eq!(inventory.find(&manifests[0]).unwrap().containers["app"].id, id('b'));
+        assert_eq!(
+            inventory.find(&manifests[0]).unwrap().containers["app"].id.as_str(),
+            id('b')
+        );
     }
 
     #[test]
@@ -314,7 +319,7 @@ mod tests {
             }
             let live = inventory.find(&victim[0]).unwrap();
             prop_assert_eq!(live.containers.keys().collect::<Vec<_>>(), ["app"]);
-            prop_assert_eq!(&live.containers["app"].id, &id('a'));
+            prop_assert_eq!(live.containers["app"].id.as_str(), id('a'));
         }
     }
 }

@@ -205,7 +205,7 @@ fn survived(pod: &Pod, container: &ReportedContainer, node_pods: &NodePods) -> O
     }
     let lives = |id: &str| {
         let mut containers = node_pods.pods.iter().flat_map(|pod| pod.containers.values());
-        containers.any(|live| live.id == id)
+        containers.any(|live| *live.id == *id)
     };
     Some(lives(id))
 }
@@ -214,7 +214,7 @@ fn survived(pod: &Pod, container: &ReportedContainer, node_pods: &NodePods) -> O
 mod tests {
     use super::*;
     use crate::model::objects::PodId;
-    use crate::model::{CgroupPath, LiveContainer, LivePod};
+    use crate::model::{CgroupPath, ContainerId, LiveContainer, LivePod};
     use crate::report::testing::kill_of;
     use crate::sources::parse_manifests;
 
@@ -246,7 +246,7 @@ status: {recommendation: {containerRecommendations: [{containerName: app, target
 
     fn known(text: &str, lives: bool) -> AgentMetadata {
         let live = LiveContainer {
-            id: "id-of-web".to_owned(),
+            id: ContainerId::of_test("id-of-web"),
             path: CgroupPath::root(),
         };
         let pod = LivePod {

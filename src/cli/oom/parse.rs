@@ -6,12 +6,11 @@ use anyhow::anyhow;
 use clap::Args;
 use serde::Serialize;
 
-use crate::cgroup::ContainerId;
 use crate::cli::output::{Output, optional};
 use crate::cli::page::Page;
 use crate::cli::{Failure, io, table};
-use crate::model::CgroupPath;
 use crate::model::objects::PodUid;
+use crate::model::{CgroupPath, ContainerId};
 use crate::oom::{Kill, Level, ReportedMemory, read_log};
 
 /// Lists the kills in a kernel log, each process once, with the level of the node whose limit was hit.

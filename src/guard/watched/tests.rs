@@ -8,7 +8,7 @@ use crate::actuate::Growable;
 use crate::cgroup::Hierarchy;
 use crate::guard::notifications::Notifications;
 use crate::model::objects::PodId;
-use crate::model::{CgroupPath, LiveContainer, LivePod, PodAmounts};
+use crate::model::{CgroupPath, ContainerId, LiveContainer, LivePod, PodAmounts};
 
 /// A guarded container, on plain files.
 pub(in crate::guard) fn watched(root: &Path) -> Watched {
@@ -29,7 +29,7 @@ pub(in crate::guard) fn watched(root: &Path) -> Watched {
         }
     }
     let path = |text| CgroupPath::new(text).unwrap();
-    let (id, path, inner) = ("c".to_owned(), path("/pod"), path("/pod/app"));
+    let (id, path, inner) = (ContainerId::of_test("c"), path("/pod"), path("/pod/app"));
     let live = LivePod {
         id: PodId {
             uid: "u".into(),

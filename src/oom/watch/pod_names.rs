@@ -62,7 +62,7 @@ impl KnownCgroup {
             }),
             container: container.map(|(name, live)| ReportedContainer {
                 name: name.clone(),
-                id: live.id.clone(),
+                id: live.id.to_string(),
             }),
             unnamed: false,
         }
@@ -161,7 +161,7 @@ mod tests {
     use indexmap::IndexMap;
 
     use super::*;
-    use crate::model::LiveContainer;
+    use crate::model::{ContainerId, LiveContainer};
 
     const UID: &str = "6c4b2d1e-7a55-4d6b-9c3e-2f0b8a9d1c77";
     const OTHER: &str = "11111111-7a55-4d6b-9c3e-2f0b8a9d1c77";
@@ -188,7 +188,7 @@ mod tests {
 
     fn web() -> Arc<LivePod> {
         let live = LiveContainer {
-            id: "a".repeat(64),
+            id: ContainerId::of_test(&"a".repeat(64)),
             path: container("a"),
         };
         Arc::new(LivePod {

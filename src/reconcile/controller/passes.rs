@@ -18,7 +18,7 @@ use super::{Controller, Event};
 use crate::actuate::shrink::{Lowering, watch};
 use crate::actuate::{HookRun, Job, JobDone, Node, PodHandles, PodResizer, Verdict, reconcile, run_hook};
 use crate::model::objects::{PodKey, PodUid};
-use crate::model::{Cause, HookEnd, PodAmounts, Reason};
+use crate::model::{Cause, ContainerId, HookEnd, PodAmounts, Reason};
 use crate::plan::shrink::next_turns;
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::pod::{Now, PodInput, PodState};
@@ -36,7 +36,7 @@ pub(crate) struct Passes {
     /// The UIDs of the pods that passes run for. The state of a pod may be new while a pass from before still runs.
     pub(super) busy: BTreeSet<PodUid>,
     /// The ids of the containers that hooks run in.
-    pub(super) hooked: BTreeSet<String>,
+    pub(super) hooked: BTreeSet<ContainerId>,
     /// The watches of lower limits by pod; dropping a handle ends its watch.
     pub(super) shrink_watches: BTreeMap<PodKey, AbortOnDropHandle<()>>,
     events: mpsc::Sender<Event>,

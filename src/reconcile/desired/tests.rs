@@ -1,6 +1,6 @@
 use super::*;
 use crate::model::objects::PodId;
-use crate::model::{Bytes, CgroupPath, LiveContainer, MilliCpu, NamedRequirements, Reason};
+use crate::model::{Bytes, CgroupPath, ContainerId, LiveContainer, MilliCpu, NamedRequirements, Reason};
 use crate::sources::parse_manifests;
 
 /// A pod of `app` and this container.
@@ -184,7 +184,7 @@ fn only_regular_containers_are_set() {
 fn live(containers: &[(&str, &str)]) -> LivePod {
     let path = CgroupPath::new("/kubepods/podu").unwrap();
     let containers = containers.iter().map(|(name, id)| {
-        let (id, path) = ((*id).to_owned(), path.clone());
+        let (id, path) = (ContainerId::of_test(id), path.clone());
         ((*name).to_owned(), LiveContainer { id, path })
     });
     LivePod {
@@ -245,7 +245,7 @@ fn a_bursts_throttling_before_outlasts_restarts() {
         desired.burst_starts.clone()
     };
     let start = |id: &str, hours| BurstStart {
-        id: id.to_owned(),
+        id: ContainerId::of_test(id),
         at: started.checked_add(SignedDuration::from_hours(hours)).unwrap(),
         throttled_us: 10_000_000,
         before: Some(5_000_000),

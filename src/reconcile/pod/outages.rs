@@ -7,7 +7,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::guard::{GuardEvent, Guarded};
 use crate::model::{
-    CgroupPath, Change, KubeletVersion, LiveContainer, Outcome, Reason, Requirements, Resource, ResourceList, Step,
+    CgroupPath, Change, ContainerId, KubeletVersion, LiveContainer, Outcome, Reason, Requirements, Resource,
+    ResourceList, Step,
 };
 use crate::plan::{Capacity, OtherPods, Room};
 use crate::reconcile::capacity::NodeCapacity;
@@ -225,7 +226,7 @@ impl World {
         let path = CgroupPath::new("/kubepods/podu").unwrap();
         let containers = ["app", "side"].map(|name| {
             let container = LiveContainer {
-                id: name.to_owned(),
+                id: ContainerId::of_test(name),
                 path: path.clone(),
             };
             (name.to_owned(), container)

@@ -4,8 +4,8 @@ use super::*;
 use crate::guard::budgets::RefusalKind;
 use crate::guard::{GuardEvent, Guarded};
 use crate::model::{
-    CgroupPath, Change, KubeletVersion, LiveContainer, MemoryLimit, Outcome, Resource, ResourceList, Setting,
-    StepRecord,
+    CgroupPath, Change, ContainerId, KubeletVersion, LiveContainer, MemoryLimit, Outcome, Resource, ResourceList,
+    Setting, StepRecord,
 };
 use crate::plan::shrink::{self, FailedShrinks, MemoryReading, WatchReading};
 use crate::reconcile::desired::TemporaryLimit;
@@ -406,7 +406,7 @@ spec: {containers: [{name: app, resources: {limits: {memory: 128Mi}}}]}
     );
     let path = |text: &str| CgroupPath::new(text).unwrap();
     let app = LiveContainer {
-        id: "a".to_owned(),
+        id: ContainerId::of_test("a"),
         path: path("/kubepods/podu/a"),
     };
     state.live = Some(Arc::new(LivePod {

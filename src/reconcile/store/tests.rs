@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::model::{MemoryLimit, Resource, Target};
+use crate::model::{ContainerId, MemoryLimit, Resource, Target};
 use crate::plan::WriteScope;
 use crate::reconcile::desired::{BurstStart, Denied, InForce, Recommended, TemporaryLimit};
 use crate::reconcile::overrides::Override;
@@ -88,7 +88,7 @@ fn each_part_of_a_pod_is_saved() {
     desired.before = Some(amounts().containers[0].resources.requests);
     desired.burst = Some("20%".parse().unwrap());
     let start = BurstStart {
-        id: "a1".to_owned(),
+        id: ContainerId::of_test("a1"),
         at,
         throttled_us: 3,
         before: Some(4),

@@ -10,8 +10,8 @@ use vscaled::cgroup::{Hierarchy, Kubepods, page_size};
 use vscaled::decide::NodePolicies;
 use vscaled::model::objects::Pod;
 use vscaled::model::{
-    BoundPod, Bytes, Cause, CgroupVersion, Driver, KubeletVersion, LiveContainer, LivePod, NamedRequirements,
-    NodeTraits, Outcome, PodAmounts, RuntimeKind, Step, Via, WeightFormula,
+    BoundPod, Bytes, Cause, CgroupVersion, ContainerId, Driver, KubeletVersion, LiveContainer, LivePod,
+    NamedRequirements, NodeTraits, Outcome, PodAmounts, RuntimeKind, Step, Via, WeightFormula,
 };
 use vscaled::plan::shrink::Holds;
 use vscaled::plan::{PodTargets, WriteScope};
@@ -29,7 +29,7 @@ pub(super) fn job(of: &BarePod, mebibytes: u64) -> Job {
     resources.limits.memory = Some(Bytes::new(mebibytes << 20));
     let app = &of.containers["app"];
     let live = LiveContainer {
-        id: app.id.clone(),
+        id: ContainerId::parse(&app.id).unwrap(),
         path: app.cgroup.clone(),
     };
     let live = Arc::new(LivePod {

@@ -299,7 +299,7 @@ mod tests {
     use super::super::super::testing::{Kernel, container};
     use super::*;
     use crate::model::objects::PodId;
-    use crate::model::{LiveContainer, LivePod};
+    use crate::model::{ContainerId, LiveContainer, LivePod};
     use crate::oom::parse_log;
 
     const MIB: u64 = 1 << 20;
@@ -337,7 +337,7 @@ mod tests {
             live.insert(
                 format!("c{number}"),
                 LiveContainer {
-                    id: format!("{number:064x}"),
+                    id: ContainerId::of_test(&format!("{number:064x}")),
                     path,
                 },
             );

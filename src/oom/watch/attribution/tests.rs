@@ -222,7 +222,7 @@ fn a_set_clock_changes_only_times_of_kills() {
 
 fn node_with(path: &CgroupPath) -> NodePods {
     use crate::model::objects::PodId;
-    use crate::model::{LiveContainer, LivePod};
+    use crate::model::{ContainerId, LiveContainer, LivePod};
     let pod = LivePod {
         id: PodId {
             uid: "u".into(),
@@ -233,7 +233,7 @@ fn node_with(path: &CgroupPath) -> NodePods {
         containers: indexmap::IndexMap::from([(
             "app".to_owned(),
             LiveContainer {
-                id: "i".to_owned(),
+                id: ContainerId::of_test("i"),
                 path: path.clone(),
             },
         )]),

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::super::*;
-use crate::model::{CgroupPath, LiveContainer, MemoryLimit, Outcome};
+use crate::model::{CgroupPath, ContainerId, LiveContainer, MemoryLimit, Outcome};
 use crate::plan::shrink::{Before, WatchReading};
 use crate::sources::parse_manifests;
 
@@ -55,7 +55,7 @@ pub(super) fn live(uid: &str) -> Arc<LivePod> {
     let path = CgroupPath::new("/kubepods/podu").unwrap();
     let containers = CONTAINERS.map(|name| {
         let container = LiveContainer {
-            id: format!("{uid}-{name}"),
+            id: ContainerId::of_test(&format!("{uid}-{name}")),
             path: path.clone(),
         };
         (name.to_owned(), container)

@@ -234,7 +234,7 @@ fn kernel_difference(
 ) -> Option<String> {
     let (state, now) = (&snapshot.state, Timestamp::now());
     let quotas = &state.desired.scope.quotas;
-    let is_enforced = |live: &Arc<LivePod>| quotas.enforced(live.cgroup_id(target));
+    let is_enforced = |live: &Arc<LivePod>| quotas.enforced(live, target);
     match (wanted, spec) {
         (Some(wanted), _) if held != wanted && snapshot.observes => {
             Some("not written: the agent only observes (observeOnly)".to_owned())

@@ -7,7 +7,7 @@ use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
 use crate::model::objects::{Pod, PodId};
-use crate::model::{CgroupPath, ContainerId, PageSize, Target, WeightFormula};
+use crate::model::{CgroupPath, ContainerId, PageSize, WeightFormula};
 
 /// The version of the node's cgroup tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, derive_more::Display)]
@@ -146,17 +146,6 @@ pub struct LivePod {
 pub struct LiveContainer {
     pub id: ContainerId,
     pub path: CgroupPath,
-}
-
-impl LivePod {
-    /// The id of the pod's own cgroup beside those of its containers. No runtime gives a container this id.
-    pub const POD_CGROUP: &str = "pod";
-
-    /// The id of one of the pod's cgroups. A container that starts again has another id.
-    pub(crate) fn cgroup_id(&self, target: &Target) -> &str {
-        let container = target.container().and_then(|name| self.containers.get(name));
-        container.map_or(Self::POD_CGROUP, |container| &container.id)
-    }
 }
 
 /// A pod that runs, together with the object that describes it. The agent writes to no other pod and requests nothing for one.

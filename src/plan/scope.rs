@@ -10,7 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    ControlFile, CpuQuota, CpuShares, CpuWeight, LivePod, PodAmounts, PodTree, PodValues, Resource, Setting, Settings,
+    ContainerId, ControlFile, CpuQuota, CpuShares, CpuWeight, LivePod, PodAmounts, PodTree, PodValues, Resource,
+    Setting, Settings, Target,
 };
 
 /// The values of a pod that vscaled may write. All others belong to the kubelet.
@@ -55,41 +56,54 @@ impl WriteScope {
     }
 }
 
-/// Whether the kubelet enforces quotas, by cgroup: a container's id, or [`Quotas::POD`]. An unknown quota counts as enforced.
+/// Whether the kubelet enforces the quotas of a pod's cgroups. An unknown quota counts as enforced.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Quotas(BTreeMap<String, bool>);
+pub struct Quotas {
+    #[serde(flatten)]
+    containers: BTreeMap<ContainerId, bool>,
+    /// The quota of the pod's own cgroup.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pod: Option<bool>,
+}
 
 impl Quotas {
-    /// The key of the pod's own cgroup.
-    pub const POD: &'static str = LivePod::POD_CGROUP;
-
-    /// Learns from one cgroup: compares its files with the values that a kubelet which
+    /// Learns from one of the pod's cgroups: compares its files with the values that a kubelet which
     /// enforces quotas would have written.
-    pub fn learn(&mut self, id: &str, held: &Settings, declared: &Settings) {
+    pub fn learn(&mut self, live: &LivePod, target: &Target, held: &Settings, declared: &Settings) {
         let quota = |settings: &Settings| settings.cpu_max().map(|max| max.quota);
-        match (quota(held), quota(declared)) {
-            (Some(CpuQuota::Micros(_)), _) => {
-                self.0.insert(id.to_owned(), true);
+        let enforced = match (quota(held), quota(declared), self.known(live, target)) {
+            (Some(CpuQuota::Micros(_)), ..) => true,
+            (Some(CpuQuota::Max), Some(CpuQuota::Micros(_)), None) => is_default(held) && !is_default(declared),
+            _ => return,
+        };
+        match target {
+            Target::Pod => self.pod = Some(enforced),
+            Target::Container(name) => {
+                let container = live.containers.get(name);
+                self.containers
+                    .extend(container.map(|container| (container.id.clone(), enforced)));
             }
-            (Some(CpuQuota::Max), Some(CpuQuota::Micros(_))) => {
-                self.0
-                    .entry(id.to_owned())
-                    .or_insert_with(|| is_default(held) && !is_default(declared));
-            }
-            _ => {}
         }
     }
 
-    /// Takes over newer entries, and drops cgroups that are gone.
-    pub fn update(&mut self, newer: Self, lives: impl Fn(&str) -> bool) {
-        self.0.extend(newer.0);
-        self.0.retain(|id, _| id == Self::POD || lives(id));
+    /// Takes over newer entries, and drops containers that have ended.
+    pub fn update(&mut self, newer: Self, live: &LivePod) {
+        self.pod = newer.pod.or(self.pod);
+        self.containers.extend(newer.containers);
+        let runs = |id: &ContainerId| live.containers.values().any(|container| container.id == *id);
+        self.containers.retain(|id, _| runs(id));
     }
 
     /// Whether the kubelet enforces the quota of this cgroup.
-    pub fn enforced(&self, id: &str) -> bool {
-        self.0.get(id).copied().unwrap_or(true)
+    pub fn enforced(&self, live: &LivePod, target: &Target) -> bool {
+        self.known(live, target).unwrap_or(true)
+    }
+
+    fn known(&self, live: &LivePod, target: &Target) -> Option<bool> {
+        match target {
+            Target::Pod => self.pod,
+            Target::Container(name) => self.containers.get(&live.containers.get(name)?.id).copied(),
+        }
     }
 }
 
@@ -192,11 +206,12 @@ mod tests {
     }
 
     fn enforced(history: &[Settings], declared: &Settings) -> bool {
+        let (live, target) = (LivePod::on_files(["c"]), Target::from(Some("c")));
         let mut quotas = Quotas::default();
         for held in history {
-            quotas.learn("c", held, declared);
+            quotas.learn(&live, &target, held, declared);
         }
-        quotas.enforced("c")
+        quotas.enforced(&live, &target)
     }
 
     #[test]
@@ -230,10 +245,34 @@ mod tests {
 
     #[test]
     fn what_is_known_of_a_container_ends_with_it() {
+        let (live, later) = (LivePod::on_files(["old"]), LivePod::on_files(["new"]));
         let (mut known, mut newer) = (Quotas::default(), Quotas::default());
-        known.learn("old", &cgroup(102, None), &cgroup(102, Some(200)));
-        newer.learn(Quotas::POD, &cgroup(102, None), &cgroup(102, Some(200)));
-        known.update(newer, |id| id == "new");
-        assert!(known.enforced("old") && !known.enforced(Quotas::POD));
+        let old = Target::from(Some("old"));
+        known.learn(&live, &old, &cgroup(102, None), &cgroup(102, Some(200)));
+        newer.learn(&live, &Target::Pod, &cgroup(102, None), &cgroup(102, Some(200)));
+        known.update(newer, &later);
+        assert!(known.enforced(&live, &old) && !known.enforced(&later, &Target::Pod));
+    }
+
+    #[test]
+    fn a_container_named_pod_is_not_the_pod() {
+        let (live, named) = (LivePod::on_files(["pod", "app"]), Target::from(Some("pod")));
+        let mut quotas = Quotas::default();
+        quotas.learn(&live, &named, &cgroup(102, None), &cgroup(102, Some(200)));
+        let without_cgroup = Target::from(Some("side"));
+        quotas.learn(&live, &without_cgroup, &cgroup(102, None), &cgroup(102, Some(200)));
+        assert!(!quotas.enforced(&live, &named) && quotas.enforced(&live, &Target::Pod));
+    }
+
+    #[test]
+    fn files_have_the_pod_beside_container_ids() {
+        let text = r#"{"resources":[],"quotas":{"0a1b":false,"pod":true}}"#;
+        let scope: WriteScope = serde_json::from_str(text).unwrap();
+        assert_eq!(scope.quotas.pod, Some(true));
+        assert_eq!(scope.quotas.containers, [(ContainerId::of_test("0a1b"), false)].into());
+        assert_eq!(serde_json::to_string(&scope).unwrap(), text);
+        let unknown = r#"{"resources":[],"quotas":{}}"#;
+        let scope: WriteScope = serde_json::from_str(unknown).unwrap();
+        assert_eq!(serde_json::to_string(&scope).unwrap(), unknown);
     }
 }

@@ -40,10 +40,10 @@ impl PodTargets {
         let declared = in_force.created().tree;
         for target in held.targets() {
             if let (Some(held), Some(declared)) = (held.get(&target), declared.get(&target)) {
-                self.scope.quotas.learn(live.cgroup_id(&target), held, declared);
+                self.scope.quotas.learn(live, &target, held, declared);
             }
         }
-        let enforced = |target: &Target| self.scope.quotas.enforced(live.cgroup_id(target));
+        let enforced = |target: &Target| self.scope.quotas.enforced(live, target);
         let mut hierarchy = hierarchy(pod, &amounts, traits)
             .keeping(&self.holds)
             .beside(held, enforced)

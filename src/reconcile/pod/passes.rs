@@ -145,8 +145,7 @@ impl PodState {
         record.cause = noticed(record.cause, !done.flipped.is_empty());
         let avoided = self.desired.note_resized(&record, &live);
         effects.list.extend(avoided.map(Effect::Avoided));
-        let runs = |id: &str| live.containers.values().any(|container| *container.id == *id);
-        self.desired.scope.quotas.update(done.quotas, runs);
+        self.desired.scope.quotas.update(done.quotas, &live);
         self.desired.note_bursts(&self.pod, &live, done.bursts, now.wall);
         let denied = api.answer.denied();
         if let Some(why) = denied {

@@ -73,7 +73,7 @@ impl Scene {
                     id: ContainerId::parse(&one.id)?,
                     path: one.cgroup.clone(),
                 };
-                Some(((*name).to_owned(), live))
+                Some(((*name).into(), live))
             };
             Arc::new(LivePod {
                 id: PodId {

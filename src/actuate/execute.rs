@@ -287,7 +287,7 @@ mod tests {
     fn a_failed_step_undoes_earlier_ones_in_reverse() {
         let root = tempfile::tempdir().unwrap();
         let (node, handles) = pod(root.path(), &[("cpu.max", "10000 100000"), ("cpu.weight", "39")]);
-        let [of_pod, app] = [Target::Pod, Target::Container("app".to_owned())];
+        let [of_pod, app] = [Target::Pod, Target::Container("app".into())];
         let plan = Plan {
             steps: vec![
                 step(&of_pod, "cpu.max", ["10000 100000", "20000 100000"]),
@@ -332,7 +332,7 @@ mod tests {
             ("memory.stat", "anon 8192\ninactive_file 4096"),
         ];
         let (node, handles) = pod(root.path(), &files);
-        let app = Target::Container("app".to_owned());
+        let app = Target::Container("app".into());
         for (limit, is_refused) in [("8192", false), ("4096", true)] {
             let steps = vec![
                 step(&app, "cpu.max", ["10000 100000", "20000 100000"]),

@@ -240,7 +240,7 @@ mod tests {
         let limit = |bytes| [Setting::MemoryMax(MemoryLimit::Bytes(bytes))].into_iter().collect();
         let found = |name: &str, grown: &str| {
             let tree = |app: Settings| PodTree {
-                containers: [(name.to_owned(), app)].into(),
+                containers: [(name.into(), app)].into(),
                 ..tree(weight(10))
             };
             let mut wanted = PodValues {
@@ -258,7 +258,7 @@ mod tests {
     #[test]
     fn what_is_left_alone_leaves_the_stored_spec() {
         let app = |value| PodTree {
-            containers: [("app".to_owned(), weight(value))].into(),
+            containers: [("app".into(), weight(value))].into(),
             ..PodTree::default()
         };
         let spec = CriResources {
@@ -270,7 +270,7 @@ mod tests {
         let mut stored = || {
             let mut wanted = PodValues {
                 tree: app(10),
-                specs: [("app".to_owned(), spec)].into(),
+                specs: [("app".into(), spec)].into(),
             };
             foreign.find_flips(&app(77), &mut wanted, true, &[]);
             wanted.specs["app"]

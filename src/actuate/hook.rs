@@ -139,7 +139,7 @@ pub async fn hook_problems(node: &Node, pod: &Pod, live: &LivePod, forbidden_by:
                 (Some(Ok(_)), _) => Err(NO_RUNTIME.to_owned()),
             };
             if let Err(why) = tried {
-                let (moment, container) = (moment.word(), name.clone());
+                let (moment, container) = (moment.word(), name.to_string());
                 problems.push(format!("{}: {why}", Cause::Hook { moment, container }));
             }
         }

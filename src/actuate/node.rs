@@ -110,7 +110,7 @@ mod tests {
             let path = |text: &str| CgroupPath::new(text).unwrap();
             let containers = names.map(|name| {
                 let (id, path) = (ContainerId::of_test(name), path(&format!("/pod/{name}")));
-                (name.to_owned(), LiveContainer { id, path })
+                (name.into(), LiveContainer { id, path })
             });
             Self {
                 id: PodId {

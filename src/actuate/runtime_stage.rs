@@ -14,14 +14,14 @@ use super::shrink::{Freezer, Marker};
 use crate::cgroup::{Cgroup, CgroupDir, CgroupError, Dir};
 use crate::failpoint::failpoint;
 use crate::model::{
-    CgroupVersion, Change, ControlFile, CpuShares, CriResources, LivePod, Outcome, PodTree, Setting, Step, StepRecord,
-    Target, WeightFormula,
+    CgroupVersion, Change, ContainerName, ControlFile, CpuShares, CriResources, LivePod, Outcome, PodTree, Setting,
+    Step, StepRecord, Target, WeightFormula,
 };
 use crate::plan::{Plan, spec_step};
 use crate::runtime::{ContainerRuntime, RuntimeError, weight};
 
 /// The runtime's stored specs of the pod's containers, as far as the runtime answers and shows them.
-pub async fn stored_specs(node: &Node, live: &LivePod) -> BTreeMap<String, CriResources> {
+pub async fn stored_specs(node: &Node, live: &LivePod) -> BTreeMap<ContainerName, CriResources> {
     let mut specs = BTreeMap::new();
     let RuntimeLink::Found(runtime) = &node.runtime else {
         return specs;
@@ -43,8 +43,8 @@ pub async fn stored_specs(node: &Node, live: &LivePod) -> BTreeMap<String, CriRe
 async fn fetch_containers<'a>(
     runtime: &dyn ContainerRuntime,
     live: &LivePod,
-    names: impl Iterator<Item = &'a String>,
-) -> Vec<(&'a String, Result<Option<CriResources>, RuntimeError>)> {
+    names: impl Iterator<Item = &'a ContainerName>,
+) -> Vec<(&'a ContainerName, Result<Option<CriResources>, RuntimeError>)> {
     let containers = names.filter_map(|name| Some((name, live.containers.get(name)?)));
     join_all(containers.map(async |(name, container)| (name, runtime.stored(&container.id).await))).await
 }

@@ -65,7 +65,7 @@ impl Growable {
         let mut targets = self.targets.clone();
         for NamedRequirements { name, resources } in &mut targets.containers {
             let own = (name == container).then_some(limit);
-            let standing = own.or_else(|| held.containers.get(name)?.memory_bytes());
+            let standing = own.or_else(|| held.containers.get(name.as_str())?.memory_bytes());
             resources.limits.memory = resources.limits.memory.and(standing).or(resources.limits.memory);
         }
         hierarchy(&self.pod, &targets, &node.traits).pod.memory_limit
@@ -83,7 +83,7 @@ impl Growable {
         ceiling: Bytes,
     ) -> Result<Option<PodBound>, CgroupError> {
         let tree = handles.read()?;
-        let cgroups = [Target::Pod, Target::Container(container.to_owned())].map(|target| handles.get(&target));
+        let cgroups = [Target::Pod, Target::Container(container.into())].map(|target| handles.get(&target));
         let ([Some(pod), Some(own)], Some(from)) =
             (cgroups, tree.containers.get(container).and_then(Settings::memory_bytes))
         else {
@@ -177,7 +177,7 @@ impl Grown {
             let limit = |to| limit(node.traits.version, to);
             let mut of_pod = Some(to);
             if let Some((growable, container)) = growing {
-                wanted.containers.insert(container.to_owned(), limit(to));
+                wanted.containers.insert(container.into(), limit(to));
                 of_pod = growable.pod_limit(node, &held, container, to);
             }
             let higher = of_pod.filter(|to| held.pod.memory_bytes().is_some_and(|from| from < *to));

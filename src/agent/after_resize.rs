@@ -136,7 +136,7 @@ mod tests {
     fn a_limit_lowered_since_has_not_grown() {
         let record = |at: i64, change| {
             let step = Step {
-                target: Target::Container("app".to_owned()),
+                target: Target::Container("app".into()),
                 change,
             };
             let pod = PodId {

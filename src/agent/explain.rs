@@ -15,8 +15,8 @@ use crate::control::{ControlError, proto};
 use crate::decide::Note;
 use crate::model::objects::{Container, Pod};
 use crate::model::{
-    CgroupPath, ControlFile, CpuQuota, CpuShares, CriResources, KubeletVersion, LivePod, NodeTraits, PodAmounts,
-    PodTree, PodValues, Requirements, Resource, Setting, Settings, Target,
+    CgroupPath, ContainerName, ControlFile, CpuQuota, CpuShares, CriResources, KubeletVersion, LivePod, NodeTraits,
+    PodAmounts, PodTree, PodValues, Requirements, Resource, Setting, Settings, Target,
 };
 use crate::oom::OomReport;
 use crate::plan::shrink::{Holds, Progress};
@@ -151,7 +151,7 @@ fn amounts(snapshot: &PodSnapshot) -> Vec<proto::Amount> {
 fn values(
     node: &Node,
     snapshot: &PodSnapshot,
-    specs: &BTreeMap<String, CriResources>,
+    specs: &BTreeMap<ContainerName, CriResources>,
 ) -> Result<Vec<proto::Value>, ControlError> {
     let Some(live) = &snapshot.state.live else {
         return Ok(Vec::new());

@@ -353,5 +353,9 @@ fn job_for(pod: &BoundPod, saved: Option<&SavedPod>) -> Job {
 }
 
 fn result(live: &LivePod, ended: Result<proto::Change, String>) -> proto::PodResult {
-    view::result(&live.id, live.containers.keys().cloned().collect(), ended)
+    view::result(
+        &live.id,
+        live.containers.keys().map(ToString::to_string).collect(),
+        ended,
+    )
 }

@@ -69,7 +69,7 @@ fn read_pod(node: &Node, live: &LivePod, pod: &mut proto::Pod) -> Result<(), Cgr
         match target {
             Target::Pod => pod.usage = Some(usage),
             Target::Container(name) => {
-                if let Some(container) = pod.containers.iter_mut().find(|container| container.name == *name) {
+                if let Some(container) = pod.containers.iter_mut().find(|container| container.name == **name) {
                     container.usage = Some(usage);
                 }
             }

@@ -38,7 +38,7 @@ pub(super) fn pod(state: &PodState, now: Timestamp, quiet: SignedDuration) -> pr
     let not_grown = |(container, why): (&String, &String)| format!("container {container}: {why}");
     let container = |named: &NamedRequirements| proto::Container {
         name: named.name.clone(),
-        id: live.and_then(|live| Some(live.containers.get(&named.name)?.id.to_string())),
+        id: live.and_then(|live| Some(live.containers.get(&*named.name)?.id.to_string())),
         wanted: Some((&named.resources).into()),
         spec: state.pod.container(&named.name).map(|spec| (&spec.resources).into()),
         sidecar: inits.iter().any(|init| init.name == named.name),

@@ -63,7 +63,7 @@ impl GuardedPod {
     /// cgroup is opened again with its first container.
     pub(super) fn cgroups(&self) -> Vec<GuardedCgroup<'_>> {
         let containers = self.containers.iter().filter_map(|terms| {
-            let LiveContainer { id, path } = self.live.containers.get(&terms.container)?;
+            let LiveContainer { id, path } = self.live.containers.get(&*terms.container)?;
             Some(GuardedCgroup {
                 id: id.clone(),
                 path,
@@ -200,7 +200,7 @@ mod tests {
                 ContainerId::of_test(&format!("{name}-1")),
                 path(&format!("/pod/{name}")),
             );
-            ((*name).to_owned(), LiveContainer { id, path })
+            ((*name).into(), LiveContainer { id, path })
         };
         let terms = |name: &&str| Terms {
             container: (*name).to_owned(),

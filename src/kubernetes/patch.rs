@@ -186,7 +186,7 @@ mod tests {
             ..Requirements::default()
         };
         let step = |container: &str| Step {
-            target: Target::Container(container.to_owned()),
+            target: Target::Container(container.into()),
             change: Change::Resize {
                 from: Requirements::default(),
                 to,
@@ -226,7 +226,7 @@ mod tests {
                 ..read
             };
             let step = Step {
-                target: Target::Container("app".to_owned()),
+                target: Target::Container("app".into()),
                 change: Change::Resize { from: read, to },
             };
             body(&Pod::default(), "", &[step])["spec"]["containers"][0]["resources"].clone()

@@ -1,6 +1,35 @@
 //! How containers are identified.
 
+use std::borrow::Borrow;
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
+
+/// A container's name in its pod's spec. No two containers of a pod have the same.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+#[derive(derive_more::Deref, derive_more::Display, derive_more::From)]
+#[deref(forward)]
+#[from(String, &str)]
+pub struct ContainerName(Arc<str>);
+
+impl ContainerName {
+    pub fn as_str(&self) -> &str {
+        self
+    }
+}
+
+impl Borrow<str> for ContainerName {
+    fn borrow(&self) -> &str {
+        self
+    }
+}
+
+impl PartialEq<str> for ContainerName {
+    fn eq(&self, other: &str) -> bool {
+        *self.0 == *other
+    }
+}
 
 /// A container's (or sandbox's) id: 64 hexadecimal digits. A container that starts again has another id.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -26,8 +26,8 @@ mod units;
 mod yaml;
 
 pub use cgroup_path::{CgroupPath, InvalidPath};
-pub use container::ContainerId;
 pub(crate) use container::is_hex_digit;
+pub use container::{ContainerId, ContainerName};
 pub use control_error::{ControlError, OBSERVING};
 pub use decision::{Action, Reason};
 pub use kernel::*;

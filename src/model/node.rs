@@ -7,7 +7,7 @@ use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
 use crate::model::objects::{Pod, PodId};
-use crate::model::{CgroupPath, ContainerId, PageSize, WeightFormula};
+use crate::model::{CgroupPath, ContainerId, ContainerName, PageSize, WeightFormula};
 
 /// The version of the node's cgroup tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, derive_more::Display)]
@@ -138,7 +138,7 @@ pub struct LivePod {
     pub id: PodId,
     pub path: CgroupPath,
     /// By name, in this order. Nearly every pod has one or two: a tree would take ten times the memory.
-    pub containers: IndexMap<String, LiveContainer>,
+    pub containers: IndexMap<ContainerName, LiveContainer>,
 }
 
 /// A container that has a cgroup.

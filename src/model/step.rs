@@ -7,7 +7,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use strum::{Display, IntoStaticStr};
 
-use crate::model::{Bytes, ControlFile, MemoryLimit, PageSize, Requirements, Setting, Settings};
+use crate::model::{Bytes, ContainerName, ControlFile, MemoryLimit, PageSize, Requirements, Setting, Settings};
 
 /// The interface that a step uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, Display, IntoStaticStr)]
@@ -183,13 +183,13 @@ pub enum Target {
     Pod,
     /// The cgroup of the container of that name.
     #[display("container {_0}")]
-    Container(String),
+    Container(ContainerName),
 }
 
 impl From<Option<&str>> for Target {
     /// The cgroup of the container of that name, or without a name the pod's.
     fn from(container: Option<&str>) -> Self {
-        container.map_or(Self::Pod, |name| Self::Container(name.to_owned()))
+        container.map_or(Self::Pod, |name| Self::Container(name.into()))
     }
 }
 
@@ -216,7 +216,7 @@ impl Target {
 pub struct PodTree {
     pub pod: Settings,
     /// The running containers' cgroups, with sidecars and without the sandbox.
-    pub containers: BTreeMap<String, Settings>,
+    pub containers: BTreeMap<ContainerName, Settings>,
 }
 
 impl PodTree {
@@ -278,7 +278,7 @@ pub struct PodValues {
     /// The cgroup files. An absent observed value does not exist. The agent leaves a file without a desired value alone.
     pub tree: PodTree,
     /// The runtime's stored specs by container name. An absent observed spec is unknown.
-    pub specs: BTreeMap<String, CriResources>,
+    pub specs: BTreeMap<ContainerName, CriResources>,
 }
 
 /// A container's stored spec in the runtime, in CRI's terms. `None` means "not specified".

@@ -48,7 +48,7 @@ mod tests {
     fn tree(pod: Option<u64>, app: Option<u64>) -> PodTree {
         PodTree {
             pod: cgroup(pod),
-            containers: [("app".to_owned(), cgroup(app))].into(),
+            containers: [("app".into(), cgroup(app))].into(),
         }
     }
 

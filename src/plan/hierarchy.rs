@@ -16,9 +16,9 @@ use std::collections::BTreeMap;
 
 use crate::model::objects::{Container, ContainerStatus, Pod};
 use crate::model::{
-    Bytes, CgroupVersion, CpuMax, CpuQuota, CpuShares, CriResources, DEFAULT_CFS_PERIOD_US, Driver, KubeletVersion,
-    MemoryLimit, MilliCpu, NamedRequirements, NodeTraits, Part, PodAmounts, PodTree, PodValues, QosClass, Requirements,
-    Resource, ResourceList, Setting, Settings, Target, WeightFormula, init_steps, total,
+    Bytes, CgroupVersion, ContainerName, CpuMax, CpuQuota, CpuShares, CriResources, DEFAULT_CFS_PERIOD_US, Driver,
+    KubeletVersion, MemoryLimit, MilliCpu, NamedRequirements, NodeTraits, Part, PodAmounts, PodTree, PodValues,
+    QosClass, Requirements, Resource, ResourceList, Setting, Settings, Target, WeightFormula, init_steps, total,
 };
 
 use super::shrink::Holds;
@@ -51,7 +51,7 @@ pub struct Hierarchy {
     pub pod: Allowance,
     /// By name, regular containers in the spec's order, then sidecars. Other init containers have ended before a resize,
     /// and count for the pod only.
-    pub containers: Vec<(String, Allowance)>,
+    pub containers: Vec<(ContainerName, Allowance)>,
     /// The pod's own memory limit, which bounds each container and their sum.
     own_memory_limit: Option<Bytes>,
     traits: NodeTraits,
@@ -61,9 +61,12 @@ pub struct Hierarchy {
 /// has those of its spec. The API server's defaults need not be filled in.
 pub fn hierarchy(pod: &Pod, targets: &PodAmounts, traits: &NodeTraits) -> Hierarchy {
     let effective = EffectivePod::new(pod, targets, traits.kubelet);
-    let containers = effective
-        .running()
-        .map(|one| (one.name.to_owned(), container_allowance(one, &effective, traits)));
+    let containers = effective.running().map(|one| {
+        (
+            ContainerName::from(one.name),
+            container_allowance(one, &effective, traits),
+        )
+    });
     Hierarchy {
         qos: effective.qos,
         pod: pod_allowance(&effective),
@@ -429,7 +432,7 @@ pub(super) fn pod_amounts(pod: &Pod, targets: &PodAmounts, kubelet: KubeletVersi
 pub(super) fn memory_requests(pod: &Pod, targets: &PodAmounts, kubelet: KubeletVersion) -> BTreeMap<Target, Bytes> {
     let effective = EffectivePod::new(pod, targets, kubelet);
     let of_container =
-        |one: &EffectiveContainer<'_>| Some((Target::Container(one.name.to_owned()), one.resources.requests.memory?));
+        |one: &EffectiveContainer<'_>| Some((Target::Container(one.name.into()), one.resources.requests.memory?));
     let of_pod = effective.requests().memory.map(|request| (Target::Pod, request));
     effective.running().filter_map(of_container).chain(of_pod).collect()
 }

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use crate::model::{
-    CgroupVersion, Change, ControlFile, CpuMax, CpuQuota, CpuShares, CriResources, Driver, MemoryLimit, NodeTraits,
-    PodTree, PodValues, Setting, Settings, Step, Target,
+    CgroupVersion, Change, ContainerName, ControlFile, CpuMax, CpuQuota, CpuShares, CriResources, Driver, MemoryLimit,
+    NodeTraits, PodTree, PodValues, Setting, Settings, Step, Target,
 };
 
 use super::planner::systemd_keeps;
@@ -25,11 +25,11 @@ pub(super) struct Machine {
     pub(super) state: PodValues,
     traits: NodeTraits,
     /// Bytes of memory that cannot be reclaimed, by container.
-    usage: BTreeMap<String, u64>,
+    usage: BTreeMap<ContainerName, u64>,
 }
 
 impl Machine {
-    pub(super) fn new(state: PodValues, traits: NodeTraits, usage: BTreeMap<String, u64>) -> Self {
+    pub(super) fn new(state: PodValues, traits: NodeTraits, usage: BTreeMap<ContainerName, u64>) -> Self {
         Self { state, traits, usage }
     }
 
@@ -170,17 +170,17 @@ fn the_model_refuses_as_the_kernel_did() {
         };
         let tree = PodTree {
             pod: cgroup(pod),
-            containers: [("c".to_owned(), cgroup(container))].into(),
+            containers: [("c".into(), cgroup(container))].into(),
         };
         let state = PodValues {
             tree,
             ..PodValues::default()
         };
-        let mut machine = Machine::new(state, traits, [("c".to_owned(), 40 << 20)].into());
+        let mut machine = Machine::new(state, traits, [("c".into(), 40 << 20)].into());
         machine.write(&target, &Settings::from_iter([write])).err()
     };
     let quota = |micros| Setting::CfsQuota(CpuQuota::Micros(micros));
-    let container = || Target::Container("c".to_owned());
+    let container = || Target::Container("c".into());
     let even = (100_000, 100_000);
     assert_eq!(refused(even, even, container(), quota(200_000)), Some(Errno::Einval));
     assert_eq!(refused(even, even, Target::Pod, quota(50_000)), Some(Errno::Einval));

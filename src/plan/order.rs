@@ -112,7 +112,7 @@ fn fits(state: &mut PodTree, write: &Write, guarded: &[Edge<'_>]) -> bool {
     state.set(&write.target, write.to);
     let touched = |edge: &&Edge<'_>| match &write.target {
         Target::Pod => true,
-        Target::Container(name) => edge.container == name,
+        Target::Container(name) => *edge.container == **name,
     };
     let fits = guarded.iter().filter(touched).all(|edge| edge.holds(state))
         && state.get(&write.target).is_none_or(memsw_covers_memory);

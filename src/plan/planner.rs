@@ -165,7 +165,7 @@ pub fn spec_step(container: &str, stored: &CriResources, wanted: &CriResources, 
         }
     }
     (to != CriResources::default()).then(|| Step {
-        target: Target::Container(container.to_owned()),
+        target: Target::Container(container.into()),
         change: Change::Spec { from, to },
     })
 }

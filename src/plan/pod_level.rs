@@ -34,7 +34,7 @@ impl LowPodLevel {
         let settled = phase == ResizePhase::Settled;
         let mut running = pod.running_containers();
         if matches!(phase, ResizePhase::Accepted | ResizePhase::InProgress)
-            && running.all(|container| held.containers.contains_key(&container.name))
+            && running.all(|container| held.containers.contains_key(&*container.name))
         {
             return None;
         }
@@ -42,7 +42,7 @@ impl LowPodLevel {
         for container in pod.running_containers() {
             let spec = container.resources.limits.memory;
             let reported = in_force.limit(&container.name, Resource::Memory).map(Bytes::new);
-            needs = needs.saturating_add(match held.containers.get(&container.name) {
+            needs = needs.saturating_add(match held.containers.get(&*container.name) {
                 Some(settings) => settings.memory_bytes()?.min(spec.max(reported)?),
                 None => reported.or(spec.filter(|_| settled)).unwrap_or(Bytes::ZERO),
             });
@@ -88,7 +88,7 @@ mod tests {
             pod: limit(pod),
             containers: containers
                 .iter()
-                .map(|(name, mib)| ((*name).to_owned(), limit(*mib)))
+                .map(|(name, mib)| ((*name).into(), limit(*mib)))
                 .collect(),
         }
     }
@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(needs(&pod, &held(128, &[("app", 4096), ("side", 64)])), None);
         let mut unbounded = held(128, &[("side", 64)]);
         let max = [Setting::MemoryMax(MemoryLimit::Max)].into_iter().collect();
-        unbounded.containers.insert("app".to_owned(), max);
+        unbounded.containers.insert("app".into(), max);
         assert_eq!(needs(&pod, &unbounded), None);
     }
 

@@ -68,7 +68,7 @@ mod tests {
     fn after(in_force: &str, of_pod: Setting, of_app: Setting) -> Vec<String> {
         let held = PodTree {
             pod: Settings::from_iter([of_pod, Setting::MemoryMax(MemoryLimit::Max)]),
-            containers: [("app".to_owned(), Settings::from_iter([of_app]))].into(),
+            containers: [("app".into(), Settings::from_iter([of_app]))].into(),
         };
         let wanted = json!([{"name": "app", "requests": {"memory": "96Mi"}}]);
         let wanted = serde_json::from_value(wanted).unwrap();

@@ -143,9 +143,9 @@ mod tests {
         let mut wanted = PodValues {
             tree: PodTree {
                 pod: files(),
-                containers: [("app".to_owned(), files())].into(),
+                containers: [("app".into(), files())].into(),
             },
-            specs: [("app".to_owned(), SPEC)].into(),
+            specs: [("app".into(), SPEC)].into(),
         };
         let scope = WriteScope {
             resources: resources.iter().copied().collect(),

@@ -102,7 +102,8 @@ mod tests {
     use super::*;
     use crate::model::objects::PodId;
     use crate::model::{
-        Bytes, CgroupPath, CgroupVersion, ContainerId, ControlFile, CpuWeight, Driver, LiveContainer, Setting,
+        Bytes, CgroupPath, CgroupVersion, ContainerId, ContainerName, ControlFile, CpuWeight, Driver, LiveContainer,
+        Setting,
     };
     use crate::plan::WriteScope;
     use crate::plan::tests::traits;
@@ -127,7 +128,7 @@ mod tests {
                 id: ContainerId::of_test(name),
                 path: path.clone(),
             };
-            (name.to_owned(), container)
+            (ContainerName::from(name), container)
         });
         let live = LivePod {
             id: PodId {
@@ -168,7 +169,7 @@ mod tests {
         let containers = [("app", cgroup("max 100000")), ("side", cgroup("10000 50000"))];
         let held = PodTree {
             pod: cgroup("max 100000"),
-            containers: containers.map(|(name, cgroup)| (name.to_owned(), cgroup)).into(),
+            containers: containers.map(|(name, cgroup)| (name.into(), cgroup)).into(),
         };
         let mut targets = targets(true, true);
         let tree = targets.values(&held, &traits(CgroupVersion::V2, Driver::Cgroupfs)).tree;
@@ -181,7 +182,7 @@ mod tests {
     fn a_kept_limit_stays_on_all_levels() {
         let mut targets = targets(true, true);
         let kept = MemoryLimit::Bytes(96 << 20);
-        targets.holds.insert(Target::Container("app".to_owned()), kept);
+        targets.holds.insert(Target::Container("app".into()), kept);
         let PodValues { tree, specs } = values(targets);
         let cgroups = [&tree.pod, &tree.containers["app"], &tree.containers["side"]];
         let limits = cgroups.map(|cgroup| cgroup.memory_bytes().map(Bytes::get));

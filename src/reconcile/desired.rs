@@ -394,7 +394,7 @@ impl DesiredState {
     /// Notes the throttling of containers that a pass gave their burst.
     pub(crate) fn note_bursts(&mut self, pod: &Pod, live: &LivePod, bursts: Vec<(String, Duration)>, now: Timestamp) {
         for (name, throttled) in bursts {
-            let Some(container) = live.containers.get(&name) else {
+            let Some(container) = live.containers.get(&*name) else {
                 continue;
             };
             let state = pod.container_status(&name).map(|status| &status.state);

@@ -209,7 +209,7 @@ mod tests {
             most: Bytes::ZERO,
             refaults: Bytes::ZERO,
         };
-        let (target, to) = (Target::Container("app".to_owned()), Bytes::new(128 * MIB));
+        let (target, to) = (Target::Container("app".into()), Bytes::new(128 * MIB));
         let lowering = Lowering {
             target,
             from,

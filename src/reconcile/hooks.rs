@@ -13,7 +13,9 @@ use jiff::{SignedDuration, Timestamp};
 use super::pod::Now;
 use crate::actuate::HookRun;
 use crate::model::objects::Pod;
-use crate::model::{Bytes, Cause, ContainerId, HookEnd, LivePod, MemoryLimit, Outcome, PodAmounts, Resource, Target};
+use crate::model::{
+    Bytes, Cause, ContainerId, ContainerName, HookEnd, LivePod, MemoryLimit, Outcome, PodAmounts, Resource, Target,
+};
 use crate::plan::hook::{Hook, HookMoment};
 use crate::plan::shrink::Holds;
 
@@ -68,7 +70,7 @@ impl HookEffect {
 pub(crate) struct Hooks {
     is_allowed: bool,
     begun: u64,
-    containers: BTreeMap<String, ContainerHooks>,
+    containers: BTreeMap<ContainerName, ContainerHooks>,
     /// When a container last ran its `on-memory-pressure` hook, within the last hour.
     evidence_at: BTreeMap<String, Timestamp>,
 }
@@ -190,7 +192,7 @@ impl Hooks {
         let was_announcing = self.is_announcing();
         let known = &mut self.containers;
         if Hook::any(pod) {
-            let runs = |name: &String| live.containers.get(name).map(|container| &container.id);
+            let runs = |name: &ContainerName| live.containers.get(name).map(|container| &container.id);
             known.retain(|name, known| runs(name) == Some(&known.id));
             for (name, container) in &live.containers {
                 let limit = limits.limit(name, Resource::Memory);
@@ -299,7 +301,7 @@ impl Hooks {
                 known.running = Some(self.begun);
                 let run = HookRun {
                     number: self.begun,
-                    container: name.clone(),
+                    container: name.to_string(),
                     live: container.clone(),
                     moment,
                     hook,
@@ -316,7 +318,7 @@ impl Hooks {
             }
             if unused.is_some() {
                 effects.push(HookEffect::EndTemporaryLimit {
-                    container: name.clone(),
+                    container: name.to_string(),
                     limits: (old, new),
                 });
             }
@@ -327,7 +329,7 @@ impl Hooks {
     /// Notes the end of a hook: a limit that waited for the hook may come down.
     pub(crate) fn ended(&mut self, of: HookedPod<'_>, run: &HookRun, end: HookEnd) -> Vec<HookEffect> {
         let mut effects = Vec::new();
-        let known = self.containers.get_mut(&run.container);
+        let known = self.containers.get_mut(&*run.container);
         if let Some(known) = known.filter(|known| known.id == run.live.id && known.running == Some(run.number)) {
             known.running = None;
             known.evidence.take_if(|_| run.moment == HookMoment::OnMemoryPressure);

@@ -14,7 +14,7 @@ use jiff::Timestamp;
 
 use crate::cgroup::PodEntry;
 use crate::model::objects::{Pod, PodId, PodUid, pod_of_uid};
-use crate::model::{LiveContainer, LivePod};
+use crate::model::{ContainerName, LiveContainer, LivePod};
 use crate::runtime::ListedContainer;
 
 /// The running pods of the node, by the UID in their cgroup's name; `None` for a pod that no source names.
@@ -57,7 +57,7 @@ impl Inventory {
                 .filter_map(|container| {
                     let (name, age) = containers.get(container.id.as_str())?;
                     let (id, path) = (container.id.clone(), container.path.clone());
-                    Some((*age, (*name).to_owned(), LiveContainer { id, path }))
+                    Some((*age, ContainerName::from(*name), LiveContainer { id, path }))
                 })
                 .collect();
             // Of two containers with one name, the later one stays.

@@ -368,7 +368,8 @@ impl PodState {
                 }
                 HookEffect::Shrink { container, cause } => {
                     self.restart(cause, now);
-                    self.shrink.forget_seen(&[Target::Container(container), Target::Pod]);
+                    self.shrink
+                        .forget_seen(&[Target::Container(container.into()), Target::Pod]);
                 }
             }
         }

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 
 use vscaled::model::objects::Pod;
 use vscaled::model::{
-    CgroupVersion, Change, ControlFile, Driver, KubeletVersion, NamedRequirements, NodeTraits, PageSize, PodAmounts,
-    PodTree, QosClass, RuntimeKind, Target, WeightFormula,
+    CgroupVersion, Change, ContainerName, ControlFile, Driver, KubeletVersion, NamedRequirements, NodeTraits, PageSize,
+    PodAmounts, PodTree, QosClass, RuntimeKind, Target, WeightFormula,
 };
 use vscaled::plan::{Hierarchy, Plan, hierarchy};
 
@@ -46,7 +46,7 @@ type Files = BTreeMap<String, String>;
 #[derive(Deserialize)]
 struct Levels {
     pod: Files,
-    containers: BTreeMap<String, Files>,
+    containers: BTreeMap<ContainerName, Files>,
 }
 
 fn recordings() -> Vec<Recording> {

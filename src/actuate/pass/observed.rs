@@ -94,7 +94,7 @@ impl Observed {
     /// the limit that is decided.
     fn is_temporary(&self, target: &Target) -> bool {
         match target {
-            Target::Container(name) => self.least_limits.contains_key(name),
+            Target::Container(name) => self.least_limits.contains_key(&**name),
             Target::Pod => !self.least_limits.is_empty(),
         }
     }
@@ -148,7 +148,7 @@ mod tests {
     use crate::plan::shrink::{Before, MemoryReading, WatchReading};
 
     fn app() -> Target {
-        Target::Container("app".to_owned())
+        Target::Container("app".into())
     }
 
     fn limit(mebibytes: u64) -> Setting {
@@ -159,7 +159,7 @@ mod tests {
     fn observed(mebibytes: u64, least_limits: OfPod) -> Observed {
         let mut wanted = PodValues::default();
         let settings = Settings::from_iter([limit(mebibytes)]);
-        wanted.tree.containers.insert("app".to_owned(), settings);
+        wanted.tree.containers.insert("app".into(), settings);
         Observed {
             aim: Aim {
                 amounts: PodAmounts::default(),

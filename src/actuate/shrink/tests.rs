@@ -5,7 +5,7 @@ use crate::model::{Change, CpuQuota, Setting, Settings, Step};
 use crate::plan::shrink::{MemoryReading, WatchReading};
 
 fn container(name: &str) -> Target {
-    Target::Container(name.to_owned())
+    Target::Container(name.into())
 }
 
 fn limit(mebibytes: u64) -> Setting {

@@ -76,7 +76,7 @@ fn held(node: &Node, live: &LivePod, lent: LatestLimits) -> Result<LatestLimits,
     let mut held = LatestLimits::new();
     for (container, to) in lent {
         let limit = MemoryLimit::Bytes(node.traits.page.round_down(to).get());
-        let cgroup = handles.get(&Target::Container(container.clone()));
+        let cgroup = handles.get(&Target::Container(container.as_str().into()));
         if let Some(cgroup) = cgroup
             && cgroup.memory_limit()? == limit
         {

@@ -256,7 +256,7 @@ status: {recommendation: {containerRecommendations: [{containerName: app, target
                 name: "web".to_owned(),
             },
             path: CgroupPath::root(),
-            containers: lives.then(|| ("app".to_owned(), live)).into_iter().collect(),
+            containers: lives.then(|| ("app".into(), live)).into_iter().collect(),
         };
         let node_pods = NodePods {
             tree: None,

@@ -38,7 +38,7 @@ pub(in crate::guard) fn watched(root: &Path) -> Watched {
         },
         path,
         containers: indexmap::IndexMap::from([(
-            "app".to_owned(),
+            "app".into(),
             LiveContainer {
                 id: id.clone(),
                 path: inner,

@@ -34,7 +34,7 @@ fn cpu_max(quota: u64) -> Setting {
 
 fn step() -> StepRecord {
     StepRecord {
-        target: Target::Container("app".to_owned()),
+        target: Target::Container("app".into()),
         change: Change::File {
             from: cpu_max(20_000),
             to: cpu_max(50_000),

@@ -89,7 +89,7 @@ impl OwnWrites {
         let hit = |target: &Target| match (facts.level, target) {
             (Level::Pod, Target::Pod) => true,
             (_, Target::Container(name)) if facts.limit_of() == Level::Container => {
-                facts.container.as_ref().is_some_and(|of| of.name == *name)
+                facts.container.as_ref().is_some_and(|of| *of.name == **name)
             }
             _ => false,
         };
@@ -172,7 +172,7 @@ mod tests {
 
     /// A change of the container.
     fn step(change: Change) -> StepRecord {
-        let target = Target::Container("app".to_owned());
+        let target = Target::Container("app".into());
         StepRecord::planned(&Step { target, change })
     }
 

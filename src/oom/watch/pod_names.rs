@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::cgroup::{Hierarchy, Place};
 use crate::model::objects::PodId;
-use crate::model::{CgroupPath, LivePod};
+use crate::model::{CgroupPath, ContainerName, LivePod};
 use crate::oom::kill::{Level, pod_and_container};
 use crate::oom::report::{ReportedContainer, ReportedPod};
 
@@ -30,7 +30,7 @@ pub struct NodePods {
 struct KnownCgroup {
     pod: Arc<LivePod>,
     /// The container's name; none for the pod's own cgroup.
-    container: Option<String>,
+    container: Option<ContainerName>,
     /// The time since which it is gone.
     gone: Option<Duration>,
 }
@@ -61,7 +61,7 @@ impl KnownCgroup {
                 uid: uid.to_string(),
             }),
             container: container.map(|(name, live)| ReportedContainer {
-                name: name.clone(),
+                name: name.to_string(),
                 id: live.id.to_string(),
             }),
             unnamed: false,
@@ -198,7 +198,7 @@ mod tests {
                 name: "web".to_owned(),
             },
             path: container("a").parent().unwrap(),
-            containers: IndexMap::from([("app".to_owned(), live)]),
+            containers: IndexMap::from([("app".into(), live)]),
         })
     }
 

@@ -311,7 +311,7 @@ fn kept(pod_level: &Value, holds: &[(Target, MemoryLimit)]) -> [String; 3] {
 }
 
 fn app() -> Target {
-    Target::Container("app".to_owned())
+    Target::Container("app".into())
 }
 
 #[test]
@@ -353,7 +353,7 @@ fn a_quota_is_rounded_as_its_runtime_rounds() {
     ] {
         let mut tree = before.created().tree;
         let held = Setting::parse(ControlFile::CpuMax, held).unwrap();
-        tree.set(&Target::Container("a".to_owned()), held);
+        tree.set(&Target::Container("a".into()), held);
         let wanted = hierarchy(&after, PodAmounts::NONE, &traits)
             .rounding_like(&tree, &before)
             .wanted()

@@ -16,9 +16,7 @@ fn settings(words: &str) -> Settings {
 }
 
 fn state(pod: &str, containers: &[(&str, &str)]) -> PodValues {
-    let containers = containers
-        .iter()
-        .map(|(name, words)| ((*name).to_owned(), settings(words)));
+    let containers = containers.iter().map(|(name, words)| ((*name).into(), settings(words)));
     let tree = PodTree {
         pod: settings(pod),
         containers: containers.collect(),
@@ -202,14 +200,14 @@ fn the_runtime_gets_changes_after_the_files() {
         ("b", spec(2, 1000, 4096)),
         ("c", spec(2, 1000, 1)),
     ]
-    .map(|(name, spec)| (name.to_owned(), spec))
+    .map(|(name, spec)| (name.into(), spec))
     .into();
     desired.specs = [
         ("a", spec(2, 1000, 8192)),
         ("b", spec(2, -1, 4097)),
         ("unknown", spec(2, 1, 1)),
     ]
-    .map(|(name, spec)| (name.to_owned(), spec))
+    .map(|(name, spec)| (name.into(), spec))
     .into();
     assert_eq!(
         on_v2(&observed, &desired),
@@ -225,14 +223,14 @@ fn the_runtime_gets_changes_after_the_files() {
 fn an_unspecified_stored_field_is_unbounded() {
     let mut observed = state("", &[("a", "")]);
     let mut desired = observed.clone();
-    observed.specs.insert("a".to_owned(), CriResources::default());
+    observed.specs.insert("a".into(), CriResources::default());
     let unbounded = CriResources {
         cpu_quota: Some(-1),
         cpu_period: Some(100_000),
         memory_limit_in_bytes: Some(-1),
         ..CriResources::default()
     };
-    desired.specs.insert("a".to_owned(), unbounded);
+    desired.specs.insert("a".into(), unbounded);
     assert_eq!(on_v2(&observed, &desired), [""; 0]);
 }
 

@@ -8,8 +8,8 @@ use proptest::prelude::*;
 
 use super::traits;
 use crate::model::{
-    CgroupVersion, ControlFile, CpuMax, CpuQuota, CpuShares, CriResources, Driver, MemoryLimit, NodeTraits, PageSize,
-    PodTree, PodValues, Resource, Setting, Settings, Target, WeightFormula,
+    CgroupVersion, ContainerName, ControlFile, CpuMax, CpuQuota, CpuShares, CriResources, Driver, MemoryLimit,
+    NodeTraits, PageSize, PodTree, PodValues, Resource, Setting, Settings, Target, WeightFormula,
 };
 use crate::plan::order::edges;
 
@@ -124,9 +124,9 @@ pub(super) struct Case {
     pub(super) observed: PodValues,
     pub(super) desired: PodValues,
     /// Bytes in use, by container: no more than both ends allow.
-    pub(super) usage: BTreeMap<String, u64>,
+    pub(super) usage: BTreeMap<ContainerName, u64>,
     /// What a runtime would have stored that had written the files itself.
-    pub(super) truths: BTreeMap<String, CriResources>,
+    pub(super) truths: BTreeMap<ContainerName, CriResources>,
 }
 
 /// Any pod on any node.
@@ -178,7 +178,7 @@ fn build(traits: NodeTraits, pod: &RawPod, containers: &[RawContainer]) -> Case 
     let mut desired = PodValues::default();
     let (mut usage, mut truths) = (BTreeMap::new(), BTreeMap::new());
     for (index, container) in containers.iter().enumerate() {
-        let name = format!("c{index}");
+        let name = ContainerName::from(format!("c{index}"));
         let old = settings(&container.old, traits, WeightFormula::Quadratic);
         let mut new = settings(&container.new, traits, WeightFormula::Quadratic);
         drop_followers(&mut new);
@@ -276,7 +276,7 @@ fn files(raw: &Raw, cpu: CpuMax, limit: MemoryLimit, traits: NodeTraits, formula
 }
 
 /// A pod that lets through what its containers have, and a little more; or everything.
-fn above(raw: &Raw, tree: &PodTree, usage: &BTreeMap<String, u64>, traits: NodeTraits) -> Settings {
+fn above(raw: &Raw, tree: &PodTree, usage: &BTreeMap<ContainerName, u64>, traits: NodeTraits) -> Settings {
     let period_us = period(raw, traits);
     let bounds = tree.containers.values().filter_map(Settings::cpu_max);
     let largest = bounds.filter_map(|bound| match bound.quota {

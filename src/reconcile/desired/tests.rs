@@ -185,7 +185,7 @@ fn live(containers: &[(&str, &str)]) -> LivePod {
     let path = CgroupPath::new("/kubepods/podu").unwrap();
     let containers = containers.iter().map(|(name, id)| {
         let (id, path) = (ContainerId::of_test(id), path.clone());
-        ((*name).to_owned(), LiveContainer { id, path })
+        ((*name).into(), LiveContainer { id, path })
     });
     LivePod {
         id: PodId {

@@ -229,7 +229,7 @@ impl World {
                 id: ContainerId::of_test(name),
                 path: path.clone(),
             };
-            (name.to_owned(), container)
+            (name.into(), container)
         });
         let live = LivePod {
             id: PodId {

@@ -299,7 +299,7 @@ status:
         [mib(&kept, Some("app")), mib(&kept, None)]
     };
     assert_eq!([mib(&lower, Some("app")), mib(&lower, None)], [128, 128]);
-    assert_eq!(undone(Target::Container("app".to_owned()), 256), [256, 256]);
+    assert_eq!(undone(Target::Container("app".into()), 256), [256, 256]);
     assert_eq!(undone(Target::Pod, 512 + 16), [128, 512]);
 }
 
@@ -412,7 +412,7 @@ spec: {containers: [{name: app, resources: {limits: {memory: 128Mi}}}]}
     state.live = Some(Arc::new(LivePod {
         id: id("u1"),
         path: path("/kubepods/podu"),
-        containers: [("app".to_owned(), app)].into(),
+        containers: [("app".into(), app)].into(),
     }));
     for (for_pod, mib) in [(true, 160), (false, 200)] {
         let of = Guarded {
@@ -502,7 +502,7 @@ spec: {containers: [{name: app, resources: {limits: {cpu: 200m, memory: 128Mi}}}
         stalled: None,
     };
     let lowered = Lowering {
-        target: Target::Container("app".to_owned()),
+        target: Target::Container("app".into()),
         from: MemoryLimit::Bytes(200 * mib),
         to: Bytes::new(128 * mib),
         before: shrink::Before {

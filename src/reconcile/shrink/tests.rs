@@ -9,7 +9,7 @@ fn at(seconds: i64) -> Timestamp {
 }
 
 fn container(name: &str) -> Target {
-    Target::Container(name.to_owned())
+    Target::Container(name.into())
 }
 
 /// A pod whose limits came down a moment ago, in the pass of that number.

@@ -364,7 +364,7 @@ mod tests {
         let lent = |sequence, cause, from: u64, to: u64| {
             let mut record = record(cause, Outcome::Applied);
             record.sequence = sequence;
-            record.steps[0].target = Target::Container("app".to_owned());
+            record.steps[0].target = Target::Container("app".into());
             record.steps[0].change = Change::File {
                 from: Setting::MemoryMax(MemoryLimit::Bytes(from << 20)),
                 to: Setting::MemoryMax(MemoryLimit::Bytes(to << 20)),
@@ -428,7 +428,7 @@ mod tests {
             serde_json::from_value(serde_json::json!({"requests": {"cpu": cpu, "memory": "64Mi"}})).unwrap()
         };
         let mut record = record(cause, outcome);
-        record.steps[0].target = Target::Container("app".to_owned());
+        record.steps[0].target = Target::Container("app".into());
         record.steps[0].change = Change::Resize {
             from: amounts("100m"),
             to: amounts("250m"),

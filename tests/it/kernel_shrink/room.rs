@@ -35,7 +35,7 @@ pub(super) fn job(of: &BarePod, mebibytes: u64) -> Job {
     let live = Arc::new(LivePod {
         id: pod.id_with(of.uid),
         path: of.cgroup.clone(),
-        containers: indexmap::IndexMap::from([("app".to_owned(), live)]),
+        containers: indexmap::IndexMap::from([("app".into(), live)]),
     });
     let targets = PodTargets {
         bound: BoundPod::new(&pod, &live).unwrap(),

@@ -100,7 +100,7 @@ async fn a_limit_that_the_kubelet_raised_is_watched_no_longer() {
     for cgroup in [&pod.cgroup, &pod.containers["app"].cgroup] {
         bare.cgroups().limit_memory(cgroup, MemoryLimit::Bytes(150 << 20));
     }
-    let over = vec![Target::Container("app".to_owned()), Target::Pod];
+    let over = vec![Target::Container("app".into()), Target::Pod];
     assert_eq!(passes(150).await, (Outcome::Unchanged, over));
     let raise = |container: &str| {
         let to = Bytes::new(150 << 20);
@@ -108,7 +108,7 @@ async fn a_limit_that_the_kubelet_raised_is_watched_no_longer() {
     };
     // The limit of the pod has a part that is temporary.
     raise("sidecar");
-    let over = vec![Target::Container("app".to_owned())];
+    let over = vec![Target::Container("app".into())];
     assert_eq!(passes(150).await, (Outcome::Unchanged, over));
     raise("app");
     assert_eq!(passes(100).await, (Outcome::Unchanged, Vec::new()), "it is temporary");
@@ -174,5 +174,5 @@ async fn a_lowered_limit_is_recorded_despite_an_end() {
     let limit = bare.held(&pod)["app"].memory_limit();
     assert_eq!(limit, Some(MemoryLimit::Bytes(100 << 20)));
     let lowered: Vec<_> = done.shrink.lowered.iter().map(|lowering| &lowering.target).collect();
-    assert_eq!(lowered, [&Target::Container("app".to_owned()), &Target::Pod]);
+    assert_eq!(lowered, [&Target::Container("app".into()), &Target::Pod]);
 }

@@ -335,7 +335,7 @@ mod tests {
             kernel.make(&path);
             kernel.memory.insert(path.clone(), memory(&path, *limit, *usage));
             live.insert(
-                format!("c{number}"),
+                format!("c{number}").into(),
                 LiveContainer {
                     id: ContainerId::of_test(&format!("{number:064x}")),
                     path,

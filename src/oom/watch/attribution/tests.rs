@@ -231,7 +231,7 @@ fn node_with(path: &CgroupPath) -> NodePods {
         },
         path: path.parent().unwrap(),
         containers: indexmap::IndexMap::from([(
-            "app".to_owned(),
+            "app".into(),
             LiveContainer {
                 id: ContainerId::of_test("i"),
                 path: path.clone(),

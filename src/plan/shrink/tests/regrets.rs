@@ -7,7 +7,7 @@ use crate::model::{MemoryLimit, Target};
 use crate::plan::shrink::{FailedShrinks, Holds};
 
 fn app() -> Target {
-    Target::Container("app".to_owned())
+    Target::Container("app".into())
 }
 
 fn at(seconds: i64) -> Timestamp {

@@ -58,7 +58,7 @@ pub(super) fn live(uid: &str) -> Arc<LivePod> {
             id: ContainerId::of_test(&format!("{uid}-{name}")),
             path: path.clone(),
         };
-        (name.to_owned(), container)
+        (name.into(), container)
     });
     Arc::new(LivePod {
         id: PodId {

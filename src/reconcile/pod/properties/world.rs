@@ -538,7 +538,7 @@ impl World {
         self.begin_pass(0);
         self.end_started_pass(1, false);
         let holds = self.aims.take().unwrap().targets.holds;
-        let held = holds.get(&Target::Container("app".to_owned()));
+        let held = holds.get(&Target::Container("app".into()));
         held.and_then(|held| held.bounded()).map(|held| held.get() / MIB)
     }
 

@@ -12,7 +12,7 @@ use tonic::Code;
 use super::node::{Node, RuntimeLink};
 use crate::cgroup::{Cgroup, signal_in};
 use crate::model::objects::Pod;
-use crate::model::{Bytes, Cause, Evidence, HookEnd, LiveContainer, LivePod};
+use crate::model::{Bytes, Cause, ContainerName, Evidence, HookEnd, LiveContainer, LivePod};
 use crate::plan::hook::{Hook, HookAction, HookMoment, filled_in, former_hooks, path_in};
 use crate::plan::shrink::leaves_room;
 use crate::runtime::{ContainerRuntime, Executed, Problem};
@@ -27,7 +27,7 @@ const POLL: Duration = Duration::from_millis(100);
 pub struct HookRun {
     /// Counts up over all hooks of the pod.
     pub number: u64,
-    pub container: String,
+    pub container: ContainerName,
     /// The hook runs in this container only, not in a later one of the same name.
     pub live: LiveContainer,
     pub moment: HookMoment,

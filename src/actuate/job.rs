@@ -11,7 +11,9 @@ use super::patch::{PodResizer, Saved};
 use super::runtime_stage;
 use super::shrink::{Lowering, Next, SeenBefore, ShrinkChecks, ShrinkReport};
 use crate::cgroup::Identity;
-use crate::model::{Cause, ChangeRecord, ControlFile, Outcome, PodValues, StepRecord, Target, WeightFormula};
+use crate::model::{
+    Cause, ChangeRecord, ContainerName, ControlFile, Outcome, PodValues, StepRecord, Target, WeightFormula,
+};
 use crate::plan::{Plan, PodTargets, Quotas};
 use crate::resize::{Act, Report};
 
@@ -85,7 +87,7 @@ pub struct JobDone {
     pub quotas: Quotas,
     pub shrink: ShrinkReport,
     /// The containers that had no burst before, and for how long the kernel had throttled each.
-    pub bursts: Vec<(String, Duration)>,
+    pub bursts: Vec<(ContainerName, Duration)>,
     pub api: Report,
 }
 

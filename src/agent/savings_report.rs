@@ -101,7 +101,7 @@ fn throttled(state: &PodState, pod: &proto::Pod) -> [Option<f64>; 2] {
     let now = Timestamp::now();
     let mut sums = [None; 2];
     for (name, start) in &state.desired.burst_starts {
-        let container = pod.containers.iter().find(|container| container.name == *name);
+        let container = pod.containers.iter().find(|container| container.name == **name);
         let same = container.filter(|container| container.id.as_deref() == Some(&*start.id));
         let Some(usage) = same.and_then(|container| container.usage.as_ref()) else {
             continue;
@@ -143,7 +143,7 @@ mod tests {
             ("app", start("a", 30, Some(60_000_000))),
             ("side", start("old", 30, None)),
         ];
-        state.desired.burst_starts = starts.map(|(name, start)| (name.to_owned(), start)).into();
+        state.desired.burst_starts = starts.map(|(name, start)| (name.into(), start)).into();
         let container = |name: &str, id: &str| proto::Container {
             name: name.to_owned(),
             id: Some(id.to_owned()),
@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(throttled(&state, &pod), [None; 2]);
         // Too short a time.
         let short = [("side", start("new", 0, None))];
-        state.desired.burst_starts = short.map(|(name, start)| (name.to_owned(), start)).into();
+        state.desired.burst_starts = short.map(|(name, start)| (name.into(), start)).into();
         assert_eq!(throttled(&state, &pod), [None; 2]);
     }
 }

@@ -8,7 +8,8 @@ use crate::actuate::{Job, Node, preview};
 use crate::control::proto;
 use crate::model::objects::PodId;
 use crate::model::{
-    Cause, ChangeRecord, ContainerId, ControlFile, HookEnd, NamedRequirements, Outcome, StepRecord, micros,
+    Cause, ChangeRecord, ContainerId, ContainerName, ControlFile, HookEnd, NamedRequirements, Outcome, StepRecord,
+    micros,
 };
 use crate::observe::audit::Actor;
 use crate::oom::{OomReport, Victim};
@@ -35,7 +36,7 @@ pub(super) fn pod(state: &PodState, now: Timestamp, quiet: SignedDuration) -> pr
     let wanted = state.desired.targets_or_spec(&state.pod);
     let (live, inits) = (state.live.as_ref(), &state.pod.spec.init_containers);
     let (temporary, refused) = (state.desired.temporary.iter(), state.not_grown(now));
-    let not_grown = |(container, why): (&String, &String)| format!("container {container}: {why}");
+    let not_grown = |(container, why): (&ContainerName, &String)| format!("container {container}: {why}");
     let container = |named: &NamedRequirements| proto::Container {
         name: named.name.clone(),
         id: live.and_then(|live| Some(live.containers.get(&*named.name)?.id.to_string())),

@@ -15,7 +15,8 @@ use super::savings::{Avoided, requests};
 use crate::decide::PodDecision;
 use crate::model::objects::Pod;
 use crate::model::{
-    Cause, ChangeRecord, ContainerId, CpuBurst, LivePod, Outcome, PageSize, PodAmounts, Resource, ResourceList, micros,
+    Cause, ChangeRecord, ContainerId, ContainerName, CpuBurst, LivePod, Outcome, PageSize, PodAmounts, Resource,
+    ResourceList, micros,
 };
 use crate::plan::WriteScope;
 use crate::resize::Resize;
@@ -45,7 +46,7 @@ pub(crate) struct DesiredState {
     pub(crate) burst: Option<CpuBurst>,
     /// What the kernel had counted when a container got its burst, by container name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) burst_starts: BTreeMap<String, BurstStart>,
+    pub(crate) burst_starts: BTreeMap<ContainerName, BurstStart>,
     /// A pass has brought a recommendation into force.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) resized: bool,
@@ -392,9 +393,15 @@ impl DesiredState {
     }
 
     /// Notes the throttling of containers that a pass gave their burst.
-    pub(crate) fn note_bursts(&mut self, pod: &Pod, live: &LivePod, bursts: Vec<(String, Duration)>, now: Timestamp) {
+    pub(crate) fn note_bursts(
+        &mut self,
+        pod: &Pod,
+        live: &LivePod,
+        bursts: Vec<(ContainerName, Duration)>,
+        now: Timestamp,
+    ) {
         for (name, throttled) in bursts {
-            let Some(container) = live.containers.get(&*name) else {
+            let Some(container) = live.containers.get(&name) else {
                 continue;
             };
             let state = pod.container_status(&name).map(|status| &status.state);

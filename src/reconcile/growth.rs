@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::desired::{Denied, TemporaryLimit};
 use crate::actuate::shrink::Lowering;
 use crate::model::objects::Pod;
-use crate::model::{MemoryLimit, PodAmounts, Resource, ResourceList};
+use crate::model::{ContainerName, MemoryLimit, PodAmounts, Resource, ResourceList};
 
 /// How long the guard does not grow a container's limits after the API server's first denial. Doubles with each further one.
 const FIRST_PAUSE: SignedDuration = SignedDuration::from_mins(5);
@@ -18,9 +18,9 @@ const LONGEST_PAUSE: SignedDuration = SignedDuration::from_hours(1);
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Growth {
     /// Why the guard did not grow a memory limit that was about to be reached.
-    refused: BTreeMap<String, NotGrown>,
+    refused: BTreeMap<ContainerName, NotGrown>,
     /// Until when the guard does not grow limits that the API server denied.
-    pauses: BTreeMap<String, GrowthPause>,
+    pauses: BTreeMap<ContainerName, GrowthPause>,
 }
 
 /// A memory limit that the guard did not grow.
@@ -62,7 +62,7 @@ fn spec_limits(pod: &Pod, container: &str) -> Option<ResourceList> {
 impl Growth {
     /// Notes that the guard did not grow a container's memory limit, which is `limit` bytes without a temporary one.
     pub(crate) fn refuse(&mut self, container: String, why: String, limit: Option<u64>) {
-        self.refused.insert(container, NotGrown { why, limit });
+        self.refused.insert(container.into(), NotGrown { why, limit });
     }
 
     /// Notes that the guard has grown a container's memory limit.
@@ -104,7 +104,7 @@ impl Growth {
             denied: denied.unwrap_or_default(),
             why: format!("the API server denies a higher limit, no temporary limit before {until:.0}: {why}"),
         };
-        self.pauses.insert(container.to_owned(), pause);
+        self.pauses.insert(container.into(), pause);
     }
 
     /// Notes that the API server accepts the temporary limits of a container again.
@@ -133,12 +133,12 @@ impl Growth {
     }
 
     /// All pauses, as the state file has them.
-    pub(crate) const fn pauses(&self) -> &BTreeMap<String, GrowthPause> {
+    pub(crate) const fn pauses(&self) -> &BTreeMap<ContainerName, GrowthPause> {
         &self.pauses
     }
 
     /// Takes the pauses of an earlier agent.
-    pub(crate) fn restore(&mut self, pauses: BTreeMap<String, GrowthPause>) {
+    pub(crate) fn restore(&mut self, pauses: BTreeMap<ContainerName, GrowthPause>) {
         self.pauses.extend(pauses);
     }
 
@@ -149,7 +149,7 @@ impl Growth {
         pod: &Pod,
         amounts: PodAmounts,
         now: Timestamp,
-    ) -> impl Iterator<Item = (&String, &String)> {
+    ) -> impl Iterator<Item = (&ContainerName, &String)> {
         let denials = self.pauses.keys();
         let denials = denials.filter_map(move |container| Some((container, &self.pause(pod, container, now)?.why)));
         let refusals = self.refused.iter();

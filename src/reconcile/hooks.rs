@@ -47,12 +47,12 @@ pub(crate) enum HookEffect {
     },
     /// The `on-memory-pressure` hook needs the temporary limit no longer: the limit in bytes before it, and the temporary one.
     EndTemporaryLimit {
-        container: String,
+        container: ContainerName,
         limits: (u64, u64),
     },
     /// The `before-shrink` hook has ended: a pass with this cause lowers the limit.
     Shrink {
-        container: String,
+        container: ContainerName,
         cause: Cause,
     },
 }
@@ -72,7 +72,7 @@ pub(crate) struct Hooks {
     begun: u64,
     containers: BTreeMap<ContainerName, ContainerHooks>,
     /// When a container last ran its `on-memory-pressure` hook, within the last hour.
-    evidence_at: BTreeMap<String, Timestamp>,
+    evidence_at: BTreeMap<ContainerName, Timestamp>,
 }
 
 #[derive(Debug, Clone)]
@@ -119,12 +119,12 @@ impl ContainerHooks {
 
 impl Hooks {
     /// When a container last ran its `on-memory-pressure` hook, within the last hour, as the state file has it.
-    pub(crate) const fn evidence_at(&self) -> &BTreeMap<String, Timestamp> {
+    pub(crate) const fn evidence_at(&self) -> &BTreeMap<ContainerName, Timestamp> {
         &self.evidence_at
     }
 
     /// Takes what an earlier agent has saved.
-    pub(crate) fn restore(&mut self, evidence_at: BTreeMap<String, Timestamp>) {
+    pub(crate) fn restore(&mut self, evidence_at: BTreeMap<ContainerName, Timestamp>) {
         self.evidence_at = evidence_at;
     }
 
@@ -266,7 +266,7 @@ impl Hooks {
     /// to the second.
     pub(crate) fn pressure(&mut self, of: HookedPod<'_>, container: &str, limits: (u64, u64)) -> Vec<HookEffect> {
         let known = self.containers.get_mut(container);
-        let entry = self.evidence_at.entry(container.to_owned());
+        let entry = self.evidence_at.entry(container.into());
         let (Some(known), Entry::Vacant(entry)) = (known, entry) else {
             return Vec::new();
         };
@@ -301,7 +301,7 @@ impl Hooks {
                 known.running = Some(self.begun);
                 let run = HookRun {
                     number: self.begun,
-                    container: name.to_string(),
+                    container: name.clone(),
                     live: container.clone(),
                     moment,
                     hook,
@@ -318,7 +318,7 @@ impl Hooks {
             }
             if unused.is_some() {
                 effects.push(HookEffect::EndTemporaryLimit {
-                    container: name.to_string(),
+                    container: name.clone(),
                     limits: (old, new),
                 });
             }
@@ -329,7 +329,7 @@ impl Hooks {
     /// Notes the end of a hook: a limit that waited for the hook may come down.
     pub(crate) fn ended(&mut self, of: HookedPod<'_>, run: &HookRun, end: HookEnd) -> Vec<HookEffect> {
         let mut effects = Vec::new();
-        let known = self.containers.get_mut(&*run.container);
+        let known = self.containers.get_mut(&run.container);
         if let Some(known) = known.filter(|known| known.id == run.live.id && known.running == Some(run.number)) {
             known.running = None;
             known.evidence.take_if(|_| run.moment == HookMoment::OnMemoryPressure);

@@ -363,13 +363,13 @@ impl PodState {
                 HookEffect::EndTemporaryLimit { container, limits } => {
                     let resource = Resource::Memory;
                     if self.desired.lower_unused(&container, limits, now.wall) {
+                        let container = container.to_string();
                         self.restart(Cause::TemporaryLimitEnded { container, resource }, now);
                     }
                 }
                 HookEffect::Shrink { container, cause } => {
                     self.restart(cause, now);
-                    self.shrink
-                        .forget_seen(&[Target::Container(container.into()), Target::Pod]);
+                    self.shrink.forget_seen(&[Target::Container(container), Target::Pod]);
                 }
             }
         }

@@ -24,8 +24,8 @@ use super::growth::GrowthPause;
 use crate::decide::CanaryWait;
 use crate::files;
 use crate::guard::LimitFiles;
-use crate::model::PodAmounts;
 use crate::model::objects::{Pod, PodId, PodUid};
+use crate::model::{ContainerName, PodAmounts};
 use crate::plan::lift_kept;
 use crate::plan::shrink::FailedShrinks;
 use crate::rate_limiter::{Rate, RateLimiter};
@@ -69,10 +69,10 @@ pub(crate) struct SavedPod {
     pub(crate) failed_shrinks: FailedShrinks,
     /// Until when the guard does not grow limits that the API server denied.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) pauses: BTreeMap<String, GrowthPause>,
+    pub(crate) pauses: BTreeMap<ContainerName, GrowthPause>,
     /// When a container last ran its `on-memory-pressure` hook.
     #[serde(default, rename = "pressed", skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) evidence_at: BTreeMap<String, Timestamp>,
+    pub(crate) evidence_at: BTreeMap<ContainerName, Timestamp>,
     /// A change that other pods of the VPA get first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) waits: Option<CanaryWait>,

@@ -10,7 +10,7 @@ use super::{Observed, Pass, Staged, opened, overtaken};
 use crate::actuate::execute::Executor;
 use crate::actuate::handles::PodHandles;
 use crate::actuate::shrink::{Lowering, Next, ShrinkReport, reclaim_below_limits};
-use crate::model::{Bytes, MemoryLimit, Outcome, Setting, Settings, Target};
+use crate::model::{Bytes, ContainerName, MemoryLimit, Outcome, Setting, Settings, Target};
 use crate::plan::Plan;
 
 impl Pass {
@@ -174,13 +174,13 @@ fn reclaim_for_kubelet(observed: &Observed, handles: &PodHandles) {
 }
 
 /// The containers that get a burst and have none, and for how long the kernel has throttled each.
-fn new_bursts(plan: &Plan, handles: &PodHandles) -> Result<Vec<(String, Duration)>, Outcome> {
+fn new_bursts(plan: &Plan, handles: &PodHandles) -> Result<Vec<(ContainerName, Duration)>, Outcome> {
     let is_new = |(from, to): (Setting, Setting)| from.burst_us() == Some(0) && to.burst_us() > Some(0);
     let with_burst = plan
         .steps
         .iter()
         .filter(|step| step.change.files().into_iter().any(is_new));
     let containers = with_burst.filter_map(|step| Some((step.target.container()?, handles.get(&step.target)?)));
-    let read = containers.map(|(name, cgroup)| Ok((name.to_owned(), cgroup.periods()?.throttled_for)));
+    let read = containers.map(|(name, cgroup)| Ok((ContainerName::from(name), cgroup.periods()?.throttled_for)));
     read.collect()
 }

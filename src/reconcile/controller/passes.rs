@@ -245,7 +245,8 @@ impl Controller {
             .unwrap_or_default();
         let key = key.clone();
         let is_first = self.passes.hooked.insert(run.live.id.clone());
-        let span = tracing::error_span!("hook", pod = %key, container = run.container, moment = run.moment.word());
+        let span =
+            tracing::error_span!("hook", pod = %key, container = run.container.as_str(), moment = run.moment.word());
         let work = async move {
             let end = match forbidden {
                 Some(why) => HookEnd::failed(format!("not run: {why}")),

@@ -1,6 +1,6 @@
 use super::*;
 use crate::model::objects::PodId;
-use crate::model::{Bytes, CgroupPath, ContainerId, LiveContainer, MilliCpu, NamedRequirements, Reason};
+use crate::model::{Bytes, CgroupPath, ContainerId, ContainerName, LiveContainer, MilliCpu, NamedRequirements, Reason};
 use crate::sources::parse_manifests;
 
 /// A pod of `app` and this container.
@@ -240,7 +240,7 @@ fn a_bursts_throttling_before_outlasts_restarts() {
     let mut desired = DesiredState::default();
     let mut note = |id: &str, hours: i64| {
         let now = started.checked_add(SignedDuration::from_hours(hours)).unwrap();
-        let throttled = ["app", "ended"].map(|name| (name.to_owned(), Duration::from_secs(10)));
+        let throttled = ["app", "ended"].map(|name| (ContainerName::from(name), Duration::from_secs(10)));
         desired.note_bursts(&pod, &live(&[("app", id)]), throttled.into(), now);
         desired.burst_starts.clone()
     };
@@ -250,8 +250,8 @@ fn a_bursts_throttling_before_outlasts_restarts() {
         throttled_us: 10_000_000,
         before: Some(5_000_000),
     };
-    assert_eq!(note("a1", 2), [("app".to_owned(), start("a1", 2))].into());
-    assert_eq!(note("a2", 10), [("app".to_owned(), start("a2", 10))].into());
+    assert_eq!(note("a1", 2), [(ContainerName::from("app"), start("a1", 2))].into());
+    assert_eq!(note("a2", 10), [(ContainerName::from("app"), start("a2", 10))].into());
     assert!(desired.set_burst(Some(CpuBurst::ZERO)) && desired.burst_starts.is_empty());
     assert!(!desired.set_burst(Some(CpuBurst::ZERO)));
 }

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 
 use super::{Now, PodState, PodStatus};
 use crate::model::objects::Pod;
-use crate::model::{LivePod, Withheld};
+use crate::model::{ContainerName, LivePod, Withheld};
 use crate::plan::without_cgroup;
 use crate::reconcile::desired::TemporaryLimit;
 use crate::reconcile::no_room::NoRoomFor;
@@ -72,7 +72,7 @@ impl PodState {
     }
 
     /// The containers whose limits are not grown, with the reasons.
-    pub(crate) fn not_grown(&self, now: Timestamp) -> impl Iterator<Item = (&String, &String)> {
+    pub(crate) fn not_grown(&self, now: Timestamp) -> impl Iterator<Item = (&ContainerName, &String)> {
         let amounts = self.desired.without_temporary(&self.pod);
         self.growth.refusals(&self.pod, amounts, now)
     }

@@ -53,9 +53,8 @@ fn each_part_of_a_pod_is_saved() {
     let mut full = saved().remove("u1").unwrap();
     full.failed_shrinks.note(&Target::Pod, MemoryLimit::Max, "it hurt", at);
     let pause = json!({"until": at, "times": 2, "limits": {"memory": "64Mi"}, "denied": 5, "why": "a quota"});
-    full.pauses
-        .insert("app".to_owned(), serde_json::from_value(pause).unwrap());
-    full.evidence_at.insert("app".to_owned(), at);
+    full.pauses.insert("app".into(), serde_json::from_value(pause).unwrap());
+    full.evidence_at.insert("app".into(), at);
     full.waits = Some(CanaryWait {
         since: at,
         targets: amounts(),
@@ -93,7 +92,7 @@ fn each_part_of_a_pod_is_saved() {
         throttled_us: 3,
         before: Some(4),
     };
-    desired.burst_starts.insert("app".to_owned(), start);
+    desired.burst_starts.insert("app".into(), start);
     desired.resized = true;
     desired.scope = WriteScope {
         resources: [Resource::Memory].into(),

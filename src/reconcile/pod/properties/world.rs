@@ -10,7 +10,7 @@ use crate::actuate::{Grown, LeastLimits};
 use crate::decide::CanaryWait;
 use crate::guard::{GuardEvent, Guarded};
 use crate::model::objects::PodUid;
-use crate::model::{KubeletVersion, MilliCpu, Outcome, Reason, ResourceList};
+use crate::model::{ContainerName, KubeletVersion, MilliCpu, Outcome, Reason, ResourceList};
 use crate::plan::shrink::Trouble;
 use crate::reconcile::overrides::Override;
 use crate::resize::{Accepted, Answer, Facts, Grant};
@@ -28,7 +28,7 @@ pub(super) struct World {
     started: Option<PassId>,
     /// The latest pass.
     pub(super) aims: Option<Box<Job>>,
-    hooks: BTreeMap<String, Box<HookRun>>,
+    hooks: BTreeMap<ContainerName, Box<HookRun>>,
     passes: u64,
     requests: RequestId,
     waiting: BTreeSet<RequestId>,

@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use parking_lot::Mutex;
 
 use crate::model::objects::PodUid;
-use crate::model::{Bytes, PodAmounts, Resource};
+use crate::model::{Bytes, ContainerName, PodAmounts, Resource};
 
 /// The least memory limits of one pod's containers, by name.
-pub(super) type OfPod = BTreeMap<String, Bytes>;
+pub(super) type OfPod = BTreeMap<ContainerName, Bytes>;
 
 /// The least memory limits of containers. The guard, the controller and all passes share them.
 #[derive(Debug, Default)]
@@ -24,14 +24,14 @@ struct Parts {
     /// The temporary limits in the state of each pod, by UID.
     temporary: BTreeMap<PodUid, OfPod>,
     /// The limits that the guard gave and whose report the controller does not have yet, with UID and container.
-    given: BTreeSet<(PodUid, String, Bytes)>,
+    given: BTreeSet<(PodUid, ContainerName, Bytes)>,
 }
 
 impl LeastLimits {
     /// From now on no writer sets this container's limit below `to`, nor below an earlier least limit.
     pub fn raise(&self, uid: &PodUid, container: &str, to: Bytes) {
         let mut parts = self.0.lock();
-        parts.given.insert((uid.clone(), container.to_owned(), to));
+        parts.given.insert((uid.clone(), container.into(), to));
     }
 
     /// Ends a raise: the pod's state has the limit now, or no state will have it. Keeps raises to other limits: an earlier one
@@ -43,7 +43,7 @@ impl LeastLimits {
     }
 
     /// Replaces the temporary limits of these pods.
-    pub fn set(&self, temporary: BTreeMap<PodUid, BTreeMap<String, Bytes>>) {
+    pub fn set(&self, temporary: BTreeMap<PodUid, BTreeMap<ContainerName, Bytes>>) {
         let mut parts = self.0.lock();
         parts.temporary.extend(temporary);
         parts.temporary.retain(|_, limits| !limits.is_empty());
@@ -91,7 +91,7 @@ mod tests {
     fn a_least_limit_rises_until_it_is_replaced() {
         let least_limits = LeastLimits::default();
         let set = |to: Option<u64>| {
-            let limits = to.map(|to| ("app".to_owned(), mib(to)));
+            let limits = to.map(|to| ("app".into(), mib(to)));
             least_limits.set([("u".into(), limits.into_iter().collect())].into());
         };
         least_limits.raise(&"u".into(), "app", mib(200));

@@ -18,8 +18,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::model::Bytes;
 use crate::model::objects::PodUid;
+use crate::model::{Bytes, ContainerName};
 
 const DIRECTORY: &str = "lent";
 const UNMARKED: &str = "if the agent is killed now, its successor may not know that a pod was written to";
@@ -44,7 +44,7 @@ type Marks = Mutex<HashMap<PodUid, bool>>;
 type Line = (PodUid, Option<String>, oneshot::Sender<()>);
 
 /// The latest temporary memory limits of a pod's containers, by name.
-pub type LatestLimits = BTreeMap<String, Bytes>;
+pub type LatestLimits = BTreeMap<ContainerName, Bytes>;
 
 impl LimitFiles {
     /// The marks below a state directory, and the temporary limits that an earlier agent left there, by pod UID. Makes the
@@ -159,7 +159,7 @@ fn write(directory: &Path, uid: &PodUid, line: Option<String>) -> bool {
 fn parse(text: &str) -> LatestLimits {
     let whole = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
     let pairs = whole.filter_map(|line| line.split_once(' '));
-    let limit = |(container, to): (&str, &str)| Some((container.to_owned(), Bytes::new(to.parse().ok()?)));
+    let limit = |(container, to): (&str, &str)| Some((ContainerName::from(container), Bytes::new(to.parse().ok()?)));
     pairs.filter_map(limit).collect()
 }
 
@@ -206,7 +206,7 @@ mod tests {
         files.note_lent(&"uid-a".into(), "side", mib(32));
         files.note_lent(&"uid-a".into(), "app", mib(256));
         let (files, mut left) = found(state.path(), files);
-        let latest = [("app".to_owned(), mib(256)), ("side".to_owned(), mib(32))];
+        let latest = [("app".into(), mib(256)), ("side".into(), mib(32))];
         assert_eq!(left.remove("uid-a"), Some(latest.into()));
         forget(&files, |uid| uid == "uid-a");
         let (_, left) = found(state.path(), files);
@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_line_that_is_not_whole_says_nothing() {
-        assert_eq!(parse("app 1024\napp 20"), [("app".to_owned(), Bytes::new(1024))].into());
+        assert_eq!(parse("app 1024\napp 20"), [("app".into(), Bytes::new(1024))].into());
         assert_eq!(parse("app\n\napp x\n"), LatestLimits::new());
     }
 

@@ -22,7 +22,7 @@ use super::store::{SavedPod, SavedTargets};
 use super::work::WorkItem;
 use crate::decide::PodDecision;
 use crate::model::objects::{Pod, PodId, ResizePhase};
-use crate::model::{Cause, ChangeRecord, LivePod, Reason, Resource, Target};
+use crate::model::{Cause, ChangeRecord, ContainerName, LivePod, Reason, Resource, Target};
 use crate::plan::lift_kept;
 use crate::plan::shrink::Holds;
 use crate::resize::{Progress, Resize};
@@ -162,7 +162,7 @@ impl PodState {
     fn derive_least_limits(&self, before: &Self, effects: &mut Vec<Effect>) {
         let [before, now] = [before, self].map(|state| {
             let limits = state.desired.memory_limits();
-            let limits: BTreeMap<_, _> = limits.map(|(name, limit)| (name.to_owned(), limit)).collect();
+            let limits: BTreeMap<_, _> = limits.map(|(name, limit)| (ContainerName::from(name), limit)).collect();
             state.identity.as_ref().map(|id| (id.uid.clone(), limits))
         });
         if before != now {

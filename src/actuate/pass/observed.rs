@@ -94,7 +94,7 @@ impl Observed {
     /// the limit that is decided.
     fn is_temporary(&self, target: &Target) -> bool {
         match target {
-            Target::Container(name) => self.least_limits.contains_key(&**name),
+            Target::Container(name) => self.least_limits.contains_key(name),
             Target::Pod => !self.least_limits.is_empty(),
         }
     }
@@ -176,7 +176,7 @@ mod tests {
     }
 
     fn given() -> OfPod {
-        OfPod::from([("app".to_owned(), Bytes::new(200 << 20))])
+        OfPod::from([("app".into(), Bytes::new(200 << 20))])
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::actuate::{Node, PodHandles};
 use crate::cgroup::CgroupError;
 use crate::guard::LatestLimits;
 use crate::model::objects::{Pod, PodUid};
-use crate::model::{Bytes, LivePod, MemoryLimit, Target};
+use crate::model::{LivePod, MemoryLimit, Target};
 use crate::plan::LowPodLevel;
 use crate::reconcile::inventory::Inventory;
 
@@ -46,11 +46,7 @@ impl Discovery {
     }
 
     /// The containers of newly found pods that still have temporary limits of an earlier agent. Each pod is in one result only.
-    pub(super) fn find_unsaved_limits(
-        &mut self,
-        node: &Node,
-        inventory: &Inventory,
-    ) -> BTreeMap<PodUid, BTreeMap<String, Bytes>> {
+    pub(super) fn find_unsaved_limits(&mut self, node: &Node, inventory: &Inventory) -> BTreeMap<PodUid, LatestLimits> {
         let found = inventory.pods().filter_map(|live| {
             let held = held(node, live, self.links.unsaved.remove(&live.id.uid)?);
             let held = held.inspect_err(
@@ -76,7 +72,7 @@ fn held(node: &Node, live: &LivePod, lent: LatestLimits) -> Result<LatestLimits,
     let mut held = LatestLimits::new();
     for (container, to) in lent {
         let limit = MemoryLimit::Bytes(node.traits.page.round_down(to).get());
-        let cgroup = handles.get(&Target::Container(container.as_str().into()));
+        let cgroup = handles.get(&Target::Container(container.clone()));
         if let Some(cgroup) = cgroup
             && cgroup.memory_limit()? == limit
         {

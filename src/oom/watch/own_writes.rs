@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use crate::model::objects::PodUid;
 use crate::model::{
-    Cause, Change, ChangeRecord, CriResources, Evidence as HookEvidence, MemoryLimit, Outcome, StepRecord, Target,
+    Cause, Change, ChangeRecord, ContainerName, CriResources, Evidence as HookEvidence, MemoryLimit, Outcome,
+    StepRecord, Target,
 };
 use crate::oom::clock::Moment;
 use crate::oom::kill::Level;
@@ -36,7 +37,7 @@ struct Lowered {
 pub(super) struct OwnWrites {
     lowered: Vec<Lowered>,
     /// The latest hooks that were to leave evidence, by the UID of the pod and the name of the container.
-    evidence: BTreeMap<(PodUid, String), RequestedEvidence>,
+    evidence: BTreeMap<(PodUid, ContainerName), RequestedEvidence>,
 }
 
 /// When the agent requested evidence from a hook; when the hook ended, and the evidence.
@@ -56,7 +57,7 @@ impl OwnWrites {
     pub(super) fn record(&mut self, record: &ChangeRecord, now: Moment) {
         let at = moment_of(record, now);
         if let Cause::Hook { container, .. } = &record.cause {
-            let of = (record.pod.uid.clone(), container.clone());
+            let of = (record.pod.uid.clone(), ContainerName::from(container.as_str()));
             let earlier = self.evidence.remove(&of);
             let known = match &record.outcome {
                 Outcome::Hook(end) => match end.evidence.clone() {
@@ -109,7 +110,9 @@ impl OwnWrites {
     /// The evidence of a hook in the container of a kill at this time, or that the hook had not ended.
     pub(super) fn evidence(&self, report: &OomReport, killed: Duration) -> Option<Evidence> {
         let (pod, container) = (report.facts.pod.as_ref()?, report.facts.container.as_ref()?);
-        let (asked, ended) = self.evidence.get(&(pod.uid.as_str().into(), container.name.clone()))?;
+        let (asked, ended) = self
+            .evidence
+            .get(&(pod.uid.as_str().into(), ContainerName::from(container.name.as_str())))?;
         let ended = ended.as_ref().filter(|(at, _)| at.monotonic <= killed);
         let at = ended.map_or(*asked, |(at, _)| *at);
         let is_recent = killed >= at.monotonic && killed.saturating_sub(at.monotonic) <= EVIDENCE_WINDOW;

@@ -9,8 +9,9 @@ use tokio::sync::{mpsc, watch};
 use super::{Controller, Event};
 use crate::actuate::{Node, raise_pod_level};
 use crate::decide::{NodePolicies, Refusals};
+use crate::guard::LatestLimits;
 use crate::model::objects::{PodKey, PodUid};
-use crate::model::{BoundPod, Bytes, KubeletVersion, PageSize, ResourceList, WeightFormula};
+use crate::model::{BoundPod, KubeletVersion, PageSize, ResourceList, WeightFormula};
 use crate::plan::LowPodLevel;
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::inventory::Inventory;
@@ -23,7 +24,7 @@ pub(crate) struct Discovered {
     pub(crate) node: Option<Arc<Node>>,
     pub(crate) inventory: Inventory,
     /// Memory limits that the guard of an earlier agent grew and that may not be saved, by pod UID.
-    pub(crate) unsaved_limits: BTreeMap<PodUid, BTreeMap<String, Bytes>>,
+    pub(crate) unsaved_limits: BTreeMap<PodUid, LatestLimits>,
     /// The pods whose cgroup is below its containers, by UID.
     pub(crate) low_pod_levels: BTreeMap<PodUid, LowPodLevel>,
     /// Whether the container runtime answered.

@@ -1,12 +1,12 @@
 //! Where the pod runs, the state that an earlier agent saved for it, and repairs of its cgroup. Pure.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Effect, Effects, Now, PodState, not_running};
 use crate::actuate::Grown;
+use crate::guard::LatestLimits;
 use crate::model::objects::{PodId, PodUid};
-use crate::model::{BoundPod, Bytes, Cause, LivePod, Outcome, Resource};
+use crate::model::{BoundPod, Cause, LivePod, Outcome, Resource};
 use crate::plan::{LowPodLevel, lift_kept};
 use crate::reconcile::desired::TemporaryLimit;
 use crate::reconcile::store::{SavedPod, SavedTargets};
@@ -21,7 +21,7 @@ pub(crate) struct Located {
     pub(crate) saved: Option<SavedPod>,
     /// Memory limits by container that the guard grew, that are still in force and that may be in no state file. `None`
     /// where the guard grew no limit, or the state file is complete.
-    pub(crate) unsaved_limits: Option<BTreeMap<String, Bytes>>,
+    pub(crate) unsaved_limits: Option<LatestLimits>,
 }
 
 impl PodState {
@@ -108,7 +108,7 @@ impl PodState {
 
     /// Turns memory limits that are higher than every saved one into temporary limits. Without anything else desired,
     /// the pod goes back to its spec.
-    fn recover(&mut self, limits: BTreeMap<String, Bytes>, now: Now) {
+    fn recover(&mut self, limits: LatestLimits, now: Now) {
         for (container, to) in limits {
             let mut targets = self.desired.targets_or_spec(&self.pod);
             lift_kept(&self.holds(now.wall), &mut targets);
@@ -116,7 +116,13 @@ impl PodState {
             let overridden = self.desired.is_overridden(&container, Resource::Memory);
             if let Some(from) = desired.filter(|desired| *desired < to.get() && !overridden) {
                 let limits = (from, to.get());
-                let given = TemporaryLimit::given(container, Resource::Memory, limits, WHY.to_owned(), now.wall);
+                let given = TemporaryLimit::given(
+                    container.to_string(),
+                    Resource::Memory,
+                    limits,
+                    WHY.to_owned(),
+                    now.wall,
+                );
                 self.desired.remember_origin(&self.pod, &self.resize);
                 self.desired.grow(given);
             }

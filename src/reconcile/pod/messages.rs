@@ -12,7 +12,7 @@ use crate::actuate::{Grown, HookRun, Job, JobDone, PodHandles};
 use crate::decide::PodDecision;
 use crate::guard::Report;
 use crate::model::objects::{Pod, PodUid};
-use crate::model::{BoundPod, Bytes, Cause, ChangeRecord, ControlError, HookEnd, Target};
+use crate::model::{BoundPod, Bytes, Cause, ChangeRecord, ContainerName, ControlError, HookEnd, Target};
 use crate::plan::LowPodLevel;
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::savings::Avoided;
@@ -122,7 +122,7 @@ pub(crate) enum Effect {
     /// The limits that the guard watches, or may grow, have changed.
     WatchGuard,
     /// Replace the least memory limits of the pods with these UIDs, by container name.
-    SetLeastLimits(BTreeMap<PodUid, BTreeMap<String, Bytes>>),
+    SetLeastLimits(BTreeMap<PodUid, BTreeMap<ContainerName, Bytes>>),
     RunPass {
         pass: PassId,
         job: Box<Job>,

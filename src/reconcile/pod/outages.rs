@@ -5,7 +5,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::guard::{GuardEvent, Guarded};
+use crate::guard::{GuardEvent, Guarded, LatestLimits};
 use crate::model::{
     CgroupPath, Change, ContainerId, KubeletVersion, LiveContainer, Outcome, Reason, Requirements, Resource,
     ResourceList, Step,
@@ -222,7 +222,7 @@ impl World {
         world
     }
 
-    fn locate(&mut self, saved: Option<SavedPod>, unsaved_limits: Option<BTreeMap<String, Bytes>>) {
+    fn locate(&mut self, saved: Option<SavedPod>, unsaved_limits: Option<LatestLimits>) {
         let path = CgroupPath::new("/kubepods/podu").unwrap();
         let containers = ["app", "side"].map(|name| {
             let container = LiveContainer {
@@ -300,13 +300,13 @@ impl World {
         let saved = self.state.saved();
         self.end_running(Some(Undo { carries_out, silent }), Some((container, mib)));
         if killed {
-            return self.follow_killed(saved, Some(BTreeMap::from([(name, Bytes::new(mib * MIB))])));
+            return self.follow_killed(saved, Some([(name.into(), Bytes::new(mib * MIB))].into()));
         }
         self.happen(&Happening::Grows { container, mib });
     }
 
     /// Another agent follows, which finds these limits of the guard beside what is saved.
-    fn follow_killed(&mut self, saved: Option<SavedPod>, unsaved_limits: Option<BTreeMap<String, Bytes>>) {
+    fn follow_killed(&mut self, saved: Option<SavedPod>, unsaved_limits: Option<LatestLimits>) {
         (self.running, self.undecided) = (None, true);
         // An agent that has an API server lists the pods first.
         let pod = match self.away {

@@ -12,7 +12,7 @@ use super::page::Page;
 use super::{Failure, amount, io};
 use crate::control::proto::{Pod, Workload};
 use crate::model::objects::{OwnerKind, VerticalPodAutoscaler};
-use crate::model::{Requirements, Resource};
+use crate::model::{ContainerName, Requirements, Resource};
 use crate::printable::printable;
 
 /// Prints manifests that give workloads what was decided for their pods on this node
@@ -89,8 +89,8 @@ fn is_wanted(pod: &Pod, names: &[String]) -> bool {
 /// One workload, with the largest amounts that the agent decided for its pods on this node.
 #[derive(Debug, Default)]
 struct Exported {
-    containers: BTreeMap<String, Requirements>,
-    sidecars: BTreeSet<String>,
+    containers: BTreeMap<ContainerName, Requirements>,
+    sidecars: BTreeSet<ContainerName>,
     pods: usize,
     vpa: Option<String>,
     /// The spec of the VPA in JSON.
@@ -140,8 +140,9 @@ impl Exported {
         self.vpa = self.vpa.take().or_else(|| pod.vpa.clone());
         self.vpa_spec = self.vpa_spec.take().or_else(|| pod.vpa_spec.clone());
         for container in &pod.containers {
-            self.sidecars.extend(container.sidecar.then(|| container.name.clone()));
-            let has = self.containers.entry(container.name.clone()).or_default();
+            let name = ContainerName::from(container.name.as_str());
+            self.sidecars.extend(container.sidecar.then(|| name.clone()));
+            let has = self.containers.entry(name).or_default();
             let wanted = amount::read(container.wanted.as_ref());
             has.requests = has.requests.combine(wanted.requests, u64::max);
             has.limits = has.limits.combine(wanted.limits, u64::max);
@@ -223,9 +224,9 @@ fn vpa((namespace, kind, name): &Name, version: &str, exported: &Exported) -> Re
         let set = set.iter().map(Resource::to_string).collect();
         policy.controlled_resources.get_or_insert(set);
         (policy.min_allowed, policy.max_allowed) = (has.requests.into(), has.requests.into());
-        policy.container_name.clone_from(container);
+        policy.container_name = container.to_string();
         let policies = &mut vpa.spec.resource_policy.get_or_insert_default().container_policies;
-        policies.retain(|policy| policy.container_name != *container);
+        policies.retain(|policy| policy.container_name != **container);
         policies.push(policy);
     }
     let mut spec = json!(vpa.spec);

@@ -127,7 +127,8 @@ impl Growth {
     /// spec is no reason to undo the shrink.
     pub(crate) fn takes_back_denied(&self, pod: &Pod, lowered: &[Lowering], now: Timestamp) -> bool {
         lowered.iter().any(|lowering| {
-            let pause = self.pause(pod, lowering.target.container().unwrap_or_default(), now);
+            let container = lowering.target.container();
+            let pause = container.and_then(|container| self.pause(pod, container, now));
             pause.is_some_and(|pause| lowering.from <= MemoryLimit::Bytes(pause.denied))
         })
     }

@@ -40,7 +40,7 @@ impl Worker {
         watched.throttling.due = next_multiple(now, if calm { WHILE_CALM } else { EVERY });
         let periods = watched.cgroup.periods();
         let finding = periods.map(|periods| watched.throttling.observe(now, periods, self.settings.quiet));
-        let (pod, container) = (&watched.pod.live.id, &watched.terms.container);
+        let (pod, container) = (&watched.pod.live.id, watched.name());
         let finding = finding.inspect_err(|error| tracing::debug!(%pod, container, %error, "throttling not known"));
         match finding {
             Ok(ThrottleFinding::Sustained(share)) => {
@@ -151,7 +151,7 @@ impl Worker {
                 None
             }
             Err(error) => {
-                let (pod, container) = (&watched.pod.live.id, &watched.terms.container);
+                let (pod, container) = (&watched.pod.live.id, watched.name());
                 tracing::warn!(%pod, container, %error, "cannot read the container; the guard tries again soon");
                 watched.due = now + ITSELF;
                 None

@@ -208,7 +208,7 @@ impl Worker {
     fn open(&mut self, node: &Node, pod: &Arc<GuardedPod>, cgroup: &GuardedCgroup<'_>) -> Option<Watched> {
         let opened = Cgroup::open(&node.hierarchy, cgroup.path).inspect_err(|error| {
             if !error.is_gone() {
-                tracing::warn!(pod = %pod.live.id, container = cgroup.terms.container, %error, "cannot open the cgroup: the container is not guarded");
+                tracing::warn!(pod = %pod.live.id, container = cgroup.name(), %error, "cannot open the cgroup: the container is not guarded");
             }
         });
         self.next_token += 1;

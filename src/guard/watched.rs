@@ -8,7 +8,7 @@ use super::notifications::Token;
 use super::predict::{LONGEST, Pace, Reading, SUDDEN_AT_LIMIT, Track, Verdict, has_cache, is_pinned, near};
 use super::rate::time_for;
 use super::throttle::Throttling;
-use super::watchlist::{Guarded, GuardedCgroup, GuardedPod, Terms};
+use super::watchlist::{Guarded, GuardedCgroup, GuardedPod, Terms, name_in_logs};
 use crate::cgroup::{Cgroup, CgroupError};
 use crate::model::{Bytes, CgroupVersion, ContainerId, MemoryLimit, Outcome};
 
@@ -151,6 +151,10 @@ impl Watched {
         (self.id.clone(), self.is_pod)
     }
 
+    pub(super) fn name(&self) -> &str {
+        name_in_logs(&self.terms, self.is_pod)
+    }
+
     /// The container's name among all of the node.
     pub(super) fn of(&self) -> Guarded {
         Guarded {
@@ -286,7 +290,7 @@ impl Watched {
             Verdict::Wait(wait) => wait.as_micros(),
             Verdict::Grow(_) => 0,
         };
-        let (container, rate) = (&self.terms.container, self.track.rate());
+        let (container, rate) = (self.name(), self.track.rate());
         let (at, act, limit, used) = (reading.at.as_micros(), act.as_micros(), reading.limit, reading.used());
         tracing::trace!(container, at, wait, act, limit, used, rate, "looked");
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::budgets::{Budget, RefusalKind};
 use crate::actuate::{Growable, Grown, Node};
 use crate::model::objects::{PodId, PodUid};
-use crate::model::{Bytes, CgroupPath, ContainerId, LiveContainer, LivePod, MilliCpu};
+use crate::model::{Bytes, CgroupPath, ContainerId, ContainerName, LiveContainer, LivePod, MilliCpu};
 
 /// The pods that the guard watches. Each list replaces the one before.
 #[derive(Debug, Clone)]
@@ -43,19 +43,26 @@ pub(super) struct GuardedCgroup<'a> {
     /// The id of the container, or of the pod's first container.
     pub(super) id: ContainerId,
     pub(super) path: &'a CgroupPath,
+    /// Those of the container, or of the pod's first container.
     pub(super) terms: Terms,
     /// Whether it is the cgroup of the pod, not of a container.
     pub(super) is_pod: bool,
 }
-
-/// What log lines call the cgroup of a pod, where they have the name of a container.
-const POD: &str = "pod";
 
 impl GuardedCgroup<'_> {
     /// No other cgroup of the node has this key. A container that starts again has another one.
     pub(super) fn key(&self) -> (ContainerId, bool) {
         (self.id.clone(), self.is_pod)
     }
+
+    pub(super) fn name(&self) -> &str {
+        name_in_logs(&self.terms, self.is_pod)
+    }
+}
+
+/// The name of a container, or what log lines have in its place for the cgroup of a pod.
+pub(super) fn name_in_logs(terms: &Terms, is_pod: bool) -> &str {
+    if is_pod { "pod" } else { &terms.container }
 }
 
 impl GuardedPod {
@@ -63,7 +70,7 @@ impl GuardedPod {
     /// cgroup is opened again with its first container.
     pub(super) fn cgroups(&self) -> Vec<GuardedCgroup<'_>> {
         let containers = self.containers.iter().filter_map(|terms| {
-            let LiveContainer { id, path } = self.live.containers.get(&*terms.container)?;
+            let LiveContainer { id, path } = self.live.containers.get(&terms.container)?;
             Some(GuardedCgroup {
                 id: id.clone(),
                 path,
@@ -79,7 +86,6 @@ impl GuardedPod {
                 id: first.id.clone(),
                 path: &self.live.path,
                 terms: Terms {
-                    container: POD.to_owned(),
                     cpu: None,
                     ..first.terms.clone()
                 },
@@ -102,7 +108,7 @@ impl GuardedPod {
 /// How the limits of one container may grow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Terms {
-    pub container: String,
+    pub container: ContainerName,
     /// The highest memory limit; `None` if it may not grow.
     pub memory: Option<Bytes>,
     /// Whether the guard, or that of an earlier agent, gave the temporary memory limit because the pod was about to reach its limit.
@@ -184,7 +190,7 @@ pub enum GuardEvent {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Guarded {
     pub pod: PodId,
-    pub container: String,
+    pub container: ContainerName,
 }
 
 #[cfg(test)]
@@ -203,7 +209,7 @@ mod tests {
             ((*name).into(), LiveContainer { id, path })
         };
         let terms = |name: &&str| Terms {
-            container: (*name).to_owned(),
+            container: (*name).into(),
             memory,
             for_pod: false,
             cpu: None,

@@ -337,11 +337,11 @@ impl Controller {
         }
         match &report.event {
             GuardEvent::Refused { why, .. } => tracing::warn!(
-                pod = %report.of.pod, container = report.of.container, reason = why,
+                pod = %report.of.pod, container = report.of.container.as_str(), reason = why,
                 "a memory limit is not raised although it will be reached"
             ),
             GuardEvent::Pressure { limit, lent } => tracing::warn!(
-                pod = %report.of.pod, container = report.of.container, %limit, %lent,
+                pod = %report.of.pod, container = report.of.container.as_str(), %limit, %lent,
                 "a memory limit that cannot be raised will be reached: requesting evidence"
             ),
             _ => {}
@@ -359,7 +359,7 @@ impl Controller {
             tracing::info!(%pod, "the guard reports a pod that no source describes any more");
             if let GuardEvent::Grew { why, grown, .. } = report.event {
                 let cause = Cause::Guard {
-                    container: container.clone(),
+                    container: container.to_string(),
                     resource: Resource::Memory,
                     why: Some(why),
                 };

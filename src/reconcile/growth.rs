@@ -61,8 +61,8 @@ fn spec_limits(pod: &Pod, container: &str) -> Option<ResourceList> {
 
 impl Growth {
     /// Notes that the guard did not grow a container's memory limit, which is `limit` bytes without a temporary one.
-    pub(crate) fn refuse(&mut self, container: String, why: String, limit: Option<u64>) {
-        self.refused.insert(container.into(), NotGrown { why, limit });
+    pub(crate) fn refuse(&mut self, container: ContainerName, why: String, limit: Option<u64>) {
+        self.refused.insert(container, NotGrown { why, limit });
     }
 
     /// Notes that the guard has grown a container's memory limit.
@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn a_growth_ends_its_refusal() {
         let (pod, mut growth) = (pod(128), Growth::default());
-        growth.refuse("app".to_owned(), "the ceiling".to_owned(), Some(128 * MIB));
+        growth.refuse("app".into(), "the ceiling".to_owned(), Some(128 * MIB));
         let said = |growth: &Growth| growth.refusals(&pod, pod.requirements(), at(0)).count();
         assert_eq!(said(&growth), 1);
         growth.succeed("app");

@@ -24,7 +24,7 @@ fn claimant_in(namespace: &str, pod: &str) -> Guarded {
             namespace: namespace.to_owned(),
             name: pod.to_owned(),
         },
-        container: "app".to_owned(),
+        container: "app".into(),
     }
 }
 

@@ -55,7 +55,7 @@ pub(in crate::guard) fn watched(root: &Path) -> Watched {
         containers: Vec::new(),
     });
     let terms = Terms {
-        container: "app".to_owned(),
+        container: "app".into(),
         memory: Some(Bytes::new(1 << 30)),
         for_pod: false,
         cpu: None,

@@ -168,7 +168,7 @@ fn the_guard_grows_limits_within_what_a_quota_leaves() {
             targets: states[0].pod.requirements(),
         },
         containers: vec![Terms {
-            container: "app".to_owned(),
+            container: "app".into(),
             memory: Some(Bytes::new(8192 * MI)),
             for_pod: false,
             cpu: None,

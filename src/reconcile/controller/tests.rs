@@ -138,7 +138,7 @@ async fn a_grown_limit_leaves_with_its_pod() {
     controller.guard.least_limits.raise(&UID.into(), "app", to);
     let of = Guarded {
         pod: pod(),
-        container: "app".to_owned(),
+        container: "app".into(),
     };
     let event = GuardEvent::Grew {
         used: to,

@@ -16,10 +16,12 @@ impl PodState {
         let now = effects.now;
         let Guarded { pod, container } = of;
         let cause = |resource, why| Cause::Guard {
-            container: container.clone(),
+            container: container.to_string(),
             resource,
             why,
         };
+        let given =
+            |resource, limits, why| TemporaryLimit::given(container.to_string(), resource, limits, why, now.wall);
         match event {
             GuardEvent::Grew {
                 used,
@@ -33,7 +35,7 @@ impl PodState {
                 let cause = cause(Resource::Memory, Some(why.clone()));
                 if grown.outcome == Outcome::Applied {
                     let limits = (grown.from.unwrap_or_default().get(), to.get());
-                    let given = TemporaryLimit::given(container, Resource::Memory, limits, why, now.wall);
+                    let given = given(Resource::Memory, limits, why);
                     self.take_growth(TemporaryLimit { for_pod, ..given }, cause.clone(), now);
                 }
                 self.record_guard(grown.record(pod, cause), effects);
@@ -57,7 +59,7 @@ impl PodState {
                 let avoided = self.desired.used(&container, peak.get());
                 effects.list.extend(avoided.map(Effect::Avoided));
                 if self.desired.lower_after_quiet(&self.pod, &container, needed, now.wall) {
-                    let resource = Resource::Memory;
+                    let (container, resource) = (container.to_string(), Resource::Memory);
                     self.restart(Cause::TemporaryLimitEnded { container, resource }, now);
                 }
             }
@@ -66,22 +68,23 @@ impl PodState {
             GuardEvent::Throttled { from, to, why } => {
                 let cause = cause(Resource::Cpu, Some(why.clone()));
                 let limits = (from.get(), to.get());
-                let given = TemporaryLimit::given(container, Resource::Cpu, limits, why, now.wall);
+                let given = given(Resource::Cpu, limits, why);
                 self.grow(given, cause, now);
             }
-            GuardEvent::Unthrottled => self.end_temporary_cpu(container, effects),
+            GuardEvent::Unthrottled => self.end_temporary_cpu(&container, effects),
         }
     }
 
     /// Ends a temporary cpu limit that the container has not needed for a while.
-    fn end_temporary_cpu(&mut self, container: String, effects: &mut Effects) {
+    fn end_temporary_cpu(&mut self, container: &str, effects: &mut Effects) {
         let (now, resource) = (effects.now, Resource::Cpu);
-        if let Some(limit) = self.desired.temporary_limit(&container, resource) {
+        if let Some(limit) = self.desired.temporary_limit(container, resource) {
             // It was raised because at least half of the periods were throttled.
             let seconds = now.wall.duration_since(limit.since).as_secs_f64().max(0.0) / 2.0;
             effects.push(Effect::Avoided(Avoided::ThrottledSeconds(seconds)));
         }
-        self.desired.lower_temporary(&container, resource, None, now.wall);
+        self.desired.lower_temporary(container, resource, None, now.wall);
+        let container = container.to_owned();
         self.restart(Cause::TemporaryLimitEnded { container, resource }, now);
     }
 
@@ -169,7 +172,7 @@ impl PodState {
         };
         let limit = growable.targets.limit(name, Resource::Cpu).map(MilliCpu::new);
         Terms {
-            container: name.to_owned(),
+            container: name.into(),
             memory: highest(Resource::Memory).map(Bytes::new),
             for_pod: given(Resource::Memory).is_some_and(|limit| limit.for_pod),
             cpu: limit.zip(highest(Resource::Cpu)).map(|(limit, highest)| CpuTerms {

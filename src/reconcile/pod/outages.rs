@@ -361,7 +361,7 @@ impl World {
     fn report(&mut self, container: usize, event: GuardEvent) {
         let of = Guarded {
             pod: self.state.identity.clone().unwrap(),
-            container: self.server.spec.containers[container].name.clone(),
+            container: self.server.spec.containers[container].name.as_str().into(),
         };
         self.apply(PodInput::Guard(Box::new(Report { of, event })));
     }

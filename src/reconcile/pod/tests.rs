@@ -379,7 +379,7 @@ fn a_refused_growth_is_said_until_the_limit_is_higher() {
     let (mut state, now) = (PodState::new(pod(128), PodDecision::undecided(&pod(128))), Now::read());
     let of = Guarded {
         pod: id("u"),
-        container: "app".to_owned(),
+        container: "app".into(),
     };
     let event = GuardEvent::Refused {
         kind: RefusalKind::Ceiling,
@@ -417,7 +417,7 @@ spec: {containers: [{name: app, resources: {limits: {memory: 128Mi}}}]}
     for (for_pod, mib) in [(true, 160), (false, 200)] {
         let of = Guarded {
             pod: id("u1"),
-            container: "app".to_owned(),
+            container: "app".into(),
         };
         let event = GuardEvent::Grew {
             used: Bytes::ZERO,
@@ -513,7 +513,7 @@ spec: {containers: [{name: app, resources: {limits: {cpu: 200m, memory: 128Mi}}}
     };
     assert!(state.growth.takes_back_denied(&pod, &[lowered], now));
     let limit = Some(128 * mib);
-    state.growth.refuse("app".to_owned(), "the ceiling".to_owned(), limit);
+    state.growth.refuse("app".into(), "the ceiling".to_owned(), limit);
     let said: Vec<&str> = state.not_grown(now).map(|(_, why)| why.as_str()).collect();
     let both = matches!(said[..], [denial, "the ceiling"] if denial.contains("a quota"));
     assert!(both, "{said:?}");

@@ -79,7 +79,7 @@ impl World {
     fn report(&mut self, event: GuardEvent) {
         let of = Guarded {
             pod: live(self.uid).id.clone(),
-            container: self.container.to_owned(),
+            container: self.container.into(),
         };
         self.apply(PodInput::Guard(Box::new(Report { of, event })));
     }

@@ -19,7 +19,7 @@ pub(super) type OfPod = BTreeMap<ContainerName, Bytes>;
 pub struct LeastLimits(Mutex<Parts>);
 
 /// The two parts of the least limits. The higher limit of a container counts.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 struct Parts {
     /// The temporary limits in the state of each pod, by UID.
     temporary: BTreeMap<PodUid, OfPod>,
@@ -82,6 +82,13 @@ impl LeastLimits {
 mod tests {
     use super::*;
     use crate::model::{NamedRequirements, Requirements};
+
+    /// For a simulation that continues in several ways.
+    impl Clone for LeastLimits {
+        fn clone(&self) -> Self {
+            Self(Mutex::new(self.0.lock().clone()))
+        }
+    }
 
     const fn mib(mebibytes: u64) -> Bytes {
         Bytes::new(mebibytes << 20)

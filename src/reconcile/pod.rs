@@ -424,8 +424,6 @@ use {
 };
 
 #[cfg(test)]
-mod outages;
-#[cfg(test)]
-mod properties;
+mod simulation;
 #[cfg(test)]
 mod tests;

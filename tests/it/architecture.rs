@@ -214,8 +214,8 @@ const PURE_STATE: &[&str] = &[
     "work",
 ];
 
-/// The files of `src/reconcile/pod` that have only tests.
-const TESTS_OF_POD: &[&str] = &["outages", "properties"];
+/// The file of `src/reconcile/pod` that has only tests, and its directory.
+const TESTS_OF_POD: &str = "simulation";
 
 /// Words that no pure code needs, in any position.
 const EFFECT_WORDS: &[&str] = &["async", "await", "print", "println", "eprint", "eprintln"];
@@ -420,7 +420,7 @@ fn is_pure(file: &Path) -> bool {
     let path = module_path(file);
     let names: Vec<&str> = path.iter().map(String::as_str).collect();
     match names.as_slice() {
-        ["reconcile", "pod", name, ..] if TESTS_OF_POD.contains(name) => false,
+        ["reconcile", "pod", TESTS_OF_POD, ..] => false,
         ["reconcile", name, ..] => PURE_STATE.contains(name),
         _ => module_of(file).is_some_and(|module| module.pure),
     }

@@ -93,14 +93,6 @@ impl World {
         self.theirs
             .retain(|field, _| !decided(field) || field.get(&view) != field.get(&server));
     }
-
-    fn happen_beside(&mut self, happening: &Happening) {
-        self.happen(happening);
-        self.passes(true);
-        self.now.instant += Duration::from_secs(20);
-        self.apply(PodInput::TimePassed);
-        self.passes(true);
-    }
 }
 
 fn theirs() -> impl Strategy<Value = Happening> {
@@ -149,7 +141,7 @@ fn beside_a_late_watch() -> impl Strategy<Value = Happening> {
 proptest! {
     #[test]
     fn no_request_changes_what_only_another_client_set(happenings in vec(happening(), 0..40)) {
-        let mut world = World::new(false);
+        let mut world = World::new();
         for happening in &happenings {
             world.happen_beside(happening);
             prop_assert_eq!(&world.overwritten, &[], "{:?}", world.state);
@@ -166,7 +158,7 @@ proptest! {
     }
     #[test]
     fn the_kernel_ends_with_the_spec_though_the_watch_is_late(happenings in vec(beside_a_late_watch(), 0..30)) {
-        let mut world = World::new(false);
+        let mut world = World::new();
         for happening in &happenings {
             world.happen_beside(happening);
         }

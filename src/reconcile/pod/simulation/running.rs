@@ -56,6 +56,8 @@ pub(super) struct RunningPass {
     pub(super) viewed: Arc<Pod>,
     pub(super) least: Vec<(String, Bytes)>,
     pub(super) api: Report,
+    /// The limits that the pass keeps although lower ones are desired.
+    pub(super) holds: Holds,
     /// What the pass comes to, once it needs nothing more of the API server.
     pub(super) outcome: Option<Outcome>,
     /// The amounts that the cgroups get.
@@ -76,12 +78,15 @@ impl RunningPass {
             viewed,
             least,
             api: Report::default(),
+            holds: job.targets.holds,
             outcome: None,
             writes: None,
             reads: None,
             returns: job.targets.lift_undeclared,
         };
-        pass.turn_to(pass.resize.clone());
+        if pass.resize != Act::Direct {
+            pass.turn_to(pass.resize.clone());
+        }
         pass
     }
 
@@ -105,6 +110,11 @@ impl RunningPass {
             }
             Act::Direct => panic!("the kubelet resizes this pod"),
         }
+    }
+
+    /// The result of the pass with this outcome, and without an answer of the API server.
+    pub(super) fn done(&self, outcome: Outcome) -> JobDone {
+        JobDone::new(ChangeRecord::new(self.of.clone(), self.cause.clone(), outcome))
     }
 
     /// Whether the pass reads the spec before it writes, and what else than its cgroups may be a reason.
@@ -254,6 +264,7 @@ impl World {
         let Some(mut pass) = self.running.take() else {
             return;
         };
+        assert_ne!(pass.resize, Act::Direct, "the kubelet resizes this pod");
         let is_current = self.least_limits() == pass.least && raised.is_none();
         if !is_current && (pass.writes.is_some() || undo.is_some()) {
             pass.outcome = Some(Outcome::Interrupted("overtaken".to_owned()));
@@ -272,17 +283,16 @@ impl World {
         }
         let outcome = pass.outcome.clone().unwrap_or(Outcome::Unchanged);
         self.denied |= pass.api.answer.denied().is_some();
-        let record = ChangeRecord::new(pass.of, pass.cause, outcome);
         let done = JobDone {
-            api: pass.api,
-            ..JobDone::new(record)
+            api: pass.api.clone(),
+            ..pass.done(outcome)
         };
-        let quiet = SignedDuration::from_secs(600);
-        self.apply(PodInput::PassEnded {
-            pass: pass.id,
-            done: Box::new(done),
-            quiet,
-        });
+        self.end_pass(pass.id, done);
+    }
+
+    pub(super) fn end_pass(&mut self, pass: PassId, done: JobDone) {
+        let (done, quiet) = (Box::new(done), SignedDuration::from_secs(600));
+        self.apply(PodInput::PassEnded { pass, done, quiet });
     }
 
     fn take_back(&mut self, api: &mut Report, patch: &Patch, held: PodAmounts, undo: Undo) {

@@ -1,23 +1,18 @@
 //! What holds for every sequence of inputs: no effect is forgotten, and nothing stale counts.
 
-use proptest::collection::vec;
-use proptest::prelude::*;
-
 use super::*;
 use crate::reconcile::desired::Recommended;
-use happening::{Happening, MIB, happening, limits};
-use world::World;
+use event::{Event, event, limits};
 
-mod happening;
-mod world;
+mod event;
 
 proptest! {
     #[test]
-    fn no_effect_is_forgotten_whatever_happens(in_place: bool, happenings in vec(happening(), 0..60)) {
-        let mut world = World::new(in_place);
-        for happening in happenings {
-            world.happen(&happening);
-            world.check();
+    fn no_effect_is_forgotten_whatever_happens(in_place: bool, events in vec(event(), 0..60)) {
+        let mut world = World::with_hooks(in_place);
+        for event in events {
+            world.meet(&event);
+            world.check_copies();
         }
     }
 
@@ -26,10 +21,10 @@ proptest! {
         earlier in vec(proptest::option::of(64_u64..512), 0..8), last in 64_u64..512,
     ) {
         let decided = |decisions: &[Option<u64>]| {
-            let mut world = World::new(false);
-            world.happen(&Happening::Runs(true));
+            let mut world = World::with_hooks(false);
+            world.meet(&Event::Runs(true));
             for mib in decisions {
-                world.happen(&Happening::Decided { mib: *mib, no_room: false });
+                world.meet(&Event::Decided { mib: *mib, no_room: false });
             }
             world.state
         };
@@ -46,18 +41,18 @@ proptest! {
     fn a_restart_keeps_only_what_is_in_force(
         steps in vec((64_u64..512, any::<bool>()), 1..8),
     ) {
-        let mut world = World::new(false);
-        world.happen(&Happening::Runs(true));
+        let mut world = World::with_hooks(false);
+        world.meet(&Event::Runs(true));
         let mut in_force = None;
         for (mib, passes) in steps {
             if passes {
                 world.decide_and_pass(mib);
                 in_force = Some(limits(mib));
             } else {
-                world.happen(&Happening::Decided { mib: Some(mib), no_room: false });
+                world.meet(&Event::Decided { mib: Some(mib), no_room: false });
             }
         }
-        world.happen(&Happening::AgentRestarts { decided: None });
+        world.meet(&Event::AgentRestarts { decided: None });
         let recommended = world.state.desired.recommended.as_ref();
         prop_assert_eq!(recommended.map(|recommended| &recommended.targets), in_force.as_ref());
         prop_assert_eq!(world.state.work.pending().is_some(), in_force.is_some());
@@ -65,21 +60,21 @@ proptest! {
 
     #[test]
     fn what_an_agent_only_observed_is_no_wish_of_the_next(decided in vec(64_u64..512, 1..8)) {
-        let mut world = World::new(false);
-        world.happen(&Happening::Runs(true));
+        let mut world = World::with_hooks(false);
+        world.meet(&Event::Runs(true));
         for mib in decided {
-            world.happen(&Happening::Decided { mib: Some(mib), no_room: false });
+            world.meet(&Event::Decided { mib: Some(mib), no_room: false });
         }
         prop_assert!(world.state.saved().is_none());
-        world.happen(&Happening::AgentRestarts { decided: None });
+        world.meet(&Event::AgentRestarts { decided: None });
         prop_assert!(world.state.desired.is_empty() && world.state.work.pending().is_none());
     }
 }
 
 /// A world in which a pass has given the container a limit.
 fn settled(mib: u64) -> World {
-    let mut world = World::new(false);
-    world.happen(&Happening::Runs(true));
+    let mut world = World::with_hooks(false);
+    world.meet(&Event::Runs(true));
     world.decide_and_pass(mib);
     world
 }
@@ -92,7 +87,7 @@ fn a_lower_limit_waits_for_its_hook() {
         assert_eq!(world.decide_and_pass(64), Some(128), "the limit is kept meanwhile");
         assert_eq!(world.told(), Some(("before-shrink", 128, 64)));
         assert_eq!(world.state.status(world.now.wall), PodStatus::Working);
-        world.happen(&Happening::HookEnds(well));
+        world.meet(&Event::HookEnds(well));
         assert!(world.state.work.pending().is_some());
         assert_eq!(world.pass(), None);
         assert_eq!(world.told(), None, "it was told once");
@@ -116,35 +111,35 @@ fn a_hook_that_is_gone_keeps_no_limit() {
 fn an_operator_waits_for_no_hook() {
     let mut world = settled(128);
     world.decide_and_pass(64);
-    world.happen(&Happening::Asks { mib: 100 });
+    world.meet(&Event::Asks { mib: 100 });
     assert_eq!(world.pass(), None);
     assert_eq!(world.told(), Some(("before-shrink", 128, 64)), "it runs still");
-    world.happen(&Happening::Releases);
+    world.meet(&Event::Releases);
     world.pass();
     world.decide_and_pass(256);
-    world.happen(&Happening::HookEnds(true));
+    world.meet(&Event::HookEnds(true));
     assert_eq!(world.told(), Some(("after-grow", 64, 256)));
-    world.happen(&Happening::Decided {
+    world.meet(&Event::Decided {
         mib: Some(300),
         no_room: false,
     });
-    world.happen(&Happening::PassBegins);
-    world.happen(&Happening::PassEnds {
+    world.meet(&Event::PassBegins);
+    world.meet(&Event::PassEnds {
         outcome: 3,
         denied: false,
     });
-    world.happen(&Happening::HookEnds(true));
+    world.meet(&Event::HookEnds(true));
     assert_eq!(world.told(), None, "it did not grow");
 }
 
 #[test]
 fn the_guard_grows_no_cpu_limit_of_an_operator() {
     let mut world = settled(128);
-    world.happen(&Happening::Asks { mib: 100 });
+    world.meet(&Event::Asks { mib: 100 });
     // The guard did not know of the override.
-    world.happen(&Happening::Throttled(true));
+    world.meet(&Event::Throttled(true));
     assert!(world.state.desired.temporary.is_empty(), "{:?}", world.state);
-    world.check();
+    world.check_copies();
 }
 
 #[test]
@@ -152,18 +147,18 @@ fn a_stuck_limit_is_announced_again() {
     let mut world = settled(128);
     world.decide_and_pass(64);
     for told in [false, true] {
-        world.happen(&Happening::HookEnds(true));
-        world.happen(&Happening::PassBegins);
-        world.happen(&Happening::PassEnds {
+        world.meet(&Event::HookEnds(true));
+        world.meet(&Event::PassBegins);
+        world.meet(&Event::PassEnds {
             outcome: 3,
             denied: false,
         });
-        world.happen(&Happening::Waits {
+        world.meet(&Event::Waits {
             seconds: if told { 400 } else { 20 },
         });
-        world.happen(&Happening::PassBegins);
+        world.meet(&Event::PassBegins);
         assert_eq!(world.told().is_some(), told);
-        world.happen(&Happening::PassEnds {
+        world.meet(&Event::PassEnds {
             outcome: 3,
             denied: false,
         });
@@ -181,23 +176,23 @@ fn a_stuck_limit_is_announced_again() {
 #[test]
 fn evidence_borrows_memory_once_an_hour() {
     let mut world = settled(128);
-    let lent = |world: &World| world.least_limits.get(&"u1".into(), "app").map(|lent| lent.get() / MIB);
-    world.happen(&Happening::Pressed { mib: 32 });
+    let lent = |World { copies, .. }: &World| Some(copies.least_limits.get(&"u1".into(), "app")?.get() / MIB);
+    world.meet(&Event::Pressed { mib: 32 });
     assert_eq!(world.told(), Some(("on-memory-pressure", 128, 160)));
     assert_eq!(lent(&world), Some(160));
-    world.happen(&Happening::Quiet { mib: 1 });
+    world.meet(&Event::Quiet { mib: 1 });
     assert_eq!(lent(&world), Some(160), "it is being left");
     let kept = |world: &World| world.state.guarded(true, world.now.wall).unwrap().containers[0].evidence;
     assert_eq!(kept(&world), None);
-    world.happen(&Happening::HookEnds(false));
+    world.meet(&Event::HookEnds(false));
     assert_eq!((lent(&world), world.told()), (None, None));
-    world.happen(&Happening::Pressed { mib: 64 });
+    world.meet(&Event::Pressed { mib: 64 });
     assert_eq!(
         (lent(&world), world.told()),
         (Some(192), None),
         "lent, but not for that"
     );
-    world.happen(&Happening::Waits { seconds: 3600 });
+    world.meet(&Event::Waits { seconds: 3600 });
     assert_eq!(kept(&world), Some(Bytes::new(64 * MIB)));
     assert!(
         world
@@ -206,20 +201,20 @@ fn evidence_borrows_memory_once_an_hour() {
             .is_none_or(|guarded| { guarded.containers.iter().all(|terms| terms.evidence.is_none()) })
     );
     // What was lent before stays lent.
-    world.happen(&Happening::Pressed { mib: 96 });
+    world.meet(&Event::Pressed { mib: 96 });
     assert_eq!(world.told(), Some(("on-memory-pressure", 128, 224)));
-    world.check();
+    world.check_copies();
 }
 
 #[test]
 fn evidence_goes_before_other_hooks() {
     let mut world = settled(128);
     world.decide_and_pass(64);
-    world.happen(&Happening::Pressed { mib: 32 });
+    world.meet(&Event::Pressed { mib: 32 });
     assert_eq!(world.told(), Some(("before-shrink", 128, 64)));
-    world.happen(&Happening::HookEnds(true));
+    world.meet(&Event::HookEnds(true));
     assert_eq!(world.told(), Some(("on-memory-pressure", 128, 160)));
-    world.happen(&Happening::HookEnds(true));
+    world.meet(&Event::HookEnds(true));
     assert_eq!(world.told(), None);
-    world.check();
+    world.check_copies();
 }

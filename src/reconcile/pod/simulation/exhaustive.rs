@@ -128,7 +128,7 @@ fn starts() -> Vec<World> {
         Some(grows),
     ];
     let start = |act: &Option<Move>| {
-        let mut world = World::new(false);
+        let mut world = World::new();
         if let Some(act) = act {
             world.take(act);
         }
@@ -168,8 +168,7 @@ impl World {
             }
             Move::TimePasses => {
                 self.growing = false;
-                self.now.instant += Duration::from_secs(600);
-                self.apply(PodInput::TimePassed);
+                self.wait([0, 600]);
             }
             Move::VpaGoes => self.lose_vpa(),
             Happens(Happening::AgentIsKilled) => self.take_kill(),

@@ -6,7 +6,7 @@ use crate::model::objects::PodCondition;
 
 #[test]
 fn a_loss_is_told_once() {
-    let mut world = World::new(false);
+    let mut world = World::new();
     world.away = true;
     world.happen(&Happening::Sets { mib: 200 });
     world.passes(false);
@@ -23,7 +23,7 @@ fn a_loss_is_told_once() {
 /// Another client sets the limit of an override while another override waits for its pass, which then fails.
 #[test]
 fn no_failure_brings_back_an_override_that_has_yielded() {
-    let mut world = World::new(false);
+    let mut world = World::new();
     world.away = true;
     world.happen(&Happening::Sets { mib: 200 });
     world.passes(false);
@@ -34,18 +34,14 @@ fn no_failure_brings_back_an_override_that_has_yielded() {
     assert!(world.state.work.request().is_none(), "the operator has an answer");
     assert!(world.start_pass(true));
     let pass = world.running.take().unwrap();
-    let record = ChangeRecord::new(pass.of, pass.cause, Outcome::RolledBack("EBUSY".to_owned()));
-    world.apply(PodInput::PassEnded {
-        pass: pass.id,
-        done: Box::new(JobDone::new(record)),
-        quiet: SignedDuration::ZERO,
-    });
+    let done = pass.done(Outcome::RolledBack("EBUSY".to_owned()));
+    world.end_pass(pass.id, done);
     assert_eq!(world.state.desired.overridden, None);
 }
 
 #[test]
 fn an_edit_beside_an_override_takes_nothing_from_it() {
-    let mut world = World::new(false);
+    let mut world = World::new();
     world.away = true;
     world.happen(&Happening::Sets { mib: 200 });
     world.passes(false);
@@ -65,7 +61,7 @@ fn an_edit_beside_an_override_takes_nothing_from_it() {
 #[test]
 fn a_recommendation_waits_beside_an_override() {
     for known in [false, true] {
-        let mut world = World::new(false);
+        let mut world = World::new();
         world.happen(&Happening::Sets { mib: 200 });
         world.passes(true);
         world.hear();
@@ -81,7 +77,7 @@ fn a_recommendation_waits_beside_an_override() {
 /// The pass that writes what the guard gave does not wait for the API server, and the recommendation does.
 #[test]
 fn a_postponed_recommendation_is_not_in_force() {
-    let mut world = World::new(false);
+    let mut world = World::new();
     world.happen(&Happening::Recommends { mib: [64, 90] });
     world.happen(&Happening::Grows { container: 0, mib: 300 });
     world.growing = true;
@@ -96,7 +92,7 @@ fn a_postponed_recommendation_is_not_in_force() {
 
 #[test]
 fn an_earlier_override_outlasts_a_denial() {
-    let mut world = World::new(false);
+    let mut world = World::new();
     world.happen(&Happening::Sets { mib: 200 });
     world.passes(true);
     world.hear();
@@ -122,7 +118,7 @@ fn an_earlier_override_outlasts_a_denial() {
 /// An API server that answers probes, and no patch of this pod.
 #[test]
 fn what_begins_each_outage_is_tried_within_a_rate() {
-    let mut world = World::new(false);
+    let mut world = World::new();
     world.happen(&Happening::Sets { mib: 200 });
     for _ in 0..200 {
         world.happen(&Happening::Fails {
@@ -138,7 +134,7 @@ fn what_begins_each_outage_is_tried_within_a_rate() {
 /// Each object of a pod without a VPA is decided about: also the one that is older than the request on the way back.
 #[test]
 fn a_decision_amid_a_release_brings_no_override_back() {
-    let mut world = World::new(false);
+    let mut world = World::new();
     world.happen(&Happening::Sets { mib: 200 });
     world.passes(true);
     world.happen(&Happening::KubeletSettles);
@@ -194,7 +190,7 @@ fn a_vpa_that_goes_leaves_no_temporary_limit() {
     let cases = [(false, false), (true, false), (false, true)];
     for (number, (is_seen, away)) in cases.into_iter().chain(cases).enumerate() {
         let is_later = number >= cases.len();
-        let mut world = World::new(false);
+        let mut world = World::new();
         let recommends = Happening::Recommends { mib: [90, 64] };
         let mut begins = [recommends, Happening::Grows { container: 0, mib: 300 }];
         if is_later {
@@ -230,7 +226,7 @@ fn goes_with_all_of_it(world: &mut World) {
 
 /// A pass whose request has no answer runs, and the kubelet has carried the request out.
 fn carried_out_unanswered() -> World {
-    let mut world = World::new(false);
+    let mut world = World::new();
     world.happen(&Happening::Recommends { mib: [90, 64] });
     assert!(world.start_pass(true));
     world.answer(Answer::Fails {
@@ -244,7 +240,7 @@ fn carried_out_unanswered() -> World {
 /// The API server has carried out an override that the operator was refused. The VPA goes while the agent requests to take it back.
 #[test]
 fn a_vpa_that_goes_leaves_no_refused_override() {
-    let mut world = World::new(false);
+    let mut world = World::new();
     world.happen(&Happening::Recommends { mib: [90, 64] });
     world.passes(true);
     world.hear();
@@ -266,7 +262,7 @@ fn a_vpa_that_goes_leaves_no_refused_override() {
 /// The kubelet has not answered the request of a recommendation that came beside an override, and the override is being released.
 #[test]
 fn a_vpa_that_goes_leaves_no_partial_request() {
-    let mut world = World::new(false);
+    let mut world = World::new();
     world.happen(&Happening::Sets { mib: 200 });
     world.passes(true);
     world.hear();
@@ -277,7 +273,7 @@ fn a_vpa_that_goes_leaves_no_partial_request() {
     world.lose_vpa();
     world.run();
     goes(&mut world);
-    let own = World::new(false).server.requirements();
+    let own = World::new().server.requirements();
     assert_eq!(world.server.requirements(), own, "{:?}", world.state);
 }
 
@@ -285,7 +281,7 @@ fn a_vpa_that_goes_leaves_no_partial_request() {
 #[test]
 fn a_deferred_recommendation_waits_beside_an_override() {
     for known in [false, true] {
-        let mut world = deferred(World::new(false), [64, 90]);
+        let mut world = deferred(World::new(), [64, 90]);
         world.away = true;
         world.happen(&Happening::Sets { mib: 200 });
         world.passes(known);
@@ -295,21 +291,21 @@ fn a_deferred_recommendation_waits_beside_an_override() {
 
 #[test]
 fn a_deferred_recommendation_ends_beside_a_released_override() {
-    let mut world = deferred(World::new(false), [90, 64]);
+    let mut world = deferred(World::new(), [90, 64]);
     for happening in [Happening::Sets { mib: 200 }, Happening::Releases] {
         world.happen(&happening);
         world.passes(true);
     }
     assert_eq!(limit(&world.server.requirements()), 180);
     goes(&mut world);
-    let own = World::new(false).server.requirements();
+    let own = World::new().server.requirements();
     assert_eq!(world.server.requirements(), own, "{:?}", world.state);
 }
 
 /// The second override, to which the kubelet has not answered, sets what the VPA recommended.
 #[test]
 fn an_override_before_another_stays_an_override() {
-    let mut world = World::new(false);
+    let mut world = World::new();
     world.happen(&Happening::Recommends { mib: [90, 64] });
     world.passes(true);
     world.hear();
@@ -357,10 +353,9 @@ fn a_vpa_that_goes_without_an_agent_is_noticed() {
     world.write(writes.unwrap());
     assert_eq!(world.kernel[0], AT_FIRST);
     let saved = world.state.saved();
-    let decision = PodDecision::undecided(&world.server);
-    world.state = PodState::new(Arc::new(world.server.clone()), decision);
+    world.start_agent(Arc::new(world.server.clone()));
     world.lose_vpa();
-    world.locate(saved, None);
+    world.locate(Some(live(world.uid)), saved, None);
     goes_with_all_of_it(&mut world);
 }
 
@@ -377,18 +372,13 @@ fn a_pass_that_is_due_outlasts_its_vpa() {
 /// A pass could not undo what it had written, and the VPA goes before the pass is repeated.
 #[test]
 fn a_part_of_a_recommendation_ends_with_its_vpa() {
-    let mut world = World::new(false);
+    let mut world = World::new();
     world.happen(&Happening::Recommends { mib: [90, 64] });
     assert!(world.start_pass(true));
     let pass = world.running.take().unwrap();
-    let record = ChangeRecord::new(pass.of, pass.cause, Outcome::Incomplete("EBUSY".to_owned()));
-    let mut done = JobDone::new(record);
+    let mut done = pass.done(Outcome::Incomplete("EBUSY".to_owned()));
     done.api.answer = crate::resize::Answer::NotCarriedOut;
-    world.apply(PodInput::PassEnded {
-        pass: pass.id,
-        done: Box::new(done),
-        quiet: SignedDuration::ZERO,
-    });
+    world.end_pass(pass.id, done);
     world.kernel[0] = 180;
     goes(&mut world);
     let spec = limit(&world.server.requirements());
@@ -397,7 +387,7 @@ fn a_part_of_a_recommendation_ends_with_its_vpa() {
 
 #[test]
 fn a_denial_ends_no_limit_that_was_given_later() {
-    let mut world = World::new(false);
+    let mut world = World::new();
     world.happen(&Happening::Grows { container: 0, mib: 300 });
     assert!(world.start_pass(true));
     world.happen(&Happening::Grows { container: 1, mib: 300 });
@@ -410,7 +400,7 @@ fn a_denial_ends_no_limit_that_was_given_later() {
 
 #[test]
 fn a_deferred_recommendation_ends_beside_the_limit_that_it_ended() {
-    let mut world = World::new(false);
+    let mut world = World::new();
     let own = world.server.requirements();
     world.happen(&Happening::Grows { container: 0, mib: 150 });
     world.passes(true);
@@ -425,7 +415,7 @@ fn a_deferred_recommendation_ends_beside_the_limit_that_it_ended() {
 #[test]
 fn a_burst_keeps_no_request_that_nothing_wants() {
     let with_burst = || {
-        let mut world = World::new(false);
+        let mut world = World::new();
         world.state.desired.burst = Some(CpuBurst::ZERO);
         world
     };

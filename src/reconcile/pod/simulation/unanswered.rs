@@ -28,7 +28,7 @@ fn ours_beside_others() -> impl Strategy<Value = Happening> {
 proptest! {
     #[test]
     fn what_may_be_carried_out_is_ours(happenings in vec(ours(), 0..40)) {
-        let mut world = World::new(false);
+        let mut world = World::new();
         let mut own = world.server.requirements();
         for happening in &happenings {
             if let Happening::Recommends { mib } = happening {
@@ -37,11 +37,7 @@ proptest! {
                     has.limits.memory = Some(Bytes::new(2 * mib * MIB));
                 }
             }
-            world.happen(happening);
-            world.passes(true);
-            world.now.instant += Duration::from_secs(20);
-            world.apply(PodInput::TimePassed);
-            world.passes(true);
+            world.happen_beside(happening);
             prop_assert_eq!(world.lost, 0);
             for (_, has) in world.state.without_own_changes().requirements().iter() {
                 let (request, limit) = (has.requests.memory.unwrap(), has.limits.memory.unwrap());
@@ -64,17 +60,13 @@ proptest! {
     fn a_foreign_edit_leaves_nothing_of_ours(
         happenings in vec(ours_beside_others(), 0..40),
     ) {
-        let mut world = World::new(false);
+        let mut world = World::new();
         let mut own = AT_FIRST;
         for happening in &happenings {
             if let Happening::Recommends { mib } = happening {
                 own = 2 * mib[0];
             }
-            world.happen(happening);
-            world.passes(true);
-            world.now.instant += Duration::from_secs(20);
-            world.apply(PodInput::TimePassed);
-            world.passes(true);
+            world.happen_beside(happening);
         }
         world.fails = None;
         for container in 0..2 {
@@ -92,7 +84,7 @@ proptest! {
 #[test]
 fn an_unanswered_patch_stays_known() {
     for follow in [1, 9, 60] {
-        let mut world = World::new(false);
+        let mut world = World::new();
         world.happen(&Happening::Fails {
             carries_out: true,
             silent: true,
@@ -104,11 +96,7 @@ fn an_unanswered_patch_stays_known() {
                 carries_out: false,
                 silent: number % 2 == 0,
             });
-            world.happen(&Happening::Recommends { mib: [91 + number, 90] });
-            world.passes(true);
-            world.now.instant += Duration::from_secs(20);
-            world.apply(PodInput::TimePassed);
-            world.passes(true);
+            world.happen_beside(&Happening::Recommends { mib: [91 + number, 90] });
             assert_eq!(limit(&world.server.requirements()), 180);
             let prepared = world.state.resize.prepared();
             assert_eq!(
@@ -130,7 +118,7 @@ fn an_unanswered_patch_stays_known() {
 #[test]
 fn a_growth_ends_despite_a_foreign_edit() {
     for (carries_out, silent) in [(true, true), (true, false), (false, true), (false, false)] {
-        let mut world = World::new(false);
+        let mut world = World::new();
         world.happen(&Happening::Fails { carries_out, silent });
         world.happen(&Happening::Grows { container: 0, mib: 300 });
         world.passes(true);
@@ -149,7 +137,7 @@ fn a_growth_ends_despite_a_foreign_edit() {
 
 #[test]
 fn a_successor_takes_no_kept_limit_for_own() {
-    let mut world = World::new(false);
+    let mut world = World::new();
     world.happen(&Happening::Recommends { mib: [91, 91] });
     world.passes(true);
     world.hear();
@@ -173,7 +161,7 @@ fn a_successor_takes_no_kept_limit_for_own() {
 fn growth_amid_a_patch_is_never_the_pods() {
     for number in 0..8 {
         let [carries_out, silent, killed] = [1, 2, 4].map(|bit| number & bit != 0);
-        let mut world = World::new(false);
+        let mut world = World::new();
         world.happen(&Happening::Overtakes(Overtaking {
             container: 0,
             mib: 300,
@@ -204,7 +192,7 @@ fn growth_amid_a_patch_is_never_the_pods() {
 /// The second container's temporary limit ends because somebody else has set more, the first one's amid a refused request.
 #[test]
 fn the_last_temporary_limit_leaves_none_in_the_spec() {
-    let mut world = World::new(false);
+    let mut world = World::new();
     for container in 0..2 {
         world.happen(&Happening::Grows { container, mib: 300 });
         world.passes(true);

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::guard::{GuardEvent, Guarded, LatestLimits};
-use crate::model::objects::PodUid;
+use crate::model::objects::{PodCondition, PodUid};
 use crate::model::{
     CgroupPath, Change, ContainerId, KubeletVersion, LiveContainer, Outcome, Reason, Requirements, Resource,
     ResourceList, Step,
@@ -445,6 +445,19 @@ impl World {
         }
     }
 
+    /// The kubelet has not resized the pod, for this reason.
+    fn kubelet_says(&mut self, kind: &str, reason: &str) {
+        let observed_generation = self.server.metadata.generation;
+        self.server.status.observed_generation = observed_generation;
+        self.server.status.conditions = vec![PodCondition {
+            kind: kind.to_owned(),
+            status: "True".to_owned(),
+            reason: reason.to_owned(),
+            observed_generation,
+            ..PodCondition::default()
+        }];
+    }
+
     /// The API server is back, and is heard of.
     fn recover(&mut self) {
         self.away = false;
@@ -455,6 +468,21 @@ impl World {
         self.apply(PodInput::ApiServerReturned);
         self.passes(true);
         self.hear();
+    }
+
+    /// The API server is back. What was lowered meanwhile waits for its turn.
+    fn recover_and_lower(&mut self) {
+        self.recover();
+        self.happen(&Happening::MayLower);
+        self.recover();
+    }
+
+    /// No request fails any more, and the guard takes back what it gave.
+    fn calm(&mut self) {
+        self.fails = None;
+        for container in 0..CONTAINERS.len() {
+            self.happen(&Happening::IsQuiet { container });
+        }
     }
 
     /// The watch brings what there is, and the kubelet has done it.

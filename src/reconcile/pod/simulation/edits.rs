@@ -146,14 +146,9 @@ proptest! {
             world.happen_beside(happening);
             prop_assert_eq!(&world.overwritten, &[], "{:?}", world.state);
         }
-        world.fails = None;
-        for container in 0..2 {
-            world.happen(&Happening::IsQuiet { container });
-        }
+        world.calm();
         world.happen(&Happening::Releases);
-        world.recover();
-        world.happen(&Happening::MayLower);
-        world.recover();
+        world.recover_and_lower();
         prop_assert_eq!(&world.overwritten, &[], "{:?}", world.state);
     }
     #[test]

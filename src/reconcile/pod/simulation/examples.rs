@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::model::CpuBurst;
-use crate::model::objects::PodCondition;
 
 #[test]
 fn a_loss_is_told_once() {
@@ -159,15 +158,7 @@ fn a_decision_amid_a_release_brings_no_override_back() {
 fn deferred(mut world: World, mib: [u64; 2]) -> World {
     world.happen(&Happening::Recommends { mib });
     world.passes(true);
-    let observed_generation = world.server.metadata.generation;
-    world.server.status.observed_generation = observed_generation;
-    world.server.status.conditions = vec![PodCondition {
-        kind: "PodResizePending".to_owned(),
-        status: "True".to_owned(),
-        reason: "Deferred".to_owned(),
-        observed_generation,
-        ..PodCondition::default()
-    }];
+    world.kubelet_says("PodResizePending", "Deferred");
     world.happen(&Happening::WatchBrings);
     world.passes(true);
     assert_eq!(limit(&world.server.requirements()), 2 * mib[0]);
@@ -178,9 +169,7 @@ fn deferred(mut world: World, mib: [u64; 2]) -> World {
 fn goes(world: &mut World) {
     world.lose_vpa();
     world.passes(true);
-    world.recover();
-    world.happen(&Happening::MayLower);
-    world.recover();
+    world.recover_and_lower();
 }
 
 /// The temporary limit has ended, and its end is requested, known to be requested, or waits for the API server. The recommendation

@@ -16,7 +16,6 @@ use std::hash::Hasher;
 
 use super::*;
 use crate::model::Requirements;
-use crate::model::objects::PodCondition;
 use crate::resize::Answer as Answered;
 
 /// How many acts follow each start, unless the environment says otherwise.
@@ -202,18 +201,6 @@ impl World {
         let seen = self.state.pod.metadata.generation;
         self.unanswered
             .take_if(|of| of.is_some_and(|generation| generation <= seen));
-    }
-
-    fn kubelet_says(&mut self, kind: &str, reason: &str) {
-        let observed_generation = self.server.metadata.generation;
-        self.server.status.observed_generation = observed_generation;
-        self.server.status.conditions = vec![PodCondition {
-            kind: kind.to_owned(),
-            status: "True".to_owned(),
-            reason: reason.to_owned(),
-            observed_generation,
-            ..PodCondition::default()
-        }];
     }
 
     /// What happens next once the API server is back, the kubelet does its work and there is nothing new; none at rest. Containers

@@ -44,10 +44,7 @@ proptest! {
                 prop_assert_eq!(2 * request.get(), limit.get(), "{:?}", world.state);
             }
         }
-        world.fails = None;
-        for container in 0..2 {
-            world.happen(&Happening::IsQuiet { container });
-        }
+        world.calm();
         world.happen(&Happening::MayLower);
         world.recover();
         prop_assert_eq!(world.lost, 0);
@@ -68,14 +65,8 @@ proptest! {
             }
             world.happen_beside(happening);
         }
-        world.fails = None;
-        for container in 0..2 {
-            world.happen(&Happening::IsQuiet { container });
-        }
-        world.recover();
-        // What was lowered meanwhile waits for its turn.
-        world.happen(&Happening::MayLower);
-        world.recover();
+        world.calm();
+        world.recover_and_lower();
         prop_assert_eq!(limit(&world.server.requirements()), own, "{:?}", world.state);
         prop_assert!(world.state.desired.temporary.is_empty(), "{:?}", world.state);
     }
@@ -179,10 +170,7 @@ fn growth_amid_a_patch_is_never_the_pods() {
         world.happen(&Happening::WatchBrings);
         world.passes(true);
         world.happen(&Happening::IsQuiet { container: 0 });
-        world.recover();
-        // What was lowered meanwhile waits for its turn.
-        world.happen(&Happening::MayLower);
-        world.recover();
+        world.recover_and_lower();
         let case = (carries_out, silent, killed);
         assert_eq!(world.lost, 0, "{case:?}");
         assert_eq!(limit(&world.server.requirements()), 120, "{case:?}: {:?}", world.state);
@@ -207,9 +195,7 @@ fn the_last_temporary_limit_leaves_none_in_the_spec() {
     world.passes(true);
     world.happen(&Happening::WatchBrings);
     world.passes(true);
-    world.recover();
-    world.happen(&Happening::MayLower);
-    world.recover();
+    world.recover_and_lower();
     let spec = world.server.requirements();
     assert_eq!(
         [0, 1].map(|container| limit_of(&spec, container)),

@@ -8,7 +8,7 @@ use crate::guard::GuardedPod;
 use crate::model::ContainerName;
 
 /// What the state file, the guard, all writers and the agent's watches have of the pod, and what is under way for it.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(super) struct Copies {
     pub(super) saved: Option<SavedPod>,
     guarded: Option<GuardedPod>,
@@ -94,8 +94,9 @@ impl Copies {
 }
 
 impl World {
-    /// Everybody's copy is what the state says, and whoever sent a request has an answer or waits for one.
-    pub(super) fn check_copies(&self) {
+    /// Everybody's copy is what the state says, and whoever sent a request has an answer or waits for one. A sentence says what does not
+    /// hold.
+    pub(super) fn check_copies(&self) -> Result<(), String> {
         let (state, copies) = (&self.state, &self.copies);
         let undescribed = |saved: Option<SavedPod>| {
             saved.map(|saved| SavedPod {
@@ -104,45 +105,45 @@ impl World {
             })
         };
         let [was, is] = [copies.saved.clone(), state.saved()].map(undescribed);
-        assert_eq!(was, is, "the state file is outdated");
-        let guarded = state.guarded(true, self.now.wall);
-        assert_eq!(copies.guarded, guarded, "the guard is outdated");
+        let watched = state.shrink.watch().map(|(number, _)| number);
         let temporary: BTreeMap<_, _> = state.desired.memory_limits().collect();
-        for name in CONTAINERS {
-            for uid in ["u1", "u2"] {
-                let least = temporary.get(name).copied().filter(|_| uid == self.uid);
-                assert_eq!(
-                    copies.least_limits.get(&uid.into(), name),
-                    least,
-                    "writers heed another limit"
-                );
-            }
-        }
-        assert_eq!(copies.watched, state.shrink.watch().map(|(number, _)| number));
-        assert!(
-            copies.files.is_none() || copies.files == state.live,
-            "files of another pod are watched"
-        );
-        assert!(
-            copies.restarts <= CONTAINERS.len() as u64,
-            "one recommendation was the first twice"
-        );
-        assert!(
-            !state.hooks.is_announcing() || !copies.hooks.is_empty(),
-            "a limit is kept for ever"
-        );
-        self.check_requests();
-    }
-
-    fn check_requests(&self) {
-        let (work, waits) = (&self.state.work, &self.copies.waiting);
+        let is_heeded = |name: &str, uid: &str| {
+            let least = temporary.get(name).copied().filter(|_| uid == self.uid);
+            copies.least_limits.get(&uid.into(), name) == least
+        };
+        let are_heeded = |name| ["u1", "u2"].into_iter().all(|uid| is_heeded(name, uid));
+        let work = &state.work;
         let waiting: BTreeSet<_> = work.requests().collect();
-        assert_eq!(*waits, waiting, "a request was forgotten");
-        if self.state.live.is_none() {
-            assert!(waiting.is_empty(), "nobody will answer {waiting:?}");
-        } else if !waiting.is_empty() {
-            let answers = work.pending().is_some() || work.running().is_some() || work.retry_at().is_some();
-            assert!(answers, "no pass will answer {waiting:?}");
+        let answers = work.pending().is_some() || work.running().is_some() || work.retry_at().is_some();
+        let checks = [
+            (was == is, "the state file is outdated"),
+            (
+                copies.guarded == state.guarded(true, self.now.wall),
+                "the guard is outdated",
+            ),
+            (CONTAINERS.into_iter().all(are_heeded), "writers heed another limit"),
+            (copies.watched == watched, "other lower limits are watched"),
+            (
+                copies.files.is_none() || copies.files == state.live,
+                "files of another pod are watched",
+            ),
+            (
+                copies.restarts <= CONTAINERS.len() as u64,
+                "one recommendation was the first twice",
+            ),
+            (
+                !state.hooks.is_announcing() || !copies.hooks.is_empty(),
+                "a limit is kept for ever",
+            ),
+            (copies.waiting == waiting, "a request was forgotten"),
+            (
+                waiting.is_empty() || state.live.is_some() && answers,
+                "no pass will answer a request",
+            ),
+        ];
+        match checks.into_iter().find(|(holds, _)| !holds) {
+            Some((_, why)) => Err(format!("{why}: {copies:?}, {state:?}")),
+            None => Ok(()),
         }
     }
 }

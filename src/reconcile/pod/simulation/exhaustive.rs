@@ -257,7 +257,7 @@ impl World {
                 "the agent takes its own change for the pod's own amounts: {own:?}"
             ));
         }
-        Ok(())
+        self.check_copies()
     }
 
     /// What holds at rest. A sentence says what does not.

@@ -131,5 +131,6 @@ impl World {
         self.passes(true);
         self.wait([0, 20]);
         self.passes(true);
+        self.check_copies().unwrap();
     }
 }

@@ -381,11 +381,11 @@ impl World {
     }
 
     fn decide(&mut self, reason: Reason, amounts: PodAmounts) {
-        self.follow(self.decision(reason, amounts), None);
+        self.follow(self.decision(reason, amounts), Some(Cause::Sweep), None);
     }
 
     /// Brings a decision into force, unless the node has no room for it.
-    fn follow(&mut self, decision: PodDecision, refused: Option<String>) {
+    fn follow(&mut self, decision: PodDecision, cause: Option<Cause>, refused: Option<String>) {
         self.copies.is_decision_due = false;
         self.apply(PodInput::Decided {
             decision: Box::new(decision),
@@ -393,7 +393,7 @@ impl World {
         });
         self.apply(PodInput::Followed {
             refused,
-            cause: Some(Cause::Sweep),
+            cause,
             delay: Duration::ZERO,
         });
     }

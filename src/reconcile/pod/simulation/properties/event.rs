@@ -186,7 +186,12 @@ impl World {
             since: self.now.wall,
             targets: decision.amounts.clone(),
         });
-        self.follow(decision, no_room.then(|| "full".to_owned()));
+        let cause = decision.vpa.clone().map(|vpa| Cause::Recommendation {
+            vpa,
+            version: String::new(),
+            reason: decision.reason,
+        });
+        self.follow(decision, cause, no_room.then(|| "full".to_owned()));
     }
 
     pub(super) fn meet(&mut self, event: &Event) {

@@ -189,6 +189,8 @@ mod tests {
         assert_eq!(read("request+256Mi"), Some(Headroom::Plus(256 << 20)));
         assert_eq!(read("request*1.5"), Some(Headroom::Times(1500)));
         assert_eq!(read("request+0"), Some(Headroom::Plus(0)));
+        assert_eq!(read("request*1"), Some(Headroom::Times(1000)));
+        assert_eq!(read("request*100"), Some(Headroom::Times(100_000)));
         assert_eq!(
             Headroom::parse("request+500m", Resource::Cpu),
             Some(Headroom::Plus(500))
@@ -214,6 +216,7 @@ mod tests {
         for text in malformed {
             assert_eq!(read(text), None, "{text}");
         }
+        assert_eq!(Headroom::parse("request+100u", Resource::Cpu), None);
     }
 
     proptest! {

@@ -92,6 +92,8 @@ fn a_refused_resource_takes_no_other_along() {
     for (managers, kubelet, wanted) in [
         (CPU, 34, Ok(["140m/140m", "200Mi/200Mi"])),
         (CPU, 37, Ok(["140m/140m", "200Mi/200Mi"])),
+        (CPU, 32, Ok(["200m/200m", "200Mi/200Mi"])),
+        (MEMORY, 32, Ok(["200m/200m", "100Mi/100Mi"])),
         (MEMORY, 34, Ok(["200m/200m", "100Mi/100Mi"])),
         (CPU, 33, Err(Reason::StaticallyAssigned)),
         (MEMORY, 33, Err(Reason::StaticallyAssigned)),
@@ -140,6 +142,17 @@ fn memory_of_a_container_that_may_swap_stays() {
         let decision = decided_by(&view, SWAP, kubelet);
         assert!(memory(&decision, "app").starts_with("200Mi/"), "{decision:?}");
     }
+}
+
+#[test]
+fn critical_pods_never_swap() {
+    let memory_at = |priority| {
+        let mut view = view(WEB);
+        pod_of(&mut view).spec.priority = Some(priority);
+        memory(&decided_by(&view, SWAP, 33), "app")
+    };
+    assert_eq!(memory_at(1_999_999_999), "100Mi/300Mi");
+    assert_eq!(memory_at(2_000_000_000), "200Mi/600Mi");
 }
 
 #[test]
@@ -226,6 +239,44 @@ fn the_other_resource_is_asked_for_alone() {
         Ok(both),
         "a kubelet that starts anew is asked again"
     );
+}
+
+#[test]
+fn words_about_memory_are_no_guess() {
+    let web = guaranteed("140m");
+    for (words, known) in [
+        (
+            "Resize is infeasible for Guaranteed Pods alongside Memory Manager policy \"Static\"",
+            2,
+        ),
+        ("In-place resize of containers with swap is not supported.", 2),
+        (UNKNOWN, 1),
+    ] {
+        let mut refusals = Refusals::default();
+        refusals.learn(&web.pods[0], &ALL, words);
+        refusals.learn(&web.pods[0], &[Resource::Cpu], UNKNOWN);
+        assert_eq!(refusals.sentences().len(), known, "{words}");
+    }
+}
+
+#[test]
+fn a_guess_ends_only_in_its_class_and_namespace() {
+    let (web, other_class) = (view(WEB), guaranteed("140m"));
+    let mut other_namespace = (*web.pods[0]).clone();
+    other_namespace.metadata.namespace = "other".to_owned();
+    for pod in [&*other_class.pods[0], &other_namespace] {
+        let mut refusals = Refusals::default();
+        refusals.learn(&web.pods[0], &ALL, UNKNOWN);
+        refusals.learn(pod, &[Resource::Cpu], UNKNOWN);
+        assert_eq!(refusals.sentences().len(), 2, "{:?}", refusals.sentences());
+    }
+}
+
+#[test]
+fn long_words_of_a_kubelet_are_cut() {
+    let (web, mut refusals) = (view(WEB), Refusals::default());
+    refusals.learn(&web.pods[0], &[Resource::Cpu], &"x".repeat(300));
+    assert_eq!(refusals.sentences()[0].matches('x').count(), 200);
 }
 
 #[test]

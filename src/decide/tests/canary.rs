@@ -104,7 +104,27 @@ fn a_change_beyond_the_threshold_waits_anew() {
         at(&view, 60, waits.as_ref(), None).reason
     };
     assert_eq!(moved("210m"), Reason::OutOfBounds);
+    assert_eq!(moved("219m"), Reason::OutOfBounds);
+    assert_eq!(moved("220m"), Reason::CanaryFirst, "ten percent are enough");
     assert_eq!(moved("230m"), Reason::CanaryFirst);
+}
+
+#[test]
+fn a_wait_takes_a_minute_to_a_week() {
+    let uid = uid(false);
+    for (bake, minutes) in [
+        ("", 30),
+        (", vscaled.io/canary-bake: 1m", 1),
+        (", vscaled.io/canary-bake: 168h", 168 * 60),
+    ] {
+        let rest = at(&canaries(&uid, &format!("vscaled.io/canary: 10%{bake}")), 0, None, None);
+        let until = now() + SignedDuration::from_mins(minutes);
+        assert_eq!(
+            (rest.reason, rest.canary.until),
+            (Reason::CanaryFirst, Some(until)),
+            "{bake}"
+        );
+    }
 }
 
 #[test]

@@ -82,6 +82,16 @@ spec: {limits: [{type: Container, max: {memory: 600Mi}}, {type: Pod, max: {cpu: 
 }
 
 #[test]
+fn other_containers_leave_less_of_a_pods_maximum() {
+    let policy = "  resourcePolicy: {containerPolicies: [{containerName: '*', maxAllowed: {cpu: 2}}]}\nstatus:\n";
+    let limits = "limits: {cpu: 300m, memory: 300Mi}}";
+    let other = format!("{limits}\n  - {{name: other, resources: {{limits: {{cpu: 200m}}}}}}");
+    let web = WEB.replacen("status:\n", policy, 1).replacen(limits, &other, 1);
+    let range = "kind: LimitRange\nmetadata: {name: l}\nspec: {limits: [{type: Pod, max: {cpu: 900m}}]}";
+    assert_eq!(ceiling(&view(&format!("{web}---\n{range}"))), "700m/1200Mi");
+}
+
+#[test]
 fn what_a_horizontal_autoscaler_follows_does_not_grow() {
     let hpa = "
 kind: HorizontalPodAutoscaler

@@ -78,13 +78,22 @@ fn changes_wait_for_trouble() {
     let ago = |minutes| Some(now() - SignedDuration::from_mins(minutes));
     assert_eq!(reason(&quiet, None), Reason::NoTrouble);
     assert_eq!(reason(&quiet, ago(59)), Reason::OutOfBounds);
-    assert_eq!(reason(&quiet, ago(61)), Reason::NoTrouble);
+    assert_eq!(reason(&quiet, ago(60)), Reason::NoTrouble);
+    assert_eq!(reason(&quiet, ago(0)), Reason::OutOfBounds);
     assert_eq!(reason(&quiet, ago(-5)), Reason::NoTrouble, "a clock was set back");
     let end = "containerStatuses: [{name: app, lastState: {terminated: {reason: OOMKilled, finishedAt: '2026-03-01T11:30:00Z'}}}]";
     let killed = view(&WEB.replace("startTime:", &format!("{end}, startTime:")));
     assert_eq!(
         reason(&annotated(killed, &[(ACT, "on-trouble")]), None),
         Reason::OutOfBounds
+    );
+    let failed = view(&WEB.replace(
+        "startTime:",
+        &format!("{}, startTime:", end.replace("OOMKilled", "Error")),
+    ));
+    assert_eq!(
+        reason(&annotated(failed, &[(ACT, "on-trouble")]), None),
+        Reason::NoTrouble
     );
 }
 

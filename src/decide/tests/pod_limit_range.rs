@@ -193,6 +193,11 @@ fn a_ratio_is_kept_from_either_side() {
         (cpu(&decision, "app"), memory(&decision, "app")),
         ("200m/400m".to_owned(), "200Mi/300Mi".to_owned())
     );
+    let [low, high] = [2, 4].map(|ratio| format!("{{type: Container, maxLimitRequestRatio: {{cpu: {ratio}}}}}"));
+    for ranges in [[low.as_str(), high.as_str()], [high.as_str(), low.as_str()]] {
+        let decision = decide_one(&resized_with(&ranges));
+        assert_eq!(cpu(&decision, "app"), "200m/400m", "the lower ratio counts");
+    }
     let mut view = resized_with(ratio);
     let policy = r#"{"containerPolicies": [{"containerName": "*", "controlledValues": "RequestsOnly"}]}"#;
     view.vpas[0].spec.resource_policy = Some(serde_json::from_str(policy).unwrap());
@@ -309,6 +314,20 @@ fn defaults_that_admission_fills_in_count() {
             vec!["the pod: memory limit 500Mi is above the maximum 400Mi of LimitRange l for a Pod".to_owned()]
         )
     );
+}
+
+#[test]
+fn the_minimum_of_each_container_adds_up() {
+    let decided = |min: &str| {
+        let items = format!("{{type: Container, min: {{memory: {min}}}}}, {{type: Pod, max: {{memory: 300Mi}}}}");
+        let decision = decide_one(&with_bare_container(&items));
+        let contradicts = notes(&decision)
+            .iter()
+            .any(|note| note.contains("LimitRange l contradicts it"));
+        (decision.reason, contradicts)
+    };
+    assert_eq!(decided("150Mi"), (Reason::OutOfBounds, false));
+    assert_eq!(decided("151Mi"), (Reason::LimitRangeExceeded, true));
 }
 
 #[test]

@@ -160,6 +160,16 @@ fn no_container_is_given_less_than_it_can_run_with() {
         with(r#""maxAllowed": {"memory": "4Ki", "cpu": "4m"}"#).action(),
         Action::Resize
     );
+    let mut small = view(WEB);
+    let has = r#"{"requests": {"cpu": "100m", "memory": "1000"}, "limits": {"cpu": "300m", "memory": "2000"}}"#;
+    pod_of(&mut small).spec.containers[0].resources = serde_json::from_str(has).unwrap();
+    let policy = r#"{"containerPolicies": [{"containerName": "*", "maxAllowed": {"memory": "1500"}}]}"#;
+    small.vpas[0].spec.resource_policy = Some(serde_json::from_str(policy).unwrap());
+    assert_eq!(
+        decide_one(&small).action(),
+        Action::Resize,
+        "the container runs with less already"
+    );
 }
 
 #[test]
@@ -310,6 +320,8 @@ fn a_young_pod_says_from_when_it_can_be_changed() {
     let decision = decide_one(&view);
     assert_eq!(decision.reason, Reason::TooYoung);
     assert_eq!(notes(&decision), ["old enough to be changed from 2026-03-01T23:00:00Z"]);
+    pod_of(&mut view).status.start_time = Some(now() - SignedDuration::from_hours(12));
+    assert_eq!(decide_one(&view).reason, Reason::LongLived);
 }
 
 #[test]
@@ -479,6 +491,7 @@ fn a_foreign_deferred_resize_is_left_alone() {
         [true, false].map(|others| reason(&view, others))
     };
     let (left, ours) = ((Reason::OthersResize, true), (Reason::OutOfBounds, false));
+    assert_eq!(set(0, "Deferred"), [left, ours]);
     assert_eq!(set(4, "Deferred"), [left, ours]);
     assert_eq!(set(5, "Deferred"), [ours; 2]);
     assert_eq!(set(4, "Infeasible"), [ours; 2], "no scheduler helps");

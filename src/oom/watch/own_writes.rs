@@ -221,7 +221,8 @@ mod tests {
             in_flight: false,
             steps,
             stages: Stages {
-                verified: seconds(2),
+                verified: seconds(1),
+                runtime: seconds(1),
                 ..Stages::default()
             },
         };
@@ -267,7 +268,7 @@ mod tests {
         let writes = written(vec![file(Setting::MemoryMax(MemoryLimit::Max), max(1000))]);
         for (level, second, blamed) in [
             (Level::Container, 997, false),
-            (Level::Container, 999, true),
+            (Level::Container, 998, true),
             (Level::Container, 1060, true),
             (Level::Container, 1061, false),
             (Level::Pod, 1001, false),
@@ -282,6 +283,36 @@ mod tests {
         let blamed = writes.blamed(&kill(Level::Container), seconds(1001)).unwrap();
         assert_eq!(blamed.time, at(1000));
         assert_eq!(blamed.what, "memory.max of container app from no limit to 1000");
+    }
+
+    #[test]
+    fn only_the_limit_that_was_hit_is_blamed() {
+        let of_container = written(vec![file(max(9), max(5))]);
+        let blames = |writes: &OwnWrites, report: &OomReport| writes.blamed(report, seconds(1001)).is_some();
+        let mut other = kill(Level::Container);
+        other.facts.container.as_mut().unwrap().name = "other".to_owned();
+        assert!(!blames(&of_container, &other));
+        let mut other = kill(Level::Container);
+        other.facts.pod.as_mut().unwrap().uid = "v".to_owned();
+        assert!(!blames(&of_container, &other));
+        let mut stood_at_its_own = kill(Level::Pod);
+        stood_at_its_own.facts.container_limit = Some(HitLimit::default());
+        assert!(blames(&of_container, &stood_at_its_own));
+
+        let mut step = file(max(9), max(5));
+        step.target = Target::Pod;
+        let of_pod = written(vec![step]);
+        assert!(blames(&of_pod, &kill(Level::Pod)));
+        assert!(!blames(&of_pod, &kill(Level::Container)));
+    }
+
+    #[test]
+    fn the_latest_write_that_succeeded_is_blamed() {
+        let mut failed = file(max(5), max(3));
+        failed.error = Some("refused".to_owned());
+        let writes = written(vec![file(max(9), max(7)), file(max(7), max(5)), failed]);
+        let blamed = writes.blamed(&kill(Level::Container), seconds(1001)).unwrap();
+        assert_eq!(blamed.what, "memory.max of container app from 7 to 5");
     }
 
     #[test]
@@ -361,11 +392,29 @@ mod tests {
     }
 
     #[test]
+    fn evidence_counts_for_an_hour() {
+        let mut writes = OwnWrites::default();
+        let (moment, container) = ("on-memory-pressure", "app".to_owned());
+        let mut record = ChangeRecord::new(pod(), Cause::Hook { moment, container }, Outcome::Unchanged);
+        record.at = at(1000);
+        writes.record(&record, clocks(1000));
+        let has = |writes: &OwnWrites, second| writes.evidence(&kill(Level::Container), seconds(second)).is_some();
+        assert_eq!(
+            [1000, 4600, 4601].map(|second| has(&writes, second)),
+            [true, true, false]
+        );
+        for (now, kept) in [(8200, true), (8201, false)] {
+            writes.forget(seconds(now));
+            assert_eq!(has(&writes, 1001), kept, "{now}");
+        }
+    }
+
+    #[test]
     fn old_writes_are_forgotten() {
         let mut writes = written(vec![file(max(9), max(5))]);
-        writes.forget(seconds(1100));
+        writes.forget(seconds(1120));
         assert_eq!(writes.lowered.len(), 1);
-        writes.forget(seconds(1200));
+        writes.forget(seconds(1121));
         assert_eq!(writes.lowered.len(), 0);
     }
 }

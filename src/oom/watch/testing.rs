@@ -32,6 +32,7 @@ pub(super) struct Kernel {
     pub(super) memory: BTreeMap<CgroupPath, HitLimit>,
     /// Cgroups whose counters cannot be read.
     pub(super) unreadable: BTreeSet<CgroupPath>,
+    pub(super) own_threads: BTreeSet<u32>,
 }
 
 impl Kernel {
@@ -111,8 +112,8 @@ impl NodeIo for Kernel {
             .then(|| self.processes.get(cgroup).cloned().unwrap_or_default())
     }
 
-    fn is_own_thread(&self, _task: u32) -> bool {
-        false
+    fn is_own_thread(&self, task: u32) -> bool {
+        self.own_threads.contains(&task)
     }
 }
 

@@ -403,6 +403,22 @@ mod tests {
     }
 
     #[test]
+    fn little_free_memory_is_none() {
+        // A 25th of the limit, and the sandbox's mebibyte.
+        assert_eq!(
+            found(&scene(&[(Some(100), 0), (Some(150), 104)]), 200, true),
+            Some(Some(100))
+        );
+        assert_eq!(found(&scene(&[(Some(100), 0), (Some(150), 105)]), 200, true), None);
+        // A mebibyte, and that of the sandbox.
+        assert_eq!(
+            found(&scene(&[(Some(10), 0), (Some(95), 91)]), 100, true),
+            Some(Some(10))
+        );
+        assert_eq!(found(&scene(&[(Some(10), 0), (Some(95), 92)]), 100, true), None);
+    }
+
+    #[test]
     fn a_limit_that_others_used_is_the_pods() {
         let pod_limit_below_the_sum = [(Some(64), 0), (Some(64), 60)];
         assert_eq!(found(&scene(&pod_limit_below_the_sum), 100, true), None);

@@ -292,6 +292,91 @@ fn a_group_is_told_once_it_is_whole() {
 }
 
 #[test]
+fn no_report_waits_for_ever() {
+    let cgroup = container(0, 1);
+    let told_at = |is_group: bool, is_gone: bool, due: u64, moments: [u64; 2]| {
+        let mut kernel = Kernel::default();
+        kernel.make(&cgroup);
+        let mut attribution = attribution(None, 0);
+        if is_group {
+            kernel.groups.insert(cgroup.clone());
+            kernel.processes.insert(cgroup.clone(), vec![7, 8]);
+            attribution.names.update(&node_with(&cgroup), ms(0));
+        }
+        sweep(&mut attribution, &kernel, 1);
+        kernel.kill(&cgroup);
+        live(&mut attribution, &kernel, kill(7, 40, Some(cgroup.clone())), 10);
+        if is_gone {
+            kernel.remove(&cgroup);
+        }
+        assert_eq!(attribution.next_release(ms(10)), Some(ms(due)));
+        moments.map(|moment| {
+            attribution.release(at(moment), &kernel);
+            std::mem::take(&mut attribution.reports).len()
+        })
+    };
+    assert_eq!(told_at(false, false, 2010, [2009, 2010]), [0, 1], "of an unknown pod");
+    assert_eq!(told_at(true, true, 12, [29, 30]), [0, 1], "of a group that is gone");
+    assert_eq!(told_at(true, false, 12, [1009, 1010]), [0, 1], "of a group that lives");
+}
+
+#[test]
+fn kills_between_two_agents_are_marked() {
+    let path = container(0, 1);
+    let saved = |kernel: &Kernel| {
+        let mut first = attribution(None, 0);
+        sweep(&mut first, kernel, 1);
+        checkpoint(&mut first)
+    };
+    let marks = |reports: Vec<OomReport>| reports.iter().map(|report| report.while_down).collect::<Vec<_>>();
+    for (continues, origin, is_marked) in [
+        (true, Origin::Replayed, true),
+        (true, Origin::Live, false),
+        (false, Origin::Replayed, false),
+    ] {
+        let mut kernel = Kernel::default();
+        kernel.make(&path);
+        let saved = saved(&kernel);
+        let mut next = attribution(continues.then_some(saved.as_slice()), 5000);
+        kernel.kill(&path);
+        let killed = Event::Kill(Box::new(kill(7, 6000, Some(path.clone()))));
+        let killed = logged(killed, number(6000), 6000, origin);
+        next.add_event(killed, <_>::default(), at(6001), &kernel);
+        assert_eq!(marks(finish(&mut next, &kernel, 6002)), [is_marked], "{continues}");
+    }
+    for (swept_before, is_marked) in [(false, true), (true, false)] {
+        let mut kernel = Kernel::default();
+        kernel.make(&path);
+        let mut next = attribution_of(Some(&saved(&kernel)), 5000);
+        if swept_before {
+            sweep(&mut next, &kernel, 5001);
+        }
+        kernel.kill(&path);
+        assert_eq!(marks(finish(&mut next, &kernel, 5002)), [is_marked], "by its counter");
+    }
+}
+
+#[test]
+fn a_kill_in_an_own_write_is_blamed() {
+    for (invoker, is_blamed) in [(99, true), (98, false)] {
+        let mut kernel = Kernel::default();
+        kernel.make(&container(0, 1));
+        kernel.own_threads.insert(99);
+        let mut attribution = attribution(None, 0);
+        sweep(&mut attribution, &kernel, 1);
+        kernel.kill(&container(0, 1));
+        let killed = Kill {
+            invoker: Some(invoker),
+            ..kill(7, 40, Some(container(0, 1)))
+        };
+        live(&mut attribution, &kernel, killed, 10);
+        let told = finish(&mut attribution, &kernel, 20);
+        let blamed: Vec<bool> = told.iter().map(|report| report.own_write.is_some()).collect();
+        assert_eq!(blamed, [is_blamed]);
+    }
+}
+
+#[test]
 fn a_lost_log_doubles_no_kill() {
     let mut kernel = Kernel::default();
     kernel.make(&container(0, 1));

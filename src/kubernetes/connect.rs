@@ -234,6 +234,39 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_request_without_an_answer_is_not_repeated() {
+        let (made, sent) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+        let (makes, sends) = (Arc::clone(&made), Arc::clone(&sent));
+        let mut connection = Connection::new(move || {
+            makes.fetch_add(1, Ordering::SeqCst);
+            let sends = Arc::clone(&sends);
+            let broken = tower::service_fn(move |_: Request<Body>| {
+                sends.fetch_add(1, Ordering::SeqCst);
+                async { Err::<Response<Body>, BoxError>("reset".into()) }
+            });
+            Ok(kube::Client::new(broken, "default"))
+        });
+        connection.least_age = Duration::ZERO;
+        assert!(connection.send(Request::default()).await.is_err());
+        assert_eq!(sent.load(Ordering::SeqCst), 1);
+        assert_eq!(made.load(Ordering::SeqCst), 2, "the credentials are read again");
+    }
+
+    #[tokio::test]
+    async fn an_answer_outlives_unreadable_credentials() {
+        let read = AtomicUsize::new(0);
+        let mut connection = Connection::new(move || match read.fetch_add(1, Ordering::SeqCst) {
+            0 => {
+                let router = Router::new().fallback(async || StatusCode::UNAUTHORIZED);
+                Ok(kube::Client::new(router, "default"))
+            }
+            _ => Err(anyhow!("no such file")),
+        });
+        connection.least_age = Duration::ZERO;
+        assert_eq!(answer(&connection).await, StatusCode::UNAUTHORIZED);
+    }
+
+    #[tokio::test]
     async fn revoked_credentials_are_not_read_for_every_request() {
         let (connection, read) = accepted_from(usize::MAX);
         for _ in 0..30 {

@@ -267,6 +267,78 @@ mod tests {
     }
 
     #[test]
+    fn each_answer_has_its_consequences() {
+        // Whether the call may succeed later, whether the API server is away, whether a rule denies the call.
+        for (code, is_retryable, is_silence, is_denial) in [
+            (400, false, false, true),
+            (401, false, false, false),
+            (403, false, false, true),
+            (404, false, false, false),
+            (409, false, false, false),
+            (410, false, false, false),
+            (422, false, false, true),
+            (429, true, false, false),
+            (499, false, false, true),
+            (500, true, false, false),
+            (501, true, false, false),
+            (502, true, true, false),
+            (503, true, true, false),
+            (504, true, true, false),
+            (505, true, false, false),
+        ] {
+            let problem = problem(code, "busy");
+            let Problem::Refused(status) = &problem else {
+                panic!("{problem}");
+            };
+            assert_eq!(
+                (problem.is_retryable(), problem.is_silence(), status.is_denial()),
+                (is_retryable, is_silence, is_denial),
+                "{code}"
+            );
+            assert_eq!(problem.retry_after().is_some(), is_retryable, "{code}");
+            assert_eq!(problem.status(), Some(code));
+        }
+        for (problem, word, waits) in [
+            (Problem::Timeout(Duration::from_secs(30)), "timeout", true),
+            (Problem::Unreachable("refused".to_owned()), "unreachable", true),
+            (Problem::Unreadable("<html>".to_owned()), "unreadable", false),
+        ] {
+            assert_eq!((problem.is_retryable(), problem.is_silence()), (waits, waits), "{word}");
+            assert_eq!((problem.code(), problem.status()), (word.to_owned(), None));
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_its_kind() {
+        for (code, words) in [
+            (401, "does not accept the credentials (401): gone"),
+            (404, "not found (404): gone"),
+            (409, "conflict (409): gone"),
+            (410, "the resource version is too old (410)"),
+            (429, "asks for fewer calls (429): gone"),
+            (422, "refused (422 ): gone"),
+            (499, "refused (499 ): gone"),
+            (500, "cannot answer now (500): gone"),
+        ] {
+            let text = problem(code, "gone").to_string();
+            assert!(text.contains(words), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_rule_for_all_namespaces_is_of_a_clusterrole() {
+        let status = Status {
+            code: 403,
+            message: "nodes \"n\" is forbidden: User \"x\" cannot get resource \"nodes\"".to_owned(),
+            ..Status::default()
+        };
+        let text = Problem::of(status, &Call::new(Verb::Get, Kind::new("", "v1", "nodes"))).to_string();
+        let rule =
+            "{apiGroups: [\"\"], resources: [nodes], verbs: [get]} in a ClusterRole bound with a ClusterRoleBinding";
+        assert!(text.ends_with(rule), "{text}");
+    }
+
+    #[test]
     fn a_webhooks_code_says_nothing_of_the_api_server() {
         let words = "admission webhook \"limits.example.com\" denied the request: not now";
         for code in [429, 502, 503, 504] {

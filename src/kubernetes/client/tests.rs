@@ -281,3 +281,66 @@ async fn a_late_api_server_is_away_and_asked_once() {
     assert_eq!(asked.lock().unwrap().len(), 1);
     stop.cancel();
 }
+
+#[tokio::test]
+async fn no_answer_pauses_all_calls_for_long() {
+    let router = Router::new().fallback(async || (http::StatusCode::TOO_MANY_REQUESTS, [("retry-after", "3600")], ""));
+    let client = ApiClient::to(&router);
+    let call = Call::new(Verb::Get, PODS).named("a");
+    let waits = async || {
+        let error = client.read::<Value>(&call).await.unwrap_err();
+        error.problem.retry_after().unwrap()
+    };
+    assert_eq!(waits().await, Duration::from_secs(3600), "as long as it was asked to");
+    let left = waits().await;
+    assert!(left <= LONGEST_PAUSE + 2 * PAUSE_SPREAD, "{left:?}");
+}
+
+#[tokio::test]
+async fn a_shorter_pause_ends_no_longer_one() {
+    let seconds = Arc::new(Mutex::new(vec!["1", "60"]));
+    let router = Router::new().fallback(async move || {
+        let seconds = seconds.lock().unwrap().pop().unwrap();
+        (http::StatusCode::TOO_MANY_REQUESTS, [("retry-after", seconds)], "")
+    });
+    let client = ApiClient::to(&router);
+    let call = Call::new(Verb::Get, PODS).named("a");
+    for client in [client.clone(), client.for_operators(), client] {
+        let error = client.read::<Value>(&call).await.unwrap_err();
+        let wait = error.problem.retry_after().unwrap();
+        assert_eq!(
+            wait > Duration::from_secs(10),
+            client.class == Class::Ordinary,
+            "{wait:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_probe_tells_unready_from_unauthorised() {
+    for (code, is_away) in [(500, true), (503, true), (401, false), (200, false)] {
+        let router = Router::new().fallback(async move || http::StatusCode::from_u16(code).unwrap());
+        let client = ApiClient::to(&router);
+        client.health.begin_unknown();
+        client.probe().await;
+        let away = client.health.away();
+        assert_eq!(away.is_some(), is_away, "{away:?}");
+        assert!(away.is_none_or(|away| away.contains(&format!("/readyz answers {code}"))));
+    }
+}
+
+#[test]
+fn each_verb_has_its_method_and_format() {
+    for (verb, method, format) in [
+        (Verb::Get, "GET", "application/json"),
+        (Verb::List, "GET", "application/json"),
+        (Verb::Watch, "GET", "application/json"),
+        (Verb::Create, "POST", "application/json"),
+        (Verb::Patch, "PATCH", "application/strategic-merge-patch+json"),
+    ] {
+        let request = request(&Call::new(verb, PODS).named("a"), Some(&json!({"b": 1}))).unwrap();
+        assert_eq!(request.method().as_str(), method);
+        assert_eq!(request.headers()[CONTENT_TYPE], format);
+        assert_eq!(request.body(), r#"{"b":1}"#);
+    }
+}

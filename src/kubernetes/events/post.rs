@@ -175,6 +175,9 @@ pub fn shortened(message: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use axum::Router;
+    use axum::http::{Method, StatusCode};
+
     use super::*;
 
     #[test]
@@ -186,6 +189,84 @@ mod tests {
             shortened("a\u{1b}b\u{9b}\u{202e}c\u{200b}\n"),
             "a\u{fffd}b\u{fffd}\u{fffd}c\u{fffd}\u{fffd}"
         );
+    }
+
+    fn event() -> NamedEvent {
+        NamedEvent {
+            name: "web.1".to_owned(),
+            subject: Subject::Node,
+            severity: Severity::Warning,
+            reason: "OOMKilled",
+            message: "killed".to_owned(),
+            first: "2026-03-01T12:00:00Z".parse().unwrap(),
+            last: "2026-03-01T12:01:00.4Z".parse().unwrap(),
+            count: 1 << 40,
+            annotations: vec![("vscaled.io/kill", "b\u{202e}1".to_owned())],
+        }
+    }
+
+    #[test]
+    fn an_event_about_the_node_has_all_fields() {
+        let expected = json!({
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {
+                "name": "web.1", "namespace": "default", "annotations": {"vscaled.io/kill": "b\u{fffd}1"}
+            },
+            "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "node-1"},
+            "reason": "OOMKilled",
+            "message": "killed",
+            "type": "Warning",
+            "source": {"component": "vscaled", "host": "node-1"},
+            "reportingComponent": "vscaled",
+            "reportingInstance": "node-1",
+            "firstTimestamp": "2026-03-01T12:00:00Z",
+            "lastTimestamp": "2026-03-01T12:01:00Z",
+            "count": i32::MAX,
+        });
+        assert_eq!(event().body("node-1"), expected);
+    }
+
+    #[test]
+    fn an_event_about_a_container_names_its_place() {
+        let of = |init| {
+            let (namespace, name) = ("shop".to_owned(), "web".to_owned());
+            let pod = crate::model::objects::PodId {
+                uid: "u".into(),
+                namespace,
+                name,
+            };
+            let container = Some("app".to_owned());
+            let subject = Subject::Pod(PodReference { pod, container, init });
+            let body = NamedEvent { subject, ..event() }.body("node-1");
+            assert_eq!(body["metadata"]["namespace"], "shop");
+            body["involvedObject"].clone()
+        };
+        let mut expected = json!({"apiVersion": "v1", "kind": "Pod", "namespace": "shop", "name": "web", "uid": "u",
+            "fieldPath": "spec.containers{app}"});
+        assert_eq!(of(false), expected);
+        expected["fieldPath"] = "spec.initContainers{app}".into();
+        assert_eq!(of(true), expected);
+    }
+
+    #[tokio::test]
+    async fn an_event_that_exists_keeps_its_count() {
+        for (there, count) in [("{\"count\": 5}", 5), ("{\"count\": 0}", 1), ("{}", 1)] {
+            let router = Router::new().fallback(async move |method: Method| match method {
+                Method::POST => (StatusCode::CONFLICT, "{}"),
+                _ => (StatusCode::OK, there),
+            });
+            let posted = post(&ApiClient::to(&router), "node-1", &event()).await.unwrap();
+            assert_eq!(posted, Posted::Existed { count });
+        }
+    }
+
+    #[tokio::test]
+    async fn only_a_forgotten_event_cannot_be_raised() {
+        for (code, raised) in [(200, Some(true)), (404, Some(false)), (403, None), (500, None)] {
+            let router = Router::new().fallback(async move || (StatusCode::from_u16(code).unwrap(), "{}"));
+            assert_eq!(raise(&ApiClient::to(&router), &event()).await.ok(), raised, "{code}");
+        }
     }
 
     #[test]

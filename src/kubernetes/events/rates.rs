@@ -92,7 +92,29 @@ impl EventRates {
 
 #[cfg(test)]
 mod tests {
+    use super::super::PodReference;
     use super::*;
+
+    #[test]
+    fn changes_of_a_pod_delay_none_of_its_kills() {
+        let now = Instant::now();
+        let mut rates = EventRates::new(now);
+        let (namespace, name) = ("shop".to_owned(), "web".to_owned());
+        let pod = crate::model::objects::PodId {
+            uid: "u".into(),
+            namespace,
+            name,
+        };
+        let subject = Subject::Pod(PodReference {
+            pod,
+            container: None,
+            init: false,
+        });
+        let mut uses = |topic, is_urgent| rates.try_use(&subject, topic, is_urgent, now);
+        assert_eq!((0..11).filter(|_| uses(Topic::Change, false)).count(), 10);
+        assert!(uses(Topic::Kill, false));
+        assert!(uses(Topic::Change, true), "an urgent one needs no turn of the pod");
+    }
 
     #[test]
     fn namespaces_take_turns_with_one_attempt_each() {

@@ -333,6 +333,21 @@ async fn a_first_list_may_meet_a_forgotten_version() {
 }
 
 #[tokio::test]
+async fn a_version_that_cannot_be_listed_is_given_up() {
+    for code in [410, 504] {
+        let script = Script::of([
+            Answer::Says(200, list(7, &[])),
+            Answer::Lines(vec![forgotten()]),
+            Answer::Says(code, "too large resource version".to_owned()),
+        ]);
+        let _follower = script.follow();
+        let asked = script.asked(4).await;
+        assert_eq!(asked[2].1, "/apis/test/v2/things?resourceVersion=7");
+        assert_eq!(asked[3].1, "/apis/test/v2/things?resourceVersion=0", "{code}");
+    }
+}
+
+#[tokio::test]
 async fn left_out_objects_enter_once_there_is_room() {
     let many: Vec<_> = (0..6).map(|number| thing(&format!("n{number}"), 1, 1)).collect();
     let script = Script::of([

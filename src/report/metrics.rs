@@ -101,3 +101,18 @@ impl ReportMetrics {
 fn outcome_of(destination: Destination, outcome: impl Into<&'static str>) -> Labels<2> {
     [("destination", destination.as_str()), ("outcome", outcome.into())]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_receiver_that_is_lost_is_shown() {
+        let metrics = ReportMetrics::register(&mut Registry::default(), &Totals::default());
+        for (outcome, connected) in [(LinkOutcome::Established, 1), (LinkOutcome::Failed, 0)] {
+            metrics.link(Destination::Grpc, outcome);
+            assert_eq!(metrics.connected(Destination::Grpc).get(), connected);
+            assert_eq!(metrics.connected(Destination::VpaEvents).get(), 0);
+        }
+    }
+}

@@ -11,6 +11,7 @@ use tokio::sync::{Barrier, Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::kubernetes::Status;
 use crate::kubernetes::events::{NamedEvent, Severity};
 use crate::model::objects::PodId;
 use crate::report::Reporter;
@@ -338,4 +339,66 @@ async fn a_flood_of_a_refused_namespace_stays_bounded() {
     assert!(turns.retries.take_due(&turns.rates, later).is_none());
     turns.retries.ended(&again, later);
     assert!(outbox.changes.next(&mut turns, later).is_some());
+}
+
+#[tokio::test]
+async fn a_refused_kill_goes_to_the_node() {
+    let directory = tempfile::tempdir().unwrap();
+    let (reporter, mut kills) = kill_events(directory.path());
+    let reports = ["web", "db"].iter().zip(1..);
+    reporter
+        .commit(reports.map(|(pod, number)| kill_of(pod, number).into()).collect(), None)
+        .await;
+    kills.take_in(&NoPods).await;
+    let now = Instant::now();
+    let mut rates = EventRates::new(now);
+    let refused = || ApiError {
+        call: "create events".to_owned(),
+        problem: refusal(404),
+    };
+    let of_pod = kills.next(&mut rates, &NoPods, now, now).await.unwrap();
+    let text = format!("Pod shop/web, container app: {}", of_pod.planned.event.message);
+    let of_node = kills.end(of_pod, Err(refused())).await.unwrap();
+    let event = &of_node.planned.event;
+    assert_eq!(
+        (&event.subject, &event.message, of_node.outcome),
+        (&Subject::Node, &text, ReportOutcome::SentAgain)
+    );
+    assert!(kills.end(of_node, Err(refused())).await.is_none(), "and no further");
+
+    let for_recommender = kills.next(&mut rates, &NoPods, now, now).await.unwrap();
+    kills.queue.destination = Destination::VpaEvents;
+    assert!(kills.end(for_recommender, Err(refused())).await.is_none());
+}
+
+fn refusal(code: u16) -> Problem {
+    Problem::Refused(Status {
+        code,
+        ..Status::default()
+    })
+}
+
+#[test]
+fn what_operators_can_mend_is_not_permanent() {
+    for (code, expected) in [
+        (400, true),
+        (401, false),
+        (403, true),
+        (404, true),
+        (409, false),
+        (422, true),
+        (429, false),
+        (500, false),
+        (503, false),
+    ] {
+        assert_eq!(is_permanent(&refusal(code)), expected, "{code}");
+    }
+    for problem in [
+        Problem::Timeout(PATIENCE),
+        Problem::Unreachable(String::new()),
+        Problem::Forbidden(String::new()),
+        Problem::Unreadable(String::new()),
+    ] {
+        assert!(!is_permanent(&problem), "{problem}");
+    }
 }

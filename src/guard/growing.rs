@@ -330,6 +330,24 @@ mod tests {
     use crate::guard::watched::tests::watched;
 
     #[test]
+    fn a_growth_is_explained_below_memory_high() {
+        let mib = |mebibytes: u64| Bytes::new(mebibytes << 20);
+        let need = Need {
+            at: Duration::ZERO,
+            limit: mib(128),
+            rate: 500 << 20,
+            used: mib(120),
+            wanted: mib(372),
+            least: mib(132),
+        };
+        assert_eq!(describe(&need, 0), "used 120 MiB of 128Mi and grew by 500 MiB/s");
+        assert_eq!(
+            describe(&need, 12 << 20),
+            "used 108 MiB of 116 MiB (memory.high) and grew by 500 MiB/s"
+        );
+    }
+
+    #[test]
     fn page_cache_keeps_no_limit_for_a_pod() {
         let (root, seconds) = (tempfile::tempdir().unwrap(), Duration::from_secs);
         let [mut container, mut level] = [(); 2].map(|()| watched(root.path()));

@@ -121,6 +121,13 @@ mod tests {
     }
 
     #[test]
+    fn a_rate_halves_twice_a_second() {
+        let left = [0, 499, 500, 999, 1000, 5000].map(|millis| faded(800, ms(millis)));
+        assert_eq!(left, [800, 800, 400, 400, 200, 0]);
+        assert_eq!(faded(u64::MAX, Duration::MAX), 0);
+    }
+
+    #[test]
     fn memory_that_is_given_back_is_no_growth() {
         let mut rate = GrowthRate::default();
         rate.observe(ms(0), 100 * MIB);

@@ -156,6 +156,27 @@ mod tests {
     }
 
     #[test]
+    fn few_periods_and_little_throttling_count_for_nothing() {
+        // Five readings in a row, or those of 80 seconds.
+        let findings = |all: u64, throttled: u64, readings: u32| {
+            let mut seen = Throttling::default();
+            let found = (0..=readings).map(|reading| {
+                let periods = Periods {
+                    all: all * u64::from(reading),
+                    throttled: throttled * u64::from(reading),
+                    ..Periods::default()
+                };
+                seen.observe(EVERY * reading, periods, QUIET)
+            });
+            found.collect::<Vec<_>>()
+        };
+        assert!(findings(5, 5, 5).contains(&ThrottleFinding::Sustained(100)));
+        assert!(!findings(4, 4, 5).contains(&ThrottleFinding::Sustained(100)));
+        assert!(findings(100, 1, 40).contains(&ThrottleFinding::Quiet));
+        assert!(!findings(100, 2, 40).contains(&ThrottleFinding::Quiet));
+    }
+
+    #[test]
     fn a_limit_grows_by_half_or_a_tenth() {
         let grown = |limit, ceiling| raised(MilliCpu::new(limit), MilliCpu::new(ceiling)).map(MilliCpu::get);
         assert_eq!(grown(1000, 4000), Some(1500));

@@ -334,3 +334,45 @@ proptest! {
         prop_assert!(given <= mib(2 * pod).get());
     }
 }
+
+#[test]
+fn the_nodes_budget_comes_back_after_the_window() {
+    let budget = Budget { node: mib(40), ..AMPLE };
+    let mut budgets = Budgets::new(budget, PageSize::KIB_4);
+    let mut ask = |at| {
+        let need = need(120, 132, 148);
+        budgets.grant_above(at, &claimant("web"), mib(128), &need, mib(4096), node(10_000, 0))
+    };
+    let refused = (0..9).find_map(|_| ask(NOW).err()).unwrap();
+    assert_eq!(refused.kind, RefusalKind::NodeBudget);
+    assert_eq!(ask(WINDOW).unwrap_err().kind, RefusalKind::NodeBudget);
+    assert_eq!(ask(WINDOW + Duration::from_millis(1)), Ok(mib(148)));
+}
+
+#[test]
+fn many_growths_of_all_pods_are_too_many() {
+    let mut budgets = Budgets::new(AMPLE, PageSize::KIB_4);
+    let mut grow = |at, pod: u64| {
+        let (claimant, need) = (claimant(&pod.to_string()), need(120, 129, 129));
+        budgets.grant_above(at, &claimant, mib(128), &need, mib(4096), node(1 << 20, 0))
+    };
+    let refused = (0..=NODE_GROWTHS).find_map(|pod| grow(NOW, pod).err()).unwrap();
+    assert_eq!(refused.kind, RefusalKind::NodeBudget);
+    let share = "share 600 raised limits within 60 min (guardNodeBudget)";
+    assert!(refused.why.contains(share), "{refused}");
+    assert!(grow(WINDOW + Duration::from_millis(1), 0).is_ok());
+}
+
+#[test]
+fn a_refused_amount_uses_up_no_growth() {
+    let budget = Budget { node: mib(10), ..AMPLE };
+    let mut budgets = Budgets::new(budget, PageSize::KIB_4);
+    let mut ask = |wanted| {
+        let need = need(120, wanted, wanted);
+        budgets.grant_above(NOW, &claimant("web"), mib(128), &need, mib(4096), node(10_000, 0))
+    };
+    for _ in 0..=NODE_GROWTHS {
+        assert_eq!(ask(168).unwrap_err().kind, RefusalKind::NodeBudget);
+    }
+    assert_eq!(ask(129), Ok(mib(129)));
+}

@@ -375,3 +375,23 @@ fn a_limit_far_above_memory_high_still_comes_down() {
     // The old limit may be less than the part of this one that is above its memory.high.
     assert_eq!((watched.lent.peak, watched.lent.needed), (350, 400));
 }
+
+#[test]
+fn a_refusal_is_reported_again_after_ten_calm_minutes() {
+    let seconds = Duration::from_secs;
+    for (second, expected) in [(601, false), (602, true)] {
+        let root = tempfile::tempdir().unwrap();
+        let mut watched = watched(root.path());
+        assert!(watched.refuse(seconds(1), "ceiling"));
+        let read = watched.read_usage(seconds(second), Duration::from_millis(2), false);
+        assert!(matches!(read, Ok(Some((_, Verdict::Wait(_))))), "{read:?}");
+        assert_eq!(watched.refuse(seconds(second), "ceiling"), expected, "{second}");
+    }
+}
+
+#[test]
+fn a_memory_high_below_half_is_anothers() {
+    let above = |high| above_high(4096, MemoryLimit::Bytes(high));
+    assert_eq!([4096, 3584, 2048, 2047].map(above), [0, 512, 2048, 0]);
+    assert_eq!(above_high(4096, MemoryLimit::Max), 0);
+}

@@ -140,6 +140,24 @@ mod tests {
     }
 
     #[test]
+    fn a_receiver_has_the_times_given_for_it() {
+        let config = load(&[
+            "--report-grpc-endpoint=https://recommender:8443",
+            "--report-grpc-server-name=receiver",
+            "--report-grpc-max-backoff=2m",
+            "--report-grpc-ack-timeout=45s",
+            "--spool-max-bytes=32Mi",
+            "--spool-max-reports=5000",
+        ]);
+        let report = config.unwrap().report;
+        let grpc = report.grpc().unwrap();
+        assert_eq!([grpc.longest_wait, grpc.patience].map(|time| time.as_secs()), [120, 45]);
+        assert_eq!(grpc.tls.server_name.as_deref(), Some("receiver"));
+        let bounds = report.bounds();
+        assert_eq!((bounds.max_bytes, bounds.max_reports), (32 << 20, 5000));
+    }
+
+    #[test]
     fn a_certificate_and_its_key_come_together() {
         let error = refusal(&["--report-grpc-cert-file=/crt"]);
         assert!(

@@ -5,9 +5,11 @@ use std::path::Path;
 
 use clap::builder::Resettable;
 use clap::{Args, Command, FromArgMatches};
+use jiff::SignedDuration;
 use tempfile::TempDir;
 
 use super::*;
+use crate::model::objects::UpdateMode;
 use std::time::Duration;
 
 /// The arguments of `vscaled run`, reading no environment.
@@ -323,6 +325,64 @@ fn documented_bounds_are_enforced() {
         let refused = refusal(&[&format!("{}=x", key.flag())]);
         assert!(refused.ends_with(&format!("from {bounds}")), "{}: {refused}", key.name);
     }
+}
+
+#[test]
+fn documented_bounds_are_allowed() {
+    for key in KEYS.iter() {
+        let Some((_, bounds)) = key.meaning.split_once('(').filter(|(_, text)| text.contains(" to ")) else {
+            continue;
+        };
+        let (least, most) = bounds.split_once(')').unwrap().0.split_once(" to ").unwrap();
+        for bound in [least, most] {
+            load(&[&format!("{}={bound}", key.flag())]).unwrap();
+        }
+    }
+}
+
+#[test]
+fn decisions_have_the_options_of_their_keys() {
+    let config = load(&[
+        "--update-threshold=0.25",
+        "--in-place-lifetime-threshold=1h",
+        "--quick-oom-threshold=2m",
+        "--update-modes=InPlace",
+        "--recommender=mine",
+        "--cpu-burst=20%",
+    ]);
+    let expected = decide::Options {
+        update_threshold: 0.25,
+        lifetime: SignedDuration::from_hours(1),
+        oom_window: SignedDuration::from_mins(2),
+        modes: vec![UpdateMode::InPlace],
+        recommender: Some("mine".to_owned()),
+        burst: Some("20%".parse().unwrap()),
+        ..decide::Options::default()
+    };
+    assert_eq!(config.unwrap().decide_options(), expected);
+}
+
+#[test]
+fn reads_take_no_longer_than_updates() {
+    for (timeout, read, update) in [("500ms", 500, 500), ("1m", 2000, 60_000)] {
+        let deadlines = load(&[&format!("--runtime-timeout={timeout}")]).unwrap().deadlines();
+        let [read, update] = [read, update].map(Duration::from_millis);
+        assert_eq!(deadlines, Deadlines { read, update });
+    }
+}
+
+#[test]
+fn unusual_places_are_used() {
+    let audit = |audit: &str| load(&["--state-dir=/state", audit]).unwrap().audit_file();
+    assert_eq!(audit("--audit-log=auto"), Some("/state/audit.jsonl".into()));
+    assert_eq!(audit("--audit-log=none"), None);
+    assert_eq!(audit("--audit-log=/audit"), Some("/audit".into()));
+    let root = |root: &str| {
+        let config = load(&[&format!("--cgroup-root={root}")]).unwrap();
+        config.custom_cgroup_root().map(Path::to_owned)
+    };
+    assert_eq!(root("/sys/fs/cgroup"), None);
+    assert_eq!(root("/host/cgroup"), Some("/host/cgroup".into()));
 }
 
 #[test]

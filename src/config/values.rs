@@ -80,3 +80,35 @@ impl FromStr for Share {
         percent(text).map(Self::Percent).map_or_else(amount, Ok)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_an_amount_or_a_part() {
+        let of = |text: &str| text.parse().map(|share: Share| share.of(Bytes::new(1000)).get());
+        for (text, expected) in [
+            ("5%", Ok(50)),
+            ("0%", Ok(0)),
+            ("100%", Ok(1000)),
+            ("101%", Err(())),
+            ("2Ki", Ok(2048)),
+            ("much", Err(())),
+        ] {
+            assert_eq!(of(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn each_source_follows_its_sides() {
+        for (source, directory, cluster) in [
+            (Source::Directory, true, false),
+            (Source::Kubernetes, false, true),
+            (Source::Kubelet, false, true),
+            (Source::Both, true, true),
+        ] {
+            assert_eq!((source.has_directory(), source.has_cluster()), (directory, cluster));
+        }
+    }
+}

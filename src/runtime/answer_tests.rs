@@ -94,6 +94,87 @@ fn the_status_wins_over_the_spec() {
 }
 
 #[test]
+fn each_amount_of_the_status_is_stored() {
+    let stored_of = |cpu_shares, cpu_quota, cpu_period, memory_limit_in_bytes| {
+        let mut status = status();
+        let linux = proto::LinuxContainerResources {
+            cpu_shares,
+            cpu_quota,
+            cpu_period,
+            memory_limit_in_bytes,
+        };
+        status.resources = Some(proto::ContainerResources { linux: Some(linux) });
+        stored("c1", answer(status, "")).unwrap().unwrap()
+    };
+    let expected = CriResources {
+        cpu_shares: Some(512),
+        cpu_quota: Some(-1),
+        cpu_period: Some(100_000),
+        memory_limit_in_bytes: Some(67_108_864),
+    };
+    assert_eq!(stored_of(512, -1, 100_000, 67_108_864), expected);
+    assert_eq!(stored_of(0, 0, 0, 0), CriResources::default());
+}
+
+#[test]
+fn the_first_process_has_a_number_above_zero() {
+    let first = |info: &str| first_process("c1", &answer(status(), info));
+    assert_eq!(first(r#"{"pid":42,"sandboxID":"s"}"#), Ok(Some(42)));
+    for info in [
+        r#"{"pid":0}"#,
+        r#"{"pid":-1}"#,
+        r#"{"pid":"42"}"#,
+        r#"{"pid":4294967296}"#,
+        "{}",
+        "",
+    ] {
+        assert_eq!(first(info), Ok(None), "{info}");
+    }
+    let other = first_process("c2", &answer(status(), r#"{"pid":42}"#));
+    assert_eq!(what(other), "it is about container \"c1\"");
+}
+
+#[test]
+fn both_outputs_of_a_command_are_kept_in_part() {
+    let done = executed(&proto::ExecSyncResponse {
+        stdout: " out\n".into(),
+        stderr: "err \n".into(),
+        exit_code: 3,
+    });
+    assert_eq!((done.exit_code, done.output.as_str()), (3, "out\nerr"));
+    let long = executed(&proto::ExecSyncResponse {
+        stdout: "x".repeat(1025).into(),
+        ..proto::ExecSyncResponse::default()
+    });
+    assert_eq!(long.output.len(), 1024);
+}
+
+#[test]
+fn a_pod_is_known_by_its_sandbox() {
+    let sandbox = |uid: &str| proto::PodSandbox {
+        id: "s1".to_owned(),
+        metadata: Some(proto::PodSandboxMetadata {
+            name: "web-0".to_owned(),
+            uid: uid.to_owned(),
+            namespace: "shop".to_owned(),
+            ..proto::PodSandboxMetadata::default()
+        }),
+        ..proto::PodSandbox::default()
+    };
+    let expected = ListedPod {
+        sandbox: "s1".to_owned(),
+        pod: PodId {
+            uid: "u".into(),
+            name: "web-0".to_owned(),
+            namespace: "shop".to_owned(),
+        },
+    };
+    assert_eq!(listed_pod(sandbox("u")), Ok(expected));
+    assert_eq!(what(listed_pod(sandbox(""))), "sandbox \"s1\" has no metadata.uid");
+    assert!(is_the_kubelets(&labels()) && !is_the_kubelets(&HashMap::new()));
+}
+
+#[test]
 fn words_that_are_no_json_say_nothing() {
     assert_eq!(stored("c1", answer(status(), "pid is 42")), Ok(None));
 }

@@ -377,6 +377,28 @@ mod tests {
     }
 
     #[test]
+    fn each_field_is_sent_within_its_bounds() {
+        let page = i64::try_from(page_size().get()).unwrap();
+        for (cpu_shares, cpu_quota, cpu_period, memory_limit_in_bytes) in
+            [(2, 1000, 1_000_000, page), (262_144, 20_000, 1000, 64 << 20)]
+        {
+            let sent = update_request(&CriResources {
+                cpu_shares: Some(cpu_shares),
+                cpu_quota: Some(cpu_quota),
+                cpu_period: Some(cpu_period),
+                memory_limit_in_bytes: Some(memory_limit_in_bytes),
+            });
+            let expected = LinuxContainerResources {
+                cpu_shares,
+                cpu_quota,
+                cpu_period,
+                memory_limit_in_bytes,
+            };
+            assert_eq!(sent, Ok(expected));
+        }
+    }
+
+    #[test]
     fn unbounded_is_minus_one() {
         let unbounded = CriResources {
             cpu_quota: Some(-1),
@@ -407,6 +429,7 @@ mod tests {
             (Some(262_145), None, None, None),
             (None, Some(999), None, None),
             (None, Some(-2), None, None),
+            (None, None, Some(999), None),
             (None, None, Some(1_000_001), None),
             (None, None, None, Some(4095)),
             (None, None, None, Some(i64::MIN)),

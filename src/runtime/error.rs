@@ -183,6 +183,10 @@ mod tests {
             (refused(Code::Unavailable), true, false, false),
             (refused(Code::Aborted), true, false, false),
             (refused(Code::ResourceExhausted), true, false, false),
+            (refused(Code::DeadlineExceeded), true, false, false),
+            (refused(Code::Cancelled), true, false, false),
+            (refused(Code::InvalidArgument), false, false, false),
+            (refused(Code::PermissionDenied), false, false, false),
             (refused(Code::Internal), false, false, false),
             (Problem::NotFound, false, false, false),
             (Problem::Unimplemented, false, false, false),
@@ -192,6 +196,44 @@ mod tests {
             let told = (error.is_retryable(), error.is_unreachable(), error.is_late());
             assert_eq!(told, (is_retryable, is_unreachable, is_late), "{error}");
         }
+    }
+
+    #[test]
+    fn a_broken_connection_comes_with_advice() {
+        for (kind, advice) in [
+            (
+                io::ErrorKind::NotFound,
+                "the socket does not exist: is the runtime running",
+            ),
+            (io::ErrorKind::ConnectionRefused, "nothing listens at the socket"),
+            (io::ErrorKind::PermissionDenied, "connecting needs root"),
+            (io::ErrorKind::BrokenPipe, "the connection broke"),
+        ] {
+            let status = Status::from_error(Box::new(io::Error::from(kind)));
+            let error = error(Problem::from(&status));
+            assert!(error.is_unreachable() && error.to_string().contains(advice), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_undecodable_answer_makes_no_sense() {
+        let undecodable = Status::internal("failed to decode Protobuf message: invalid tag");
+        let problem = Problem::from(&undecodable).to_string();
+        assert!(
+            problem.starts_with("the runtime's answer makes no sense: "),
+            "{problem}"
+        );
+        let other = Problem::from(&Status::internal("panic"));
+        assert!(
+            matches!(
+                other,
+                Problem::Refused {
+                    code: Code::Internal,
+                    ..
+                }
+            ),
+            "{other}"
+        );
     }
 
     #[test]

@@ -364,6 +364,39 @@ mod tests {
     }
 
     #[test]
+    fn each_topic_of_containerd_has_its_meaning() {
+        let container_id = "c1".to_owned();
+        let started = TaskStart { container_id };
+        let started = decode(TASK_START, &started.encode_to_vec()).unwrap();
+        assert_eq!(started, Some(RuntimeEvent::Started("c1".to_owned())));
+        let deleted = ContainerDelete { id: "c1".to_owned() };
+        let deleted = decode(CONTAINER_DELETE, &deleted.encode_to_vec()).unwrap();
+        assert_eq!(deleted, Some(RuntimeEvent::Ended("c1".to_owned())));
+        assert_eq!(decode("/tasks/oom", &[]).unwrap(), None);
+    }
+
+    #[test]
+    fn each_event_of_cri_has_its_meaning() {
+        let (started, ended) = (
+            RuntimeEvent::Started("c1".to_owned()),
+            RuntimeEvent::Ended("c1".to_owned()),
+        );
+        for (kind, expected) in [
+            (ContainerEventType::ContainerCreatedEvent, None),
+            (ContainerEventType::ContainerStartedEvent, Some(started)),
+            (ContainerEventType::ContainerStoppedEvent, Some(ended.clone())),
+            (ContainerEventType::ContainerDeletedEvent, Some(ended)),
+        ] {
+            let event = ContainerEventResponse {
+                container_id: "c1".to_owned(),
+                container_event_type: kind.into(),
+                ..ContainerEventResponse::default()
+            };
+            assert_eq!(of_cri(event), expected, "{kind:?}");
+        }
+    }
+
+    #[test]
     fn an_undecodable_event_names_its_topic() {
         let envelope = Envelope {
             topic: TASK_START.into(),

@@ -98,3 +98,76 @@ impl SourceState {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OF_EACH_KIND: &str = "
+{kind: Pod, metadata: {name: web}, spec: {containers: [{name: app}]}}
+---
+{kind: Deployment, metadata: {name: web}, spec: {selector: {matchLabels: {app: web}}}}
+---
+{kind: VerticalPodAutoscaler, metadata: {name: web}, spec: {targetRef: {kind: Deployment, name: web}}}
+---
+{kind: LimitRange, metadata: {name: l}, spec: {limits: [{type: Pod, max: {cpu: 1}}]}}
+---
+{kind: HorizontalPodAutoscaler, metadata: {name: h}, spec: {scaleTargetRef: {kind: Deployment, name: web}}}
+---
+{kind: ResourceQuota, metadata: {name: q}, spec: {hard: {cpu: 1}}}
+---
+{kind: Node, metadata: {name: n}}
+";
+
+    fn of_each_kind() -> NodeView {
+        parse_manifests("test.yaml", OF_EACH_KIND).unwrap().view
+    }
+
+    #[test]
+    fn a_merged_view_has_the_objects_of_each_kind() {
+        let mut other = of_each_kind();
+        other.awaited_quotas.insert("shop".to_owned());
+        other.undecided_pods.insert("u".to_owned());
+        let (mut all, mut kinds) = (NodeView::default(), Vec::new());
+        all.merge(other.clone(), |kind, _| {
+            kinds.push(kind.to_owned());
+            true
+        });
+        assert_eq!(all, other);
+        assert_eq!(
+            kinds,
+            [
+                "Pod",
+                "Deployment",
+                "VerticalPodAutoscaler",
+                "LimitRange",
+                "HorizontalPodAutoscaler",
+                "ResourceQuota",
+                "Node"
+            ]
+        );
+        let mut none = NodeView::default();
+        none.merge(of_each_kind(), |_, _| false);
+        assert_eq!(none, NodeView::default());
+    }
+
+    #[test]
+    fn only_news_is_published() {
+        let (states, _receiver) = watch::channel(Arc::<SourceState>::default());
+        let publish = |view: Option<NodeView>, problems: &[&str]| {
+            let before = Arc::clone(&states.borrow());
+            let problems = problems.iter().map(|problem| (*problem).to_owned()).collect();
+            SourceState::publish(&states, view, problems);
+            let after = Arc::clone(&states.borrow());
+            let is_new = !Arc::ptr_eq(&before, &after);
+            (is_new, after.generation, after.view.pods.len(), after.problems.len())
+        };
+        let empty = || Some(NodeView::default());
+        assert_eq!(publish(None, &[]), (false, 0, 0, 0));
+        assert_eq!(publish(empty(), &[]), (true, 1, 0, 0), "an empty view is one, too");
+        assert_eq!(publish(empty(), &[]), (false, 1, 0, 0));
+        assert_eq!(publish(empty(), &["away"]), (true, 1, 0, 1));
+        assert_eq!(publish(Some(of_each_kind()), &["away"]), (true, 2, 1, 1));
+        assert_eq!(publish(None, &[]), (true, 2, 1, 0), "the last view stays");
+    }
+}

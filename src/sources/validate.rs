@@ -162,6 +162,67 @@ mod tests {
     }
 
     #[test]
+    fn every_container_and_the_pod_are_checked() {
+        let checked = |spec: &str| {
+            let pod = format!(r#"{{"metadata": {{"name": "web"}}, "spec": {spec}}}"#);
+            check_pod(&serde_json::from_str(&pod).unwrap())
+        };
+        let above = r#"{"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}"#;
+        for (spec, refused) in [
+            (r#"{"containers": []}"#, "spec.containers: at least one is required"),
+            (
+                r#"{"containers": [{"name": "a"}], "initContainers": [{"name": "a"}]}"#,
+                "spec.initContainers[0].name: \"a\" is taken by another container of the pod",
+            ),
+            (
+                &format!(
+                    r#"{{"containers": [{{"name": "a"}}], "initContainers": [{{"name": "b", "resources": {above}}}]}}"#
+                ),
+                "spec.initContainers[0].resources.requests.cpu: 2 is above the limit of 1",
+            ),
+            (
+                &format!(r#"{{"containers": [{{"name": "a"}}], "resources": {above}}}"#),
+                "spec.resources.requests.cpu: 2 is above the limit of 1",
+            ),
+        ] {
+            assert_eq!(checked(spec), Err(refused.to_owned()));
+        }
+        let equal = above.replace('2', "1");
+        checked(&format!(r#"{{"containers": [{{"name": "a", "resources": {equal}}}]}}"#)).unwrap();
+    }
+
+    #[test]
+    fn names_have_a_length_and_an_alphabet() {
+        let longest = "a".repeat(63);
+        for name in [longest.as_str(), "0-a", "a"] {
+            check_format("name", name, 63, false).unwrap();
+        }
+        for name in ["", &"a".repeat(64), "-a", "a-", "a.b", "A", "a_b", "\u{e9}"] {
+            assert!(check_format("name", name, 63, false).is_err(), "{name}");
+        }
+        check_format("name", "a.b", 253, true).unwrap();
+    }
+
+    #[test]
+    fn a_minimum_is_not_above_its_maximum() {
+        let checked = |min: &str| {
+            let bounds = format!(
+                r#"{{"containerName": "*", "minAllowed": {{"memory": "{min}"}}, "maxAllowed": {{"memory": "1Gi"}}}}"#
+            );
+            let policies = format!(r#"{{"containerPolicies": [{bounds}]}}"#);
+            let target = r#"{"kind": "Deployment", "name": "web"}"#;
+            let vpa = format!(r#"{{"spec": {{"targetRef": {target}, "resourcePolicy": {policies}}}}}"#);
+            check_vpa(&serde_json::from_str(&vpa).unwrap())
+        };
+        checked("1Gi").unwrap();
+        let refused =
+            "spec.resourcePolicy.containerPolicies[0].minAllowed.memory: 2Gi is above maxAllowed, which is 1Gi";
+        assert_eq!(checked("2Gi"), Err(refused.to_owned()));
+        let vpa = serde_json::from_str(r#"{"spec": {"targetRef": {"kind": "Deployment", "name": ""}}}"#).unwrap();
+        assert!(check_vpa(&vpa).unwrap_err().starts_with("spec.targetRef: required"));
+    }
+
+    #[test]
     fn a_startup_boost_has_one_amount_and_an_end() {
         boost(r#"{"type": "Factor", "factor": 2, "durationSeconds": 10}"#).unwrap();
         boost(r#"{"type": "Quantity", "quantity": "500m"}"#).unwrap();

@@ -51,3 +51,41 @@ pub(super) fn in_one_notation(kind: OwnerKind, workload: &mut Value) {
         spec.insert("selector".to_owned(), json!({ "matchLabels": labels }));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owner(kind: OwnerKind, spec: &Value, status: &Value) -> Owner {
+        let mut workload = json!({"metadata": {"name": "web"}, "spec": spec, "status": status});
+        in_one_notation(kind, &mut workload);
+        let workload: Workload = serde_json::from_value(workload).unwrap();
+        workload.into_owner(kind)
+    }
+
+    #[test]
+    fn each_kind_has_its_number_of_pods() {
+        for (kind, spec, status, pods) in [
+            (OwnerKind::Deployment, json!({"replicas": 3}), json!({}), 3),
+            (OwnerKind::Job, json!({"parallelism": 4}), json!({}), 4),
+            (OwnerKind::DaemonSet, json!({}), json!({"desiredNumberScheduled": 7}), 7),
+            (OwnerKind::ReplicaSet, json!({}), json!({}), 0),
+        ] {
+            assert_eq!(owner(kind, &spec, &status).pods, pods, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn selectors_come_in_one_notation() {
+        let labels = json!({"app": "web"});
+        let template = json!({"jobTemplate": {"spec": {"template": {"metadata": {"labels": labels}}}}});
+        for (kind, spec) in [
+            (OwnerKind::Deployment, json!({"selector": {"matchLabels": labels}})),
+            (OwnerKind::ReplicationController, json!({"selector": labels})),
+            (OwnerKind::CronJob, template),
+        ] {
+            let selector = owner(kind, &spec, &json!({})).selector.unwrap();
+            assert_eq!(selector.match_labels["app"], "web", "{kind:?}");
+        }
+    }
+}

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::owners::{OwnerKey, Owners, fetch};
 use super::view::{FirstPods, Missing, Namespace, is_known};
 use super::{KubernetesSource, PROBLEM_BYTES, within_room};
-use crate::kubernetes::{ApiClient, Timing};
+use crate::kubernetes::{ApiClient, ApiError, Call, Kind, Problem, Timing, Verb};
 use crate::model::objects::{Owner, OwnerKind, Pod, VerticalPodAutoscaler};
 use crate::sources::parse_manifests;
 
@@ -163,6 +163,27 @@ async fn an_outdated_cache_hides_no_new_workload() {
             .unwrap();
         assert_eq!(read.as_ref().map(|owner| owner.metadata.uid.as_str()), found);
     }
+}
+
+#[test]
+fn a_workload_is_read_again_after_a_day() {
+    let set = key(OwnerKind::ReplicaSet, "web-5c", "r");
+    let (this, none) = (BTreeSet::from([set.clone()]), BTreeSet::new());
+    let (mut owners, now) = (Owners::default(), Instant::now());
+    let hours = |hours: u64| now + Duration::from_secs(hours * 3600);
+    assert_eq!(owners.take_due(&this, &none, now), [set.clone()]);
+    assert_eq!(owners.take_due(&this, &none, hours(99)), [], "a request is under way");
+    let found = workload("ReplicaSet", "web-5c", "");
+    owners.store(set.clone(), Ok(Some(found)), now);
+    assert_eq!(owners.take_due(&none, &this, hours(11)), []);
+    assert_eq!(owners.take_due(&none, &this, hours(37)), [set.clone()]);
+    let call = Call::new(Verb::Get, Kind::new("apps", "v1", "replicasets"));
+    let failed = ApiError::of(&call, Problem::Timeout(Duration::from_secs(1)));
+    owners.store(set.clone(), Err(failed), hours(37));
+    let slot = &owners.slots[&set];
+    assert!(slot.answer.is_some() && slot.problem.is_some(), "the last answer stays");
+    assert_eq!(owners.take_due(&none, &none, hours(37)), []);
+    assert!(owners.slots.is_empty(), "no pod has it any more");
 }
 
 #[test]

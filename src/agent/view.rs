@@ -261,3 +261,201 @@ fn victim(victim: &Victim) -> proto::OomVictim {
         uid: victim.uid,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::model::{Change, MemoryLimit, Setting, Stages, Step, Target};
+    use crate::oom::{Confidence, Evidence, HitLimit, Level, OwnWrite, ReportedMemory};
+    use crate::report::testing::kill_of;
+
+    /// An operator's change that was undone, with every field.
+    fn undone() -> ChangeRecord {
+        let setting = |bytes| Setting::MemoryMax(MemoryLimit::Bytes(bytes));
+        let (from, to) = (setting(9), setting(5));
+        let planned = StepRecord::planned(&Step {
+            target: Target::Container("app".to_owned()),
+            change: Change::File { from, to },
+        });
+        let us = Duration::from_micros;
+        ChangeRecord {
+            sequence: 7,
+            at: Timestamp::from_second(1_700_000_000).unwrap(),
+            steps: vec![StepRecord {
+                took: us(10),
+                error: Some("busy".to_owned()),
+                rollback: true,
+                ..planned
+            }],
+            stages: Stages {
+                decide: us(1),
+                queued: us(2),
+                ask: us(3),
+                observe: us(4),
+                plan: us(5),
+                prepare: us(6),
+                write: us(7),
+                runtime: us(8),
+                verified: us(9),
+            },
+            ..ChangeRecord::new(
+                PodId {
+                    uid: "u".into(),
+                    namespace: "shop".to_owned(),
+                    name: "web".to_owned(),
+                },
+                Cause::Operator {
+                    uid: 1000,
+                    pid: 42,
+                    reason: "test".to_owned(),
+                },
+                Outcome::RolledBack("memory.max: busy".to_owned()),
+            )
+        }
+    }
+
+    #[test]
+    fn a_change_is_shown_with_all_its_fields() {
+        let expected = proto::Change {
+            sequence: 7,
+            at: "2023-11-14T22:13:20Z".to_owned(),
+            namespace: "shop".to_owned(),
+            name: "web".to_owned(),
+            uid: "u".to_owned(),
+            cause: "operator (uid 1000, pid 42): test".to_owned(),
+            outcome: "RolledBack".to_owned(),
+            reason: "memory.max: busy".to_owned(),
+            steps: vec![proto::Step {
+                via: "cgroup".to_owned(),
+                level: "container".to_owned(),
+                name: "app".to_owned(),
+                file: "memory.max".to_owned(),
+                from: "9".to_owned(),
+                to: "5".to_owned(),
+                took_us: 10,
+                error: "busy".to_owned(),
+                rollback: true,
+            }],
+            stages: Some(proto::Stages {
+                decide_us: 1,
+                queued_us: 2,
+                ask_us: 3,
+                observe_us: 4,
+                plan_us: 5,
+                prepare_us: 6,
+                write_us: 7,
+                runtime_us: 8,
+                verified_us: 9,
+            }),
+            who: Some(proto::Who {
+                kind: "operator".to_owned(),
+                uid: Some(1000),
+                pid: Some(42),
+                reason: "test".to_owned(),
+                ..proto::Who::default()
+            }),
+            ..proto::Change::default()
+        };
+        assert_eq!(change(&undone()), expected);
+    }
+
+    #[test]
+    fn the_output_of_a_hook_is_shown() {
+        let hook = HookEnd {
+            how: Ok("ended".to_owned()),
+            output: "dumped".to_owned(),
+            evidence: None,
+        };
+        let of_hook = ChangeRecord {
+            outcome: Outcome::Hook(hook),
+            ..undone()
+        };
+        assert_eq!(change(&of_hook).reason, "ended; it printed: dumped");
+    }
+
+    /// A kill with every field.
+    fn whole_kill() -> OomReport {
+        let mut report = kill_of("web", 3);
+        let own = HitLimit {
+            limit_bytes: Some(63 << 20),
+            ..HitLimit::default()
+        };
+        (report.facts.level, report.facts.container_limit) = (Level::Pod, Some(own));
+        let of = report.victim.as_mut().unwrap();
+        (of.oom_score_adj, of.uid) = (Some(5), Some(7));
+        of.memory = Some(ReportedMemory {
+            total_vm_bytes: 1,
+            anon_rss_bytes: 2,
+            file_rss_bytes: 3,
+            shmem_rss_bytes: 4,
+        });
+        report.candidates = vec![of.clone()].into();
+        report.own_write = Some(OwnWrite {
+            time: report.time,
+            what: "lowered".to_owned(),
+        });
+        report.evidence = Some(Evidence {
+            time: "noon".to_owned(),
+            path: Some("/dump".to_owned()),
+            exit_code: Some(1),
+            unfinished: None,
+        });
+        (report.group, report.confidence) = (vec![3, 4], Confidence::Ambiguous);
+        (report.more_candidates, report.while_down) = (2, true);
+        report
+    }
+
+    #[test]
+    fn a_kill_is_shown_with_all_its_fields() {
+        let report = whole_kill();
+        let victim = proto::OomVictim {
+            pid: 3,
+            comm: "app".to_owned(),
+            role: "child".to_owned(),
+            memory: report.victim.as_ref().unwrap().memory,
+            oom_score_adj: Some(5),
+            uid: Some(7),
+        };
+        let facts = report.facts.clone();
+        let expected = proto::OomKill {
+            id: "web-3".to_owned(),
+            node: "node-1".to_owned(),
+            time: "2023-11-14T22:13:23Z".to_owned(),
+            pod: facts.pod,
+            container: facts.container,
+            cgroup: Some("/kubepods/web/app".to_owned()),
+            level: "pod".to_owned(),
+            limit: Some(facts.limit),
+            limit_of: "container".to_owned(),
+            container_limit: facts.container_limit,
+            victim: Some(victim.clone()),
+            group: vec![3, 4],
+            own_write: Some(proto::OomOwnWrite {
+                time: "2023-11-14T22:13:23Z".to_owned(),
+                what: "lowered".to_owned(),
+            }),
+            evidence: report.evidence.clone(),
+            confidence: "ambiguous".to_owned(),
+            candidates: vec![victim],
+            more_candidates: 2,
+            while_down: true,
+        };
+        assert_eq!(kill(&report), expected);
+    }
+
+    #[test]
+    fn a_kill_is_found_by_its_pod() {
+        let report = kill_of("web", 3);
+        for text in ["", "shop/web", "uid-of-web", "id-of-web", "id-of"] {
+            assert!(is_kill_of(&report, text), "{text}");
+        }
+        for text in ["web", "shop", "shop/we", "bank/web", "uid-of", "id-of-web-2"] {
+            assert!(!is_kill_of(&report, text), "{text}");
+        }
+        let mut nobodys = report;
+        (nobodys.facts.pod, nobodys.facts.container) = (None, None);
+        assert!(is_kill_of(&nobodys, "") && !is_kill_of(&nobodys, "shop/web"));
+    }
+}

@@ -185,11 +185,50 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::report::testing::arbitrary_kill;
+    use crate::report::testing::{arbitrary_kill, kill_of};
 
     /// A report as `examples/receiver.rs` prints what it received.
     fn printed(report: &Report) -> serde_json::Value {
         serde_json::to_value(proto::Report::from(report)).unwrap()
+    }
+
+    /// The count of a kill at this second, of a container with this limit and use.
+    fn counted(second: u64, limit: u64, usage: u64) -> Aggregate {
+        let mut kill = kill_of("web", second);
+        kill.facts.limit = HitLimit {
+            limit_bytes: Some(limit),
+            usage_bytes: Some(usage),
+            peak_bytes: Some(usage + 1),
+            ..HitLimit::default()
+        };
+        kill.facts.container_limit = Some(kill.facts.limit.clone());
+        kill.facts.container.as_mut().unwrap().id = format!("container-{second}");
+        Report::from(kill).into_aggregate()
+    }
+
+    #[test]
+    fn an_aggregate_has_the_last_limit_and_highest_use() {
+        let mut sum = counted(5, 50, 40);
+        for (second, limit, usage, expected) in [
+            (7, 30, 20, (2, 5, 7, "container-7", 30, 40)),
+            (6, 99, 45, (3, 5, 7, "container-7", 30, 45)),
+            (1, 99, 10, (4, 1, 7, "container-7", 30, 45)),
+            (7, 60, 10, (5, 1, 7, "container-7", 60, 45)),
+        ] {
+            sum.add(counted(second, limit, usage));
+            let seconds = [sum.first, sum.last].map(|time| time.as_second() - 1_700_000_000);
+            let of = |limit: &HitLimit| (limit.limit_bytes.unwrap(), limit.usage_bytes.unwrap());
+            let (limit, usage) = of(&sum.facts.limit);
+            let id = sum.facts.container.as_ref().unwrap().id.as_str();
+            assert_eq!((sum.count, seconds[0], seconds[1], id, limit, usage), expected);
+            assert_eq!(sum.facts.limit.peak_bytes, Some(usage + 1));
+            assert_eq!(of(sum.facts.container_limit.as_ref().unwrap()), (limit, usage));
+        }
+        assert_eq!(sum.first_id, "web-5");
+        let mut other = counted(9, 1, 1);
+        other.facts.container_limit = None;
+        sum.add(other);
+        assert_eq!(sum.facts.container_limit, None, "not all of them hit it");
     }
 
     proptest! {

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::kubernetes::events::{EventRates, OF_A_POD, OF_THE_NODE, PodReference, Subject, Topic};
 use crate::model::objects::PodId;
-use crate::oom::{Confidence, HitLimit, Level, OomReport, ReportedPod, Role};
+use crate::oom::{Confidence, Evidence, HitLimit, Level, OomReport, OwnWrite, ReportedMemory, ReportedPod, Role};
 use crate::rate_limiter::Rate;
 use crate::report::log::Pending;
 use crate::report::outbox::EventPlan;
@@ -176,6 +176,85 @@ fn changed(change: impl FnOnce(&mut OomReport)) -> OomReport {
 
 fn role(role: Role) -> OomReport {
     changed(|kill| kill.victim.as_mut().unwrap().set_role(role))
+}
+
+#[test]
+fn a_message_says_whose_limit_was_reached() {
+    for (level, cause) in [
+        (Level::Container, "the container reached its memory limit of 64Mi"),
+        (Level::Pod, "the pod reached its memory limit of 64Mi"),
+        (
+            Level::Qos,
+            "the pods of its QoS class reached their memory limit of 64Mi",
+        ),
+        (Level::Kubepods, "all pods together reached their memory limit of 64Mi"),
+        (Level::Node, "the node had no memory left"),
+        (Level::Other, "a cgroup reached its memory limit of 64Mi"),
+        (Level::Unspecified, "it is not known whose limit was reached"),
+    ] {
+        let message = text::message(&changed(|kill| kill.facts.level = level).into());
+        assert!(message.ends_with(&format!(": {cause}")), "{message}");
+    }
+}
+
+#[test]
+fn a_message_says_who_was_killed() {
+    let begins = |kill: OomReport, beginning: &str| {
+        let message = text::message(&kill.into());
+        assert!(message.starts_with(beginning), "{message}");
+    };
+    let main = "The kernel killed \"app\" (pid 1), the container's main process: the container";
+    begins(role(Role::Main), main);
+    begins(
+        role(Role::Unspecified),
+        "The kernel killed \"app\" (pid 1): the container",
+    );
+    let unknown = changed(|kill| kill.victim = None);
+    begins(unknown, "The kernel killed a process: the container");
+}
+
+#[test]
+fn a_message_ends_with_what_else_is_known() {
+    let rest = |change: &dyn Fn(&mut OomReport)| {
+        let message = text::message(&changed(change).into());
+        message.split_once(" of 64Mi").unwrap().1.to_owned()
+    };
+    let memory = |kill: &mut OomReport| {
+        kill.victim.as_mut().unwrap().memory = Some(ReportedMemory {
+            total_vm_bytes: 1 << 30,
+            anon_rss_bytes: 3 << 20,
+            file_rss_bytes: 2 << 20,
+            shmem_rss_bytes: 1 << 20,
+        });
+    };
+    assert_eq!(rest(&memory), ". Its memory: 3Mi anonymous, 2Mi of files, 1Mi shared");
+    let own_write = |kill: &mut OomReport| {
+        let (time, what) = (kill.time, "memory.max from 9 to 5".to_owned());
+        kill.own_write = Some(OwnWrite { time, what });
+    };
+    assert_eq!(
+        rest(&own_write),
+        ". vscaled had just lowered that limit: memory.max from 9 to 5"
+    );
+    for (path, unfinished, words) in [
+        (Some("/dump"), None, "Evidence from noon: /dump"),
+        (None, None, "Evidence from noon: the hook named no file"),
+        (
+            None,
+            Some(true),
+            "A hook for evidence started at noon and had not ended",
+        ),
+    ] {
+        let evidence = |kill: &mut OomReport| {
+            kill.evidence = Some(Evidence {
+                time: "noon".to_owned(),
+                path: path.map(str::to_owned),
+                exit_code: None,
+                unfinished,
+            });
+        };
+        assert_eq!(rest(&evidence), format!(". {words}"));
+    }
 }
 
 #[test]

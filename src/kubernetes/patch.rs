@@ -166,6 +166,11 @@ fn annotating(uid: &str, annotations: &Annotations) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use axum::Router;
+    use axum::http::StatusCode;
+
     use super::*;
     use crate::model::{Bytes, MilliCpu, ResourceList};
 
@@ -301,6 +306,94 @@ mod tests {
         let kubelet = "Pod \"web\" is invalid: spec: Forbidden: Pod running on node without support for resize";
         let kubelet = answered(422, kubelet);
         assert!(matches!(kubelet, ResizeError::Unsupported { everywhere: false, .. }));
+    }
+
+    #[test]
+    fn what_may_pass_by_itself_is_no_denial() {
+        let is_away = |error: ResizeError| matches!(error, ResizeError::Away(_));
+        assert!(is_away(refused(Problem::Timeout(Duration::from_secs(1)))));
+        assert!(is_away(refused(Problem::Unreachable("reset".to_owned()))));
+        for (code, expected) in [
+            (401, false),
+            (409, false),
+            (410, false),
+            (429, false),
+            (500, false),
+            (502, true),
+            (503, true),
+            (504, true),
+        ] {
+            let error = answered(code, "busy");
+            assert!(
+                matches!(error, ResizeError::Away(_) | ResizeError::Refused { .. }),
+                "{error}"
+            );
+            assert_eq!(is_away(error), expected, "{code}");
+        }
+        let asked_for = Some(Duration::from_secs(7));
+        let status = Status {
+            code: 429,
+            retry_after: asked_for,
+            ..Status::default()
+        };
+        let busy = refused(Problem::Refused(status));
+        assert!(
+            matches!(busy, ResizeError::Refused { retry_after, .. } if retry_after == asked_for),
+            "{busy}"
+        );
+        for problem in [
+            Problem::Forbidden("a rule".to_owned()),
+            Problem::Unreadable("<html>".to_owned()),
+        ] {
+            let error = refused(problem);
+            assert!(
+                matches!(error, ResizeError::Refused { retry_after: None, .. }),
+                "{error}"
+            );
+        }
+    }
+
+    /// An API server that answers every call so.
+    fn answering(code: u16, message: &str) -> ApiClient {
+        let body = json!({"message": message}).to_string();
+        let router = Router::new().fallback(async move || (StatusCode::from_u16(code).unwrap(), body.clone()));
+        ApiClient::to(&router)
+    }
+
+    const MODIFIED: &str = "Operation cannot be fulfilled on pods \"web\": the object has been modified";
+    const OTHER_UID: &str = "Precondition failed: UID in precondition: a, UID in object meta: b";
+
+    #[tokio::test]
+    async fn a_changed_pod_is_patched_anew() {
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "web"}})).unwrap();
+        let patched = async |message| {
+            let resizer = ApiResizer::new(answering(409, message), None);
+            resizer.resize(&pod, &[]).await.unwrap_err()
+        };
+        let stale = patched(MODIFIED).await;
+        assert!(matches!(stale, ResizeError::Stale), "{stale}");
+        let gone = patched(OTHER_UID).await;
+        assert!(matches!(gone, ResizeError::Gone(_)), "{gone}");
+    }
+
+    #[tokio::test]
+    async fn a_gone_pod_needs_no_annotations() {
+        let pod = PodId {
+            uid: "u1".into(),
+            namespace: "shop".to_owned(),
+            name: "web".to_owned(),
+        };
+        for (code, message, expected) in [
+            (200, "", true),
+            (404, "pods \"web\" not found", true),
+            (404, "404 page not found", false),
+            (409, OTHER_UID, true),
+            (409, MODIFIED, false),
+            (500, "down", false),
+        ] {
+            let annotated = answering(code, message).annotate(&pod, &Annotations::new()).await;
+            assert_eq!(annotated.is_ok(), expected, "{code} {message}");
+        }
     }
 
     #[test]

@@ -267,8 +267,9 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::model::{Change, MemoryLimit, Setting, Stages, Step, Target};
+    use crate::model::{Change, MemoryLimit, PodAmounts, Resource, Setting, Stages, Step, Target};
     use crate::oom::{Confidence, Evidence, HitLimit, Level, OwnWrite, ReportedMemory};
+    use crate::reconcile::desired::Denied;
     use crate::report::testing::kill_of;
 
     /// An operator's change that was undone, with every field.
@@ -443,6 +444,60 @@ mod tests {
             while_down: true,
         };
         assert_eq!(kill(&report), expected);
+    }
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_700_000_000 + second).unwrap()
+    }
+
+    #[test]
+    fn a_temporary_limit_is_shown_with_its_end() {
+        let (app, why) = ("app".to_owned(), "used 60 MiB".to_owned());
+        let mut limit = TemporaryLimit::given(app, Resource::Memory, (64 << 20, 96 << 20), why, at(0));
+        limit.renewed = at(60);
+        let shown = proto::Lease {
+            container: "app".to_owned(),
+            resource: "memory".to_owned(),
+            from: "64Mi".to_owned(),
+            to: "96Mi".to_owned(),
+            since: "2023-11-14T22:13:20Z".to_owned(),
+            until: "2023-11-14T22:24:20Z".to_owned(),
+            reason: "used 60 MiB".to_owned(),
+        };
+        let quiet = SignedDuration::from_mins(10);
+        assert_eq!(lease(&limit, quiet), shown);
+        limit.denied = Some(Denied {
+            ends: at(5),
+            why: "quota".to_owned(),
+        });
+        let denied = proto::Lease {
+            until: "2023-11-14T22:13:25Z".to_owned(),
+            reason: "used 60 MiB; the API server denies it: quota".to_owned(),
+            ..shown
+        };
+        assert_eq!(lease(&limit, quiet), denied);
+    }
+
+    #[test]
+    fn an_override_is_shown_with_its_author() {
+        for (until, shown) in [(Some(at(60)), Some("2023-11-14T22:14:20Z".to_owned())), (None, None)] {
+            let set = Override {
+                uid: 1000,
+                pid: 42,
+                reason: "test".to_owned(),
+                since: at(0),
+                until,
+                values: PodAmounts::default(),
+            };
+            let expected = proto::Override {
+                uid: 1000,
+                pid: 42,
+                reason: "test".to_owned(),
+                since: "2023-11-14T22:13:20Z".to_owned(),
+                until: shown,
+            };
+            assert_eq!(overridden(&set), expected);
+        }
     }
 
     #[test]

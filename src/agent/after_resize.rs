@@ -168,5 +168,17 @@ mod tests {
         changes.push(record(4, quota(50, 60)));
         assert_eq!(grew(&changes), [Some(4), Some(2)]);
         assert_eq!(grown(&changes, "other", Resource::Cpu), None);
+        let undone: [fn(&mut ChangeRecord); 3] = [
+            |record| record.steps[0].error = Some("busy".to_owned()),
+            |record| record.steps[0].rollback = true,
+            |record| record.outcome = Outcome::RolledBack("busy".to_owned()),
+        ];
+        for undo in undone {
+            let mut raised = ChangeRecord::clone(&record(5, memory(128, 256)));
+            undo(&mut raised);
+            changes.push(Arc::new(raised));
+            assert_eq!(grew(&changes), [Some(4), Some(2)], "it did not hold");
+            changes.pop();
+        }
     }
 }

@@ -125,7 +125,7 @@ mod tests {
         least_limits.end_raise(&"u".into(), "app", mib(200));
         assert!(least_limits.of(&"u".into()).is_empty());
         // The guard cannot write a limit, while the controller ends the one before.
-        let before = [("app".to_owned(), mib(100))].into();
+        let before = [("app".into(), mib(100))].into();
         least_limits.set([("u".into(), before)].into());
         least_limits.raise(&"u".into(), "app", mib(200));
         least_limits.set([("u".into(), BTreeMap::new())].into());

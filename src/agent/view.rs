@@ -277,7 +277,7 @@ mod tests {
         let setting = |bytes| Setting::MemoryMax(MemoryLimit::Bytes(bytes));
         let (from, to) = (setting(9), setting(5));
         let planned = StepRecord::planned(&Step {
-            target: Target::Container("app".to_owned()),
+            target: Target::Container("app".into()),
             change: Change::File { from, to },
         });
         let us = Duration::from_micros;

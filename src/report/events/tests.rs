@@ -134,7 +134,7 @@ fn an_event_has_a_valid_name_and_message() {
     let mut events = Kills::new(usize::MAX, now);
     let mut kill = kill_of(&"long-".repeat(50), 1);
     kill.victim.as_mut().unwrap().comm = "a\u{1b}[2J\n\u{fc}".to_owned();
-    kill.own_write = Some(crate::oom::OwnWrite {
+    kill.own_write = Some(OwnWrite {
         time: kill.time,
         what: "\u{fc}".repeat(2000),
     });

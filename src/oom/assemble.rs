@@ -8,6 +8,7 @@
 //!
 //! An incomplete line leaves as it is, when it is certain that its rest does not come.
 
+use super::parse::KILLED_FOR;
 use super::record::{Line, Part};
 use super::within;
 
@@ -15,10 +16,13 @@ use super::within;
 pub(super) const LONGEST_LINE: usize = 16 * 1024;
 /// The kernel serialises OOM kills (`oom_lock`), so one open line per caller is more than enough.
 const MOST_OPEN: usize = 16;
-/// Lines that the kernel prints in parts begin with one of these (`dump_oom_summary`, `mem_cgroup_print_oom_group`).
-const STARTS: [&str; 2] = ["oom-kill:constraint=", "Tasks in "];
+/// Lines that the kernel prints in parts begin with one of these (`dump_oom_summary`, `mem_cgroup_print_oom_group`, and
+/// before Linux 5.0 `mem_cgroup_print_oom_info`), a path perhaps in the next part.
+const STARTS: [&str; 3] = ["oom-kill:constraint=", "Task in /", "Tasks in /"];
 /// Pieces begin with one of these, with a path, or with the name of a cpuset.
-const KEYS: [&str; 7] = [
+const KEYS: [&str; 9] = [
+    KILLED_FOR,
+    " as a result of limit of ",
     ",cpuset=",
     ",mems_allowed=",
     ",oom_memcg=",
@@ -38,9 +42,18 @@ fn begins_with(text: &str, any: &[&str]) -> bool {
     any.iter().any(|start| text.starts_with(start))
 }
 
+fn is_start(text: &str) -> bool {
+    begins_with(text, &STARTS) || ["Task in ", "Tasks in "].contains(&text)
+}
+
 fn is_complete(text: &str) -> bool {
     let before_pid = || text.rsplit_once(",uid=")?.0.rsplit_once(",pid=");
     let victim = || before_pid()?.0.split_once(",task_memcg=/");
+    if text.starts_with("Task in ") {
+        return text
+            .split_once(KILLED_FOR)
+            .is_some_and(|(_, limit)| limit.starts_with('/'));
+    }
     if text.starts_with("Tasks in ") {
         return text.ends_with(" set");
     }
@@ -56,7 +69,7 @@ fn can_continue(text: &str, next: &str) -> bool {
 impl Assembler {
     /// Takes the next line or part. Returns the lines that are whole now, and those whose rest is lost.
     pub fn push(&mut self, line: Line) -> Vec<Line> {
-        let is_start = begins_with(&line.text, &STARTS);
+        let is_start = is_start(&line.text);
         if !is_start
             && line.part != Part::Start
             && let Some(at) = self.open_for(&line)
@@ -76,7 +89,7 @@ impl Assembler {
                 ready.push(self.open.remove(0));
             }
             self.open.push(line);
-        } else if line.part != Part::Continued {
+        } else if is_start || line.part != Part::Continued {
             ready.push(line);
         }
         ready
@@ -146,8 +159,27 @@ mod tests {
             "anything",
             &PIECES.concat(),
             "Tasks in /a are going to be killed due to memory.oom.group set",
+            "Task in /a/b killed as a result of limit of /a",
         ] {
             assert_eq!(texts([line(Part::Start, None, whole)]), [whole]);
+        }
+    }
+
+    #[test]
+    fn parts_of_older_kernels_become_a_line() {
+        for parts in [
+            &["Task in ", "/a/b", " killed as a result of limit of ", "/a"][..],
+            &["Task in /a/b killed as a result of limit of ", "/a"],
+            &["Task in /a/b", " killed as a result of limit of /a"],
+            &["Task in /a/b killed", " as a result of limit of /a"],
+        ] {
+            let mut lines = Vec::new();
+            for (at, text) in parts.iter().enumerate() {
+                let part = if at == 0 { Part::Start } else { Part::Continued };
+                lines.extend([line(part, None, text), line(Part::Start, None, "stranger")]);
+            }
+            let whole: Vec<String> = texts(lines).into_iter().filter(|text| text != "stranger").collect();
+            assert_eq!(whole, ["Task in /a/b killed as a result of limit of /a"], "{parts:?}");
         }
     }
 

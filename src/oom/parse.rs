@@ -26,7 +26,7 @@ use super::within;
 use crate::model::CgroupPath;
 use message::{chosen, group, invoker, killed, outcome, skipped, summary, task_and_limit, usage};
 
-pub(super) use message::{begins_message, may_matter, speaks_of_kill};
+pub(super) use message::{KILLED_FOR, begins_message, may_matter, speaks_of_kill};
 
 /// `DEFINE_RATELIMIT_STATE(oom_rs, 5 * HZ, 10)` in `oom_kill_process`: ten reports in five seconds, for the whole node.
 const BURST: usize = 10;

@@ -59,7 +59,8 @@ impl Line {
         let (seq, timestamp_us) = (number(fields.next()?)?, number(fields.next()?)?);
         let part = match fields.next()? {
             "-" => Part::Start,
-            "c" => Part::Continued,
+            // Before Linux 4.9 the first part has `c`, and the others have `+`.
+            "c" | "+" => Part::Continued,
             _ => return None,
         };
         let caller = fields.find_map(|field| field.strip_prefix("caller="));
@@ -128,6 +129,11 @@ mod tests {
         let record = Line::of_record(b"4,1,2,c,caller=T123,more=1;;a;b").unwrap();
         assert_eq!((record.caller.as_deref(), record.part), (Some("T123"), Part::Continued));
         assert_eq!(record.text, ";a;b");
+    }
+
+    #[test]
+    fn parts_of_older_kernels_have_a_plus() {
+        assert_eq!(Line::of_record(b"6,1,2,+;x").unwrap().part, Part::Continued);
     }
 
     #[test]

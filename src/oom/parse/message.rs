@@ -27,6 +27,9 @@ const BEGINNINGS: [&str; 6] = [
     "Tasks in /",
 ];
 
+/// What stands between the victim's cgroup and the one with the limit (before Linux 5.0).
+pub(in crate::oom) const KILLED_FOR: &str = " killed as a result of limit of ";
+
 /// Whether a text begins as a message about a kill.
 pub(in crate::oom) fn begins_message(text: &str) -> bool {
     BEGINNINGS.iter().any(|beginning| text.starts_with(beginning))
@@ -228,14 +231,13 @@ fn limit_and_task(text: &str) -> Option<(Limit, Option<CgroupPath>)> {
 /// `/a/b killed as a result of limit of /a` (before Linux 5.0). If readings differ in the level of the limit, the limit is
 /// unknown.
 pub(super) fn task_and_limit(text: &str) -> Option<(Limit, Option<CgroupPath>)> {
-    const SEPARATOR: &str = " killed as a result of limit of ";
-    let all: Vec<_> = readings(text, SEPARATOR).collect();
+    let all: Vec<_> = readings(text, KILLED_FOR).collect();
     let is_below = |(task, limit): &&(CgroupPath, CgroupPath)| task.below(limit).is_some();
     let below: Vec<_> = all.iter().filter(is_below).collect();
     let (task, limit) = below.first().copied().or(all.first())?;
     let limit = Limit::Cgroup(limit.clone());
     let is_certain = match below.as_slice() {
-        _ if text.matches(SEPARATOR).count() > MANY_READINGS => false,
+        _ if text.matches(KILLED_FOR).count() > MANY_READINGS => false,
         [] => all.len() == 1,
         below => below
             .iter()

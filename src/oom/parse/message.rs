@@ -228,8 +228,8 @@ fn limit_and_task(text: &str) -> Option<(Limit, Option<CgroupPath>)> {
     Some((Limit::Cgroup(limit), task))
 }
 
-/// `/a/b killed as a result of limit of /a` (before Linux 5.0). If readings differ in the level of the limit, the limit is
-/// unknown.
+/// `/a/b killed as a result of limit of /a` (before Linux 5.0). The limit is unknown if readings differ in its level, or if it is
+/// not around a task that is still somewhere: then the line was cut, perhaps inside a name that a container chose.
 pub(super) fn task_and_limit(text: &str) -> Option<(Limit, Option<CgroupPath>)> {
     let all: Vec<_> = readings(text, KILLED_FOR).collect();
     let is_below = |(task, limit): &&(CgroupPath, CgroupPath)| task.below(limit).is_some();
@@ -238,7 +238,7 @@ pub(super) fn task_and_limit(text: &str) -> Option<(Limit, Option<CgroupPath>)> 
     let limit = Limit::Cgroup(limit.clone());
     let is_certain = match below.as_slice() {
         _ if text.matches(KILLED_FOR).count() > MANY_READINGS => false,
-        [] => all.len() == 1,
+        [] => all.len() == 1 && *task == CgroupPath::root(),
         below => below
             .iter()
             .all(|(_, other)| Limit::Cgroup(other.clone()).level() == limit.level()),

@@ -67,3 +67,15 @@ fn names_with_kernel_words_mislead_nothing() {
     let report = format!("{inner}/w killed as a result of limit of {GROUP}/y killed as a result of limit of {POD}");
     assert_eq!(task_and_limit(&report).unwrap().0, Limit::Unknown);
 }
+
+#[test]
+fn a_limit_that_was_cut_is_unknown() {
+    let hostile = format!("{GROUP}/x");
+    for (task, limit) in [(GROUP, "/kubepo"), (&*hostile, "/kubepods/podb/y")] {
+        let report = task_in(task, limit);
+        let (limit, found) = task_and_limit(report.strip_prefix("Task in ").unwrap()).unwrap();
+        assert_eq!((limit, found.unwrap().as_str()), (Limit::Unknown, task));
+    }
+    let left = task_and_limit("/ killed as a result of limit of /a").unwrap();
+    assert_eq!(left.0.cgroup().map(CgroupPath::as_str), Some("/a"));
+}

@@ -216,8 +216,17 @@ fn cgroups(text: &str) -> Option<(Limit, Option<CgroupPath>)> {
 }
 
 /// `/a,task_memcg=/a/b`: the first reading in which the task is below the limit. Up to a name that a container chose, all
-/// readings are the same. A task that moved is below no limit; then several readings leave its cgroup unknown.
+/// readings are the same. A task that moved is below no limit; then several readings leave its cgroup unknown. So does a path
+/// that the kernel could not print.
 fn limit_and_task(text: &str) -> Option<(Limit, Option<CgroupPath>)> {
+    /// What `pr_cont_kernfs_path` prints for a path that is longer than PATH_MAX.
+    const TOO_LONG: &str = ",task_memcg=(name too long)";
+    if text.ends_with(TOO_LONG) {
+        // A name with this key in it may be cut here: what remains is around the limit.
+        let (limit, _) = text.split_once(",task_memcg=")?;
+        let limit = CgroupPath::new(limit.trim_end_matches('/')).ok()?;
+        return Some((Limit::Cgroup(limit), None));
+    }
     let below = readings(text, ",task_memcg=").find(|(limit, task)| task.below(limit).is_some());
     if let Some((limit, task)) = below {
         return Some((Limit::Cgroup(limit), Some(task)));

@@ -10,7 +10,7 @@ const OWN_POD: &str = "/kubepods/burstable/pod6c4b2d1e-7a55-4d6b-9c3e-2f0b8a9d1c
 const OTHER: &str = "kubepods/burstable/podffffffff-0000-4000-8000-00000000000a/b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2";
 
 /// What hostile names are made of: the kernel's own words, another tenant's path, and characters that some logs escape.
-const PIECES: [&str; 20] = [
+const PIECES: [&str; 21] = [
     "x",
     ",oom_memcg=",
     ",task_memcg=",
@@ -29,6 +29,7 @@ const PIECES: [&str; 20] = [
     ")",
     " total-vm:9kB",
     " killed as a result of limit of ",
+    "(name too long)",
     OTHER,
     "[    1.500000] kernel: ",
 ];

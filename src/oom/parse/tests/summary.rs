@@ -66,6 +66,18 @@ fn a_moved_task_is_where_the_kernel_says() {
 }
 
 #[test]
+fn a_path_too_long_to_print_names_no_other() {
+    for (limit, read) in [("/own", "/own"), ("/own/x,task_memcg=/victim/y", "/own/x")] {
+        let line = format!(
+            "CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg={limit},task_memcg=(name too long),task=x,pid=7,uid=0"
+        );
+        let kill = summary(&line).unwrap();
+        assert_eq!(kill.limit.cgroup().map(CgroupPath::as_str), Some(read));
+        assert_eq!((kill.pid, kill.task_cgroup), (7, None), "{limit}");
+    }
+}
+
+#[test]
 fn large_user_ids_are_read() {
     let line =
         "CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/a,task_memcg=/a,task=x,pid=7,uid=-2";

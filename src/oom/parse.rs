@@ -24,7 +24,7 @@ use super::kill::{Kill, Limit};
 use super::record::Line;
 use super::within;
 use crate::model::CgroupPath;
-use message::{chosen, group, invoker, killed, outcome, skipped, summary, task_and_limit, usage};
+use message::{chosen, group, invoker, killed, kills_none, outcome, skipped, summary, task_and_limit, usage};
 
 pub(super) use message::{KILLED_FOR, begins_message, may_matter, speaks_of_kill};
 
@@ -159,7 +159,7 @@ impl Parser {
             self.group = Some(KilledGroup::new(at, cgroup, chosen, self.may_suppress(at)));
         } else if let Some(pid) = skipped(outcome) {
             self.reports.retain(|report| report.pid != pid);
-        } else if outcome.starts_with(" and no killable processes") {
+        } else if kills_none(text) {
             self.forget_reports();
         } else {
             return Parsed::Other;

@@ -89,6 +89,14 @@ pub(super) fn skipped(outcome: &str) -> Option<u32> {
         .then_some(pid)
 }
 
+/// Whether the kernel found no process to kill, or panics instead (`vm.panic_on_oom`). It prints the reason of a panic twice.
+pub(super) fn kills_none(text: &str) -> bool {
+    let text = text.strip_prefix("---[ end ").unwrap_or(text);
+    let text = text.strip_prefix("Kernel panic - not syncing: ").unwrap_or(text);
+    let is_panic = || text.starts_with("Out of memory: ") && text.contains("panic_on_oom is enabled");
+    text.starts_with("Out of memory and no killable processes") || is_panic()
+}
+
 /// `CPU: 1 UID: 0 PID: 7 Comm: …`: the task that allocated, or that lowered a limit.
 pub(super) fn invoker(text: &str) -> Option<u32> {
     let (_, rest) = text.strip_prefix("CPU: ")?.split_once(" PID: ")?;

@@ -94,6 +94,20 @@ fn a_driver_without_memory_is_no_kill() {
 }
 
 #[test]
+fn a_kernel_that_panics_kills_no_process() {
+    for reason in [
+        "Out of memory: system-wide panic_on_oom is enabled",
+        "Out of memory and no killable processes...",
+    ] {
+        let log = format!(
+            "[    1.500000] Kernel panic - not syncing: {reason}\n\
+             [    1.600000] ---[ end Kernel panic - not syncing: {reason} ]---\n"
+        );
+        assert_eq!(read(log.as_bytes()), (Vec::new(), NotUnderstood::default()), "{reason}");
+    }
+}
+
+#[test]
 fn a_report_that_is_logged_twice_is_one_kill() {
     let report = "[    1.500000] oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,task_memcg=/a,task=x,pid=7,uid=0\n";
     let (kills, _) = read(report.repeat(3).as_bytes());

@@ -12,7 +12,7 @@
 //! reports back: then a kill after the group's name may belong to another cgroup, and stays unexplained.
 //!
 //! Before Linux 5.0 a report names no pid: `Task in A killed as a result of limit of B`, then the chosen process
-//! (`Kill process …`), then the killed one, which can be a child of the chosen one.
+//! (`Kill process …`), then the killed one, which can be a child of the chosen one. Linux 5.0 names the chosen one's pid.
 //!
 //! The parser's state has a bound, whatever the lines are.
 
@@ -146,7 +146,9 @@ impl Parser {
             if let Some(earlier) = self.chosen.take() {
                 self.keep_alone(earlier);
             }
-            let report = self.unnamed_report(&chosen, at).unwrap_or_else(|| chosen.clone());
+            let named = self.take_named_report(chosen.pid, at);
+            let report = named.or_else(|| self.unnamed_report(&chosen, at));
+            let report = report.unwrap_or_else(|| chosen.clone());
             self.chosen = Some(Kill {
                 pid: chosen.pid,
                 comm: chosen.comm,
@@ -273,14 +275,18 @@ impl Parser {
         is_its.then(|| report.clone())
     }
 
+    /// Takes the report that names this pid, if it is recent.
+    fn take_named_report(&mut self, pid: u32, at: Option<u64>) -> Option<Kill> {
+        let index = self.reports.iter().position(|report| report.pid == pid)?;
+        let report = self.reports.remove(index);
+        report.filter(|report| within(report.timestamp_us, at))
+    }
+
     /// Takes the report about a killed process.
     fn take_report(&mut self, kill: &Kill, at: Option<u64>) -> Option<Kill> {
         let chosen = self.chosen.take().filter(|chosen| within(chosen.timestamp_us, at));
-        if let Some(index) = self.reports.iter().position(|report| report.pid == kill.pid) {
-            return self
-                .reports
-                .remove(index)
-                .filter(|report| within(report.timestamp_us, at));
+        if self.reports.iter().any(|report| report.pid == kill.pid) {
+            return self.take_named_report(kill.pid, at);
         }
         let is_in_group = self.group.as_ref().is_some_and(|group| within(group.last, at));
         match chosen {

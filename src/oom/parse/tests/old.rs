@@ -29,6 +29,19 @@ fn a_report_explains_the_killed_child() {
     assert_eq!(found[0].usage.map(|usage| usage.limit), Some(8 << 20));
 }
 
+/// Linux 5.0 names the chosen process in the report, and may kill its child.
+#[test]
+fn a_report_of_the_parent_explains_the_child() {
+    for killed in [6, 7] {
+        let found = kills_in(&[INVOKED, &usage(8), &summary(6, GROUP), CHOSEN, &old_killed(killed)]);
+        assert_eq!(
+            found.iter().map(explained).collect::<Vec<_>>(),
+            [(killed, Level::Container, Some(GROUP))]
+        );
+        assert_eq!(found[0].usage.map(|usage| usage.limit), Some(8 << 20));
+    }
+}
+
 #[test]
 fn a_kill_belongs_to_the_latest_report() {
     let report = task_in(GROUP, POD);

@@ -66,6 +66,11 @@ fn can_continue(text: &str, next: &str) -> bool {
     is_path || text.ends_with(",cpuset=") || begins_with(next, &KEYS)
 }
 
+/// Whether a text is the next part of a line that the kernel is still printing.
+pub(super) fn continues_line(text: &str, next: &str) -> bool {
+    is_start(text) && !is_complete(text) && can_continue(text, next)
+}
+
 impl Assembler {
     /// Takes the next line or part. Returns the lines that are whole now, and those whose rest is lost.
     pub fn push(&mut self, line: Line) -> Vec<Line> {

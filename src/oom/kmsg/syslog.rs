@@ -3,6 +3,9 @@
 //! The call copies the whole log and takes nothing from other readers (`SYSLOG_ACTION_READ_ALL`). A process cannot wait
 //! for new lines, so the agent calls when a counter may have risen ([`Source::wake`]), at most twice a second, and
 //! returns only the lines that are new since the call before ([`Unread`]).
+//!
+//! The kernel puts the header of a record before each of its lines (`record_print_text`, kernel/printk/printk.c), also where
+//! the line break is in a name that a process chose. So lines with one header are one text again, as in `/dev/kmsg`.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -13,7 +16,9 @@ use futures::future::BoxFuture;
 use tokio::time::{Instant, sleep_until};
 
 use super::{Attempt, Source};
+use crate::oom::assemble::continues_line;
 use crate::oom::clock::monotonic;
+use crate::oom::record::Line;
 use crate::oom::text;
 
 /// The time between two calls. A call takes milliseconds, in which the agent reads no counter.
@@ -22,6 +27,9 @@ const BETWEEN_CALLS: Duration = Duration::from_millis(500);
 const TEXT_PER_BYTE: usize = 2;
 /// The most bytes to read, the last ones of the log.
 const MOST_READ: usize = 2 << 20;
+
+/// Microseconds. Times of a clock that advances with the kernel's timer do not differ by less, and records share them.
+const LEAST_TICK_US: u64 = 1000;
 
 /// Why the log cannot be read through syslog(2).
 #[derive(Debug, thiserror::Error)]
@@ -62,6 +70,8 @@ type ReadAll = Box<dyn FnMut() -> Result<Vec<u8>, SyslogError> + Send>;
 pub(super) struct Syslog {
     read_all: ReadAll,
     unread: Unread,
+    /// Whether the times of the log have shown that no timer's tick makes them: then a time belongs to one record.
+    has_fine_clock: bool,
     /// The results of the last call that [`Source::read`] has not returned yet.
     attempts: VecDeque<Attempt>,
     /// Whether a call is wanted.
@@ -79,6 +89,7 @@ impl Syslog {
         let mut syslog = Self {
             read_all,
             unread: Unread::default(),
+            has_fine_clock: false,
             attempts: VecDeque::new(),
             woken: true,
             called: Instant::now(),
@@ -94,15 +105,7 @@ impl Syslog {
         self.called = Instant::now();
         let (text, lost) = self.unread.after(&log);
         self.attempts.extend(lost.then_some(Attempt::Lost));
-        let mut lines = Vec::new();
-        for bytes in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-            let bytes = String::from_utf8_lossy(bytes);
-            let Some(text::TextLine { line, .. }) = text::kernel_line(&bytes) else {
-                continue;
-            };
-            line.timestamp_us.ok_or(SyslogError::NoTimes)?;
-            lines.push(line);
-        }
+        let lines = self.records(text)?;
         // The lines of the first call may be days old.
         let last = lines.last().filter(|_| !is_first).and_then(|line| line.timestamp_us);
         self.attempts.extend(last.map(|logged_us| Attempt::Late {
@@ -113,6 +116,38 @@ impl Syslog {
         self.attempts.push_back(Attempt::AtEnd(as_of));
         Ok(())
     }
+
+    /// The kernel's records in a text. Records of a coarse clock come line by line.
+    fn records(&mut self, text: &[u8]) -> Result<Vec<Line>, SyslogError> {
+        let mut lines = Vec::new();
+        for bytes in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            let text = String::from_utf8_lossy(bytes);
+            let Some(text::TextLine { line, .. }) = text::kernel_line(&text) else {
+                continue;
+            };
+            let logged_us = line.timestamp_us.ok_or(SyslogError::NoTimes)?;
+            lines.push((header(bytes), logged_us, line));
+        }
+        let mut steps = lines.windows(2).map(|pair| pair[0].1.abs_diff(pair[1].1));
+        self.has_fine_clock |= steps.any(|step| (1..LEAST_TICK_US).contains(&step));
+        let (mut records, mut latest) = (Vec::<Line>::new(), None);
+        for (header, _, line) in lines {
+            let is_same = std::mem::replace(&mut latest, Some(header)) == Some(header);
+            match records.last_mut() {
+                Some(record) if self.has_fine_clock && is_same && !continues_line(&record.text, &line.text) => {
+                    record.text.extend(["\n", line.text.as_str()]);
+                }
+                _ => records.push(line),
+            }
+        }
+        Ok(records)
+    }
+}
+
+/// The priority, the time and the caller of a line with a time.
+fn header(line: &[u8]) -> &[u8] {
+    let end = line.windows(2).position(|pair| pair == b"] ");
+    &line[..end.unwrap_or(line.len())]
 }
 
 impl Source for Syslog {

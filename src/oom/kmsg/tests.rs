@@ -248,6 +248,27 @@ async fn syslog_returns_each_line_once() {
 }
 
 #[tokio::test]
+async fn lines_of_one_record_are_one_text() {
+    let record = |us: u64, text: &str| -> String {
+        let lines = text.lines().map(|line| format!("<3>[    1.{us:06}][ T77] {line}\n"));
+        lines.collect()
+    };
+    let named = KILLED.replace("7 (x)", "8 (new\nline)");
+    // A file's name in an error is a tenant's, and so is a command's name.
+    let records = [(500_001, format!("overlay: no file x\n{KILLED}")), (500_009, named)];
+    let text = Text::default();
+    text.lock().unwrap().0 = records.iter().map(|(us, text)| record(*us, text)).collect();
+    let told = told_now(&mut reader_of(&text));
+    let [Notice::Event(event)] = told.as_slice() else {
+        panic!("{told:?}")
+    };
+    let Event::Kill(kill) = &event.event else {
+        panic!("{event:?}")
+    };
+    assert_eq!((kill.pid, &*kill.comm), (8, "new\nline"));
+}
+
+#[tokio::test]
 async fn syslog_is_called_twice_a_second() {
     let text = Text::default();
     text.lock().unwrap().0 = killed(7, 1500);

@@ -144,8 +144,8 @@ impl NodeFiles {
         let mut role = named.and_then(|path| self.role_in(path, kill.pid));
         let mut cgroup = None;
         let process = Path::new(PROC).join(kill.pid.to_string());
-        // The process may be gone, and another one may have its id. Through syslog(2) a line may be forged: the kernel puts a header
-        // before each line of a record, also where a tenant's text has the newline (`record_print_text`, kernel/printk/printk.c).
+        // The process may be gone, and another one may have its id. Through syslog(2) a line may be forged where the log's clock is
+        // coarse.
         let is_victim = || {
             let comm = read(&process.join("comm"));
             comm.is_some_and(|comm| comm.trim_end_matches('\n') == kill.comm) && is_ending(&process)

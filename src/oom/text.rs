@@ -179,7 +179,9 @@ fn bracket(text: &str) -> Option<(Bracket<'_>, &str)> {
         let (fraction, _) = fraction.split_once(',').unwrap_or((fraction, ""));
         micros(seconds, fraction).filter(|_| fraction.len() == 6 && seconds.len() <= 12)
     };
-    let is_caller = inside.strip_prefix(['T', 'C']).and_then(number::<u32>).is_some();
+    // Android's kernels print `T1234@C1`.
+    let mut callers = inside.split('@').map(|caller| caller.strip_prefix(['T', 'C']));
+    let is_caller = callers.all(|id| id.and_then(number::<u32>).is_some());
     let found = match seconds(first) {
         Some(_) if first.starts_with('+') => Bracket::Time(None),
         Some(time) => Bracket::Time(Some(time)),

@@ -50,6 +50,12 @@ pub(in crate::oom) fn speaks_of_kill(text: &str) -> bool {
     WORDS.iter().any(|words| text.contains(words))
 }
 
+/// Whether a report begins with this line: `comm invoked oom-killer: …`.
+pub(in crate::oom) fn is_invocation(text: &str) -> bool {
+    let invoker = text.split_once(" invoked oom-killer: ");
+    invoker.is_some_and(|(comm, _)| is_comm(comm))
+}
+
 /// Whether a whole line can matter to the parser.
 pub(in crate::oom) fn may_matter(text: &str) -> bool {
     let others = ["Task", "memory: usage ", " Comm: ", "invoked oom-killer"];

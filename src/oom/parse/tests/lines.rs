@@ -1,6 +1,6 @@
 //! Single lines.
 
-use super::super::message::{group, invoker, outcome, skipped};
+use super::super::message::{group, invoker, is_invocation, outcome, skipped};
 use super::*;
 
 const TAIL: &str = "total-vm:4kB, anon-rss:3kB, file-rss:2kB, shmem-rss:1kB, UID:1000 pgtables:80kB oom_score_adj:-997";
@@ -128,6 +128,16 @@ fn the_lines_around_a_kill_are_told_apart() {
             "{other}"
         );
     }
+}
+
+#[test]
+fn a_report_begins_with_a_command() {
+    const INVOKED: &str = "invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0";
+    for comm in ["x", "a b (c)", "fifteen letters", ""] {
+        assert!(is_invocation(&format!("{comm} {INVOKED}")), "{comm}");
+    }
+    let in_name = format!("x[7]: segfault at 0 ip 0 sp 0 error 4 in a {INVOKED}[55+1000]");
+    assert!(!is_invocation(&in_name));
 }
 
 #[test]

@@ -2,18 +2,21 @@
 //!
 //! The kernel prints the lines that name cgroups piece by piece (`pr_cont`). The kernel merges pieces into one record
 //! of up to about 1 KiB, as long as no other CPU prints in between; longer lines become several records, with those of
-//! other CPUs among them. Only these lines ever wait here for their rest. Every other line passes at once, so that no
-//! line waits until the kernel prints again. The assembler takes a piece only where the grammar of the line allows it,
-//! because pieces of an unrelated line look the same when the kernel does not name the caller.
+//! other CPUs among them. Only these lines ever wait here for their rest; the kernel prints another one at once, and no line
+//! of a kill waits. The assembler takes a piece only where the grammar of the line allows it, because pieces of an unrelated
+//! line look the same when the kernel does not name the caller.
 //!
-//! An incomplete line leaves as it is, when it is certain that its rest does not come.
+//! A line that looks complete waits, too, until the next line about kills: a container may have put the look of an end into
+//! the name of a cgroup, and made that name so long that the kernel breaks the line behind it. An incomplete line leaves as it
+//! is, when it is certain that its rest does not come.
 
-use super::parse::KILLED_FOR;
+use super::parse::{KILLED_FOR, begins_message, is_invocation};
 use super::record::{Line, Part};
-use super::within;
 
 /// Bytes; far more than the longest line with two paths of PATH_MAX bytes.
 pub(super) const LONGEST_LINE: usize = 16 * 1024;
+/// Microseconds between the parts of a line: the kernel prints them in one go, but a serial console slows it down.
+const REST_WITHIN_US: u64 = 2_000_000;
 /// The kernel serialises OOM kills (`oom_lock`), so one open line per caller is more than enough.
 const MOST_OPEN: usize = 16;
 /// Lines that the kernel prints in parts begin with one of these (`dump_oom_summary`, `mem_cgroup_print_oom_group`, and
@@ -32,7 +35,7 @@ const KEYS: [&str; 9] = [
     " are going to be killed ",
 ];
 
-/// Holds the lines whose rest is still to come.
+/// Holds the lines whose rest may still come.
 #[derive(Debug, Default)]
 pub struct Assembler {
     open: Vec<Line>,
@@ -46,55 +49,44 @@ fn is_start(text: &str) -> bool {
     begins_with(text, &STARTS) || ["Task in ", "Tasks in "].contains(&text)
 }
 
-fn is_complete(text: &str) -> bool {
-    let before_pid = || text.rsplit_once(",uid=")?.0.rsplit_once(",pid=");
-    let victim = || before_pid()?.0.split_once(",task_memcg=/");
-    if text.starts_with("Task in ") {
-        return text
-            .split_once(KILLED_FOR)
-            .is_some_and(|(_, limit)| limit.starts_with('/'));
-    }
-    if text.starts_with("Tasks in ") {
-        return text.ends_with(" set");
-    }
-    victim().is_some_and(|(_, task)| task.contains(",task="))
-}
-
 /// Whether `next` can follow `text`. A piece is the output of one or several `pr_cont`.
 fn can_continue(text: &str, next: &str) -> bool {
     let is_path = next.starts_with('/') && text.ends_with(['=', ' ']);
     is_path || text.ends_with(",cpuset=") || begins_with(next, &KEYS)
 }
 
-/// Whether a text is the next part of a line that the kernel is still printing.
+/// Whether a text can be the next part of a line that the kernel prints in parts.
 pub(super) fn continues_line(text: &str, next: &str) -> bool {
-    is_start(text) && !is_complete(text) && can_continue(text, next)
+    is_start(text) && can_continue(text, next)
 }
 
 impl Assembler {
-    /// Takes the next line or part. Returns the lines that are whole now, and those whose rest is lost.
+    /// Takes the next line or part. Returns the lines before it to which no part can follow any more, and the line itself, unless
+    /// the kernel prints it in parts.
     pub fn push(&mut self, line: Line) -> Vec<Line> {
         let is_start = is_start(&line.text);
         if !is_start
             && line.part != Part::Start
             && let Some(at) = self.open_for(&line)
         {
-            let open = &mut self.open[at];
-            open.text.push_str(&line.text);
-            let is_complete = is_complete(&open.text);
-            return self.open.extract_if(at..=at, |_| is_complete).collect();
+            let text = &mut self.open[at].text;
+            // A file may be merged from several copies of the log.
+            if !text.ends_with(&line.text) {
+                text.push_str(&line.text);
+            }
+            return Vec::new();
         }
-        // The lines about a kill stand before and after those with parts: a line that is still open has lost its end.
-        let ends_open =
-            is_start || line.text.contains(" invoked oom-killer: ") || line.text.contains("Killed process ");
-        let mut ready = Vec::new();
-        ready.extend(self.open.extract_if(.., |open| ends_open && open.caller == line.caller));
-        if is_start && !is_complete(&line.text) {
+        // The lines about a kill stand before and after those with parts: no part of a line that is still open follows.
+        let is_of_kill = begins_message(&line.text) || line.text.starts_with("memory: usage ");
+        let ends_open = is_start || is_of_kill || is_invocation(&line.text);
+        let is_over = |open: &mut Line| ends_open && open.caller == line.caller;
+        let mut ready: Vec<Line> = self.open.extract_if(.., is_over).collect();
+        if is_start {
             if self.open.len() == MOST_OPEN {
                 ready.push(self.open.remove(0));
             }
             self.open.push(line);
-        } else if is_start || line.part != Part::Continued {
+        } else if line.part != Part::Continued {
             ready.push(line);
         }
         ready
@@ -111,9 +103,10 @@ impl Assembler {
 
     /// The open line that this part continues.
     fn open_for(&self, part: &Line) -> Option<usize> {
+        let passed = |line: &Line| Some(line.timestamp_us?.abs_diff(part.timestamp_us?));
         self.open.iter().position(|line| {
             line.caller == part.caller
-                && within(line.timestamp_us, part.timestamp_us)
+                && passed(line).is_none_or(|passed| passed <= REST_WITHIN_US)
                 && line.text.len() + part.text.len() <= LONGEST_LINE
                 && can_continue(&line.text, &part.text)
         })
@@ -149,24 +142,63 @@ mod tests {
         }
     }
 
+    /// All lines of a log.
     fn texts(lines: impl IntoIterator<Item = Line>) -> Vec<String> {
         let mut assembler = Assembler::default();
-        lines
-            .into_iter()
-            .flat_map(|line| assembler.push(line))
-            .map(|line| line.text)
-            .collect()
+        let mut whole: Vec<Line> = lines.into_iter().flat_map(|line| assembler.push(line)).collect();
+        whole.extend(assembler.lost());
+        whole.into_iter().map(|line| line.text).collect()
     }
 
     #[test]
-    fn a_whole_line_is_never_held_back() {
+    fn a_whole_line_waits_for_the_next_about_kills() {
+        let other = line(Part::Start, None, "anything");
         for whole in [
-            "anything",
-            &PIECES.concat(),
+            &*PIECES.concat(),
             "Tasks in /a are going to be killed due to memory.oom.group set",
             "Task in /a/b killed as a result of limit of /a",
         ] {
-            assert_eq!(texts([line(Part::Start, None, whole)]), [whole]);
+            let mut assembler = Assembler::default();
+            assert_eq!(assembler.push(other.clone()), [other.clone()]);
+            let whole = line(Part::Start, None, whole);
+            assert_eq!(assembler.push(whole.clone()), []);
+            assert_eq!(assembler.push(other.clone()), [other.clone()]);
+            for next in [
+                "Memory cgroup out of memory: Killed process 7 (hog)",
+                "memory: usage 4kB, limit 4kB, failcnt 1",
+                "x invoked oom-killer: gfp_mask=0xd0",
+            ] {
+                let next = line(Part::Start, None, next);
+                assert_eq!(assembler.push(next.clone()), [whole.clone(), next]);
+                assert_eq!(assembler.push(whole.clone()), []);
+            }
+        }
+    }
+
+    #[test]
+    fn a_name_like_an_end_ends_no_line() {
+        let (own, other) = ("/own/x,task_memcg=/b,task=y,pid=1,uid=0", "/own/x,task=y,pid=1,uid=0");
+        let start = PIECES[..5].concat();
+        for parts in [
+            &[&*start, own, ",task_memcg=", own, ",task=hog,pid=7,uid=0"][..],
+            &[&*start, "/own", ",task_memcg=", other, ",task=hog,pid=7,uid=0"],
+            &[
+                "Tasks in ",
+                "/own/x set",
+                " are going to be killed due to memory.oom.group set",
+            ],
+            &[
+                "Task in ",
+                "/own/x killed as a result of limit of /b",
+                KILLED_FOR,
+                "/own",
+            ],
+        ] {
+            let mut lines = vec![line(Part::Start, None, parts[0])];
+            lines.extend(parts[1..].iter().map(|text| line(Part::Continued, None, text)));
+            lines.insert(2, line(Part::Start, None, "other"));
+            lines.push(line(Part::Start, None, "Killed process 7 (hog)"));
+            assert_eq!(texts(lines), ["other", &*parts.concat(), "Killed process 7 (hog)"]);
         }
     }
 
@@ -189,6 +221,14 @@ mod tests {
     }
 
     #[test]
+    fn parts_of_a_copy_change_no_line() {
+        let parts = [PIECES[..5].concat(), PIECES[5].to_owned(), PIECES[6..].concat()];
+        let twice = parts.iter().flat_map(|text| [text, text]);
+        let lines = twice.map(|text| line(Part::Unmarked, None, text));
+        assert_eq!(texts(lines).last(), Some(&PIECES.concat()));
+    }
+
+    #[test]
     fn callers_keep_the_parts_of_two_lines_apart() {
         let of = |caller, pid| {
             [
@@ -202,7 +242,7 @@ mod tests {
         };
         let ([a1, a2], [b1, b2]) = (of(Some("T1"), 1), of(Some("T2"), 2));
         let whole = texts([a1, b1, b2, a2]);
-        assert!(whole[0].contains("oom_memcg=/2,task_memcg=/2,") && whole[1].contains("oom_memcg=/1,task_memcg=/1,"));
+        assert!(whole[0].contains("oom_memcg=/1,task_memcg=/1,") && whole[1].contains("oom_memcg=/2,task_memcg=/2,"));
     }
 
     #[test]
@@ -219,7 +259,7 @@ mod tests {
         );
         let mut late = end.clone();
         late.timestamp_us = Some(60_000_000);
-        assert_eq!(texts([start.clone(), late]), [""; 0]);
+        assert_eq!(texts([start.clone(), late]), [&*start.text]);
         let mut assembler = Assembler::default();
         assert_eq!(assembler.push(start.clone()), []);
         assert_eq!(assembler.lost(), [start]);

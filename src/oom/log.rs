@@ -236,6 +236,8 @@ impl LogReader {
             let before = std::mem::replace(&mut machine.clock_us, clock_us);
             let passed = before.zip(clock_us).map(|(before, now)| before.abs_diff(now));
             if passed.is_some_and(|passed| passed.min(DAY_US - passed) > TOGETHER_US) {
+                let lines = machine.assembler.lost();
+                self.found.read_lines(machine, lines, self.lines);
                 machine.parser.end_reports();
             }
         }

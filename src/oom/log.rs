@@ -82,6 +82,8 @@ struct LogReader {
     lines: u64,
     /// Whether the log has had a record of `/dev/kmsg`: among records, a line without a header is not the kernel's.
     has_records: bool,
+    /// The latest line of text with its number, less one, until the next line shows whether its message goes on there.
+    text: Option<(u64, String)>,
     objects: Objects,
     entry: Entry,
     machines: HashMap<String, Machine>,
@@ -137,6 +139,7 @@ impl LogReader {
     }
 
     fn read_document(&mut self) {
+        self.end_text();
         for object in self.objects.push(&self.line) {
             self.end_entry(Entry::of_object(object));
         }
@@ -160,6 +163,7 @@ impl LogReader {
             self.end_entry(entry);
             match Line::of_record(line) {
                 Some(record) => {
+                    self.end_text();
                     self.has_records = true;
                     if record.from_kernel {
                         self.kernel_line("", None, record);
@@ -167,17 +171,42 @@ impl LogReader {
                 }
                 None => {
                     let text = String::from_utf8_lossy(line);
-                    self.text_line(&without_colours(&text).replace('\t', " "), &Message::default());
+                    self.add_text(without_colours(&text).replace('\t', " "));
                 }
             }
         }
         self.lines += 1;
     }
 
+    /// Takes a line of text, which may go on with the message of the line before.
+    fn add_text(&mut self, line: String) {
+        if let Some((_, before)) = &mut self.text
+            && let Some(rest) = text::continuation(before, &line)
+            && before.len() + rest.len() < LONGEST_LINE
+        {
+            before.extend(["\n", rest]);
+            return;
+        }
+        self.end_text();
+        self.text = Some((self.lines, line));
+    }
+
+    fn end_text(&mut self) {
+        let Some((number, text)) = self.text.take() else {
+            return;
+        };
+        let lines = std::mem::replace(&mut self.lines, number);
+        self.text_line(&text, &Message::default());
+        self.lines = lines;
+    }
+
     fn end_entry(&mut self, entry: Entry) {
         let Some(message) = entry.into_message() else {
             return;
         };
+        if !message.texts.is_empty() {
+            self.end_text();
+        }
         for text in &message.texts {
             if message.is_kernels {
                 let line = Line::of_text(text.clone());
@@ -266,6 +295,7 @@ impl LogReader {
         }
         self.objects.abandon();
         self.add_broken();
+        self.end_text();
         let entry = std::mem::take(&mut self.entry);
         self.end_entry(entry);
         self.end_machines();

@@ -148,6 +148,23 @@ pub(super) fn kernel_line(line: &str) -> Option<TextLine<'_>> {
     })
 }
 
+/// The text of a line that goes on with the message of the line before: `dmesg` and `journalctl` indent it by the width of
+/// the header, whoever wrote the message.
+pub(super) fn continuation<'a>(before: &str, line: &'a str) -> Option<&'a str> {
+    const LEAST_INDENT: &str = "        ";
+    if !line.starts_with(LEAST_INDENT) || before.starts_with(' ') {
+        return None;
+    }
+    let (first, _) = before.split_once('\n').unwrap_or((before, ""));
+    let width = match kernel_line(first) {
+        Some(read) => first.len() - read.line.text.len(),
+        None => first.find(": ")? + 2,
+    };
+    let (indent, text) = line.split_at_checked(width)?;
+    let is_indented = width >= LEAST_INDENT.len() && indent.bytes().all(|byte| byte == b' ');
+    (is_indented && !text.is_empty()).then_some(text)
+}
+
 /// A priority, whether a version follows it, and the rest.
 fn priority(text: &str) -> Option<(Option<u32>, bool, &str)> {
     let (digits, rest) = text.strip_prefix('<')?.split_once('>')?;

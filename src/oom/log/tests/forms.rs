@@ -46,7 +46,8 @@ fn every_form_of_a_log_has_the_same_kill() {
         files += 1;
         let (kills, not_understood) = read(&std::fs::read(&path).unwrap());
         let journal = name.starts_with("journal-short") || name == "journal-with-unit";
-        let usual: (&[u32], &[u32], u64) = (&[4242], &[], u64::from(journal));
+        let elsewhere_too: &[u32] = if journal { &[4243] } else { &[] };
+        let usual: (&[u32], &[u32], u64) = (&[4242], elsewhere_too, 0);
         let (at_pod, elsewhere, lines) = others.get(&*name).copied().unwrap_or(usual);
         let pids = |is_at_pod: bool| -> Vec<u32> {
             let wanted = kills
@@ -80,6 +81,24 @@ fn lines_not_understood_are_counted() {
     let (number, text) = not_understood.first.unwrap();
     assert_eq!((not_understood.lines, number), (2, 2));
     assert!(text.starts_with("node x1 says: "), "{text}");
+}
+
+#[test]
+fn the_next_line_of_a_message_is_no_line() {
+    let killed = "Out of memory: Killed process 1 (x) total-vm:1kB";
+    for (header, lines) in [
+        ("[    1.500000] ", 1),
+        ("[Fri Nov 21 02:53:00 2025] ", 1),
+        ("Nov 21 02:53:00 node-a kernel: ", 1),
+        ("Nov 21 02:53:00 node-a app[77]: ", 0),
+    ] {
+        let indent = " ".repeat(header.len());
+        let log = format!("{header}no file x\n{indent}{killed}\n");
+        let (kills, not_understood) = read(log.as_bytes());
+        assert_eq!((kills, not_understood.lines), (Vec::new(), lines), "{header}");
+        let log = format!("{header}no file x\n    {killed}\n");
+        assert_eq!(read(log.as_bytes()).0.len(), 1, "{header}: it is not indented so far");
+    }
 }
 
 #[test]

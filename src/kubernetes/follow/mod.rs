@@ -46,7 +46,7 @@ pub struct Timing {
     pub room: Duration,
     /// The time until the next list of a kind that the API server does not serve.
     pub unknown: Duration,
-    /// The longest wait of a first view for the objects about its pods.
+    /// The longest wait of a first view for the Node and for the objects about its pods, from the first list of pods on.
     pub first_view: Duration,
 }
 

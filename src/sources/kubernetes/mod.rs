@@ -7,7 +7,8 @@
 //! the API server depends on that node alone. All lists of a kind share the memory for that kind (`kinds`).
 //!
 //! A pod enters the view once all objects that decide about it are known (`view`), and stays until it leaves the node. The
-//! first view also has the pods whose objects do not become known in time, as pods without a decision.
+//! first view waits for these objects and for the Node, and also has the pods whose objects do not become known in time, as
+//! pods without a decision.
 //! During an outage the last state stays, with a problem.
 
 mod kinds;
@@ -188,9 +189,12 @@ impl KubernetesSource {
             return self.publish(None);
         };
         self.follow_vpas(&self.owners.local(&pods), now);
-        let node = self
-            .node
-            .read(|nodes| nodes.objects().next().map(|node| Node::clone(node)));
+        let (node, awaits_node) = self.node.read(|nodes| {
+            let node = nodes.objects().next().map(|node| Node::clone(node));
+            // A list without the Node is an answer, too.
+            let is_awaited = node.is_none() && !nodes.known && !nodes.refused;
+            (node, is_awaited)
+        });
         let known = self
             .namespaces
             .iter()
@@ -199,12 +203,13 @@ impl KubernetesSource {
         // Pods of the last view stay while further objects about them are requested.
         let before = Arc::clone(&self.sender.borrow());
         let published: HashSet<&str> = before.view.pods.iter().map(|pod| pod.metadata.uid.as_str()).collect();
-        let (mut missing, mut view, mut waiting) = (Missing::default(), NodeView::default(), false);
+        let (mut missing, mut view) = (Missing::default(), NodeView::default());
         view.node = node;
-        // The first view waits for the pods of the first list.
+        // The first view waits for the Node and for the pods of the first list.
         let is_first = before.generation == 0;
         let until = now + self.timing.first_view;
         let first_pods = is_first.then(|| &*self.first_pods.get_or_insert_with(|| FirstPods::new(&pods, until)));
+        let mut waiting = awaits_node && first_pods.is_some_and(|first| now < first.until);
         for pod in pods {
             let (namespace, uid) = (namespaces.get(&pod.metadata.namespace), &pod.metadata.uid);
             let known = view::is_known(&pod, namespace, &self.owners, &mut missing);
@@ -220,21 +225,7 @@ impl KubernetesSource {
             }
         }
         self.request(&missing, now);
-        for (name, namespace) in namespaces {
-            let Some((limit_ranges, hpas)) = namespace.bounds else {
-                continue;
-            };
-            view.vpas.extend(namespace.vpas.into_iter().flatten().map(Shared::from));
-            view.limit_ranges.extend(limit_ranges.into_iter().map(Shared::from));
-            view.hpas.extend(hpas.into_iter().map(Shared::from));
-            match namespace.quotas {
-                Some(quotas) => view.quotas.extend(quotas.into_iter().map(Shared::from)),
-                None if missing.bounds.contains(&name) && !namespace.quotas_refused => {
-                    view.awaited_quotas.insert(name);
-                }
-                None => {}
-            }
-        }
+        add_objects(&mut view, namespaces, &missing);
         let owners = self.owners.slots.values().filter_map(|slot| slot.answer.clone());
         view.owners = owners.flatten().collect();
         drop(before);
@@ -378,6 +369,25 @@ impl NamespaceLists {
             quotas: quotas.and_then(|(.., quotas)| objects(quotas)),
             quotas_refused,
             targets: OnceCell::new(),
+        }
+    }
+}
+
+/// Adds the known objects of the namespaces to the view.
+fn add_objects(view: &mut NodeView, namespaces: BTreeMap<String, Namespace>, missing: &Missing) {
+    for (name, namespace) in namespaces {
+        let Some((limit_ranges, hpas)) = namespace.bounds else {
+            continue;
+        };
+        view.vpas.extend(namespace.vpas.into_iter().flatten().map(Shared::from));
+        view.limit_ranges.extend(limit_ranges.into_iter().map(Shared::from));
+        view.hpas.extend(hpas.into_iter().map(Shared::from));
+        match namespace.quotas {
+            Some(quotas) => view.quotas.extend(quotas.into_iter().map(Shared::from)),
+            None if missing.bounds.contains(&name) && !namespace.quotas_refused => {
+                view.awaited_quotas.insert(name);
+            }
+            None => {}
         }
     }
 }

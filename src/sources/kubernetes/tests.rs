@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::http::{StatusCode, Uri};
 use serde_json::{Value, json};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::owners::{OwnerKey, Owners, fetch};
@@ -16,7 +16,7 @@ use super::view::{FirstPods, Missing, Namespace, is_known};
 use super::{KubernetesSource, PROBLEM_BYTES, within_room};
 use crate::kubernetes::{ApiClient, ApiError, Call, Kind, Problem, Timing, Verb};
 use crate::model::objects::{Owner, OwnerKind, Pod, VerticalPodAutoscaler};
-use crate::sources::parse_manifests;
+use crate::sources::{NodeView, parse_manifests};
 
 fn pod(owner: &str) -> Pod {
     let text = format!(
@@ -281,6 +281,60 @@ async fn a_list_that_fails_delays_its_own_pods() {
         .await
         .unwrap();
     assert_eq!(state.view.pods.len(), 2, "both are known, and one is decided about");
+}
+
+/// What the API server says of Nodes.
+#[derive(Debug, Clone, Copy)]
+enum Nodes {
+    Late,
+    Refused,
+    Silent,
+}
+
+/// The first view of a node with one pod, which needs no other object. It waits so long for the Node.
+async fn first_view(nodes: Nodes, first_view: Duration) -> NodeView {
+    let router = Router::new().fallback(async move |uri: Uri| {
+        let query = uri.query().unwrap_or_default();
+        let items = match (uri.path(), nodes) {
+            _ if query.contains("sendInitialEvents") => return Err(StatusCode::BAD_REQUEST),
+            _ if query.contains("watch") => pending::<Value>().await,
+            ("/api/v1/pods", _) => json!([{
+                "metadata": {"name": "web", "namespace": "shop", "uid": "u"},
+                "spec": {"nodeName": "n", "containers": [{"name": "app"}]},
+            }]),
+            (_, Nodes::Late) => {
+                sleep(Duration::from_millis(100)).await;
+                json!([{"metadata": {"name": "n"}}])
+            }
+            (_, Nodes::Refused) => return Err(StatusCode::FORBIDDEN),
+            (_, Nodes::Silent) => pending().await,
+        };
+        Ok(format!(r#"{{"metadata":{{"resourceVersion":"2"}},"items":{items}}}"#))
+    });
+    let timing = Timing {
+        first_view,
+        ..Timing::default()
+    };
+    let (source, mut states) = KubernetesSource::new(ApiClient::to(&router), "n", None, timing);
+    tokio::spawn(source.run(CancellationToken::new()));
+    let state = states.wait_for(|state| state.generation > 0).await.unwrap();
+    state.view.clone()
+}
+
+const HOUR: Duration = Duration::from_secs(60 * 60);
+
+#[tokio::test]
+async fn the_first_view_waits_for_the_node() {
+    let view = first_view(Nodes::Late, HOUR).await;
+    assert!(view.node.is_some() && view.pods.len() == 1);
+}
+
+#[tokio::test]
+async fn nodes_that_never_come_delay_no_first_view() {
+    for (nodes, wait) in [(Nodes::Refused, HOUR), (Nodes::Silent, Duration::from_millis(20))] {
+        let view = first_view(nodes, wait).await;
+        assert!(view.node.is_none() && view.pods.len() == 1, "{nodes:?}");
+    }
 }
 
 #[tokio::test]

@@ -75,8 +75,8 @@ pub(super) struct Missing {
     pub(super) bounds: BTreeSet<String>,
 }
 
-/// The pods of the first list. The first view waits for these, and not for ever: a namespace whose pods come and go, or change
-/// their owners, or whose objects cannot be listed, holds up no other.
+/// The pods of the first list. The first view waits for these and for the Node, and not for ever: a namespace whose pods come and
+/// go, or change their owners, or whose objects cannot be listed, holds up no other.
 #[derive(Debug)]
 pub(super) struct FirstPods {
     /// By UID: the controllers at the time of the first list.

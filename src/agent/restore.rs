@@ -16,9 +16,11 @@ use anyhow::{Context, Result, bail};
 use futures::future::join_all;
 use jiff::Timestamp;
 use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::discovery::{Discovery, DiscoveryLinks};
+use super::source_merge::SourceMerge;
 use super::start::{connect, start_audit, start_sources};
 use super::state_directory::StateDirectory;
 use super::view;
@@ -28,7 +30,7 @@ use crate::config::Config;
 use crate::control::proto;
 use crate::decide::PodDecision;
 use crate::kubernetes::metrics::ApiMetrics;
-use crate::kubernetes::{ApiClient, ApiResizer};
+use crate::kubernetes::{ApiClient, ApiResizer, Timing};
 use crate::model::objects::{Pod, PodKey, PodUid};
 use crate::model::{AskWhenFull, BoundPod, Cause, ChangeRecord, CpuBurst, LivePod, Outcome, ResourceList};
 use crate::observe::audit::Audit;
@@ -45,7 +47,7 @@ use crate::resize::Facts;
 use crate::runtime::RuntimeMetrics;
 use crate::sources::NodeView;
 
-/// The longest wait for the sources.
+/// The longest wait for the pods of the sources. The objects about them have the time of [`Timing::first_view`] after that.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Why `restore` leaves a pod that differs from its spec. vscaled may have written to it all the same, so `restore` fails.
@@ -252,34 +254,38 @@ impl Restorer {
     }
 }
 
-/// The view of the configured sources, once every source has one. Of a cluster it also has the Node object, unless that takes too long.
+/// The first view of the configured sources.
 async fn read_sources(config: &Config, api: Option<ApiClient>, remarks: &mut Vec<String>) -> Result<NodeView> {
     let stop = CancellationToken::new();
     let _stop = stop.clone().drop_guard();
-    let has_cluster = api.is_some();
     let (source_merge, _) = start_sources(config, api, &stop);
-    let (views, _viewed) = watch::channel(Arc::new(NodeView::default()));
-    let (events, mut received) = mpsc::channel(8);
-    tokio::spawn(source_merge.run(views, events));
-    let (mut latest, mut problems): (Option<Arc<NodeView>>, _) = (None, Vec::new());
-    let until = tokio::time::Instant::now() + PATIENCE;
-    while let Ok(Some(event)) = tokio::time::timeout_at(until, received.recv()).await {
-        if let Event::View {
-            view, problems: found, ..
-        } = event
-        {
-            (latest, problems) = (view.or(latest), found);
-            // The Node object arrives on a watch of its own.
-            if latest.as_ref().is_some_and(|view| !has_cluster || view.node.is_some()) {
-                break;
-            }
-        }
-    }
-    let Some(view) = latest else {
+    let (view, mut problems) = first_view(source_merge, PATIENCE, Timing::default()).await;
+    let Some(view) = view else {
         bail!("the specs of the pods are not known: {}", problems.join("; "))
     };
     remarks.append(&mut problems);
     Ok(NodeView::clone(&view))
+}
+
+/// The first view of these sources, and their problems. The API server's comes `timing.first_view` after its pods at the latest.
+async fn first_view(
+    source_merge: SourceMerge,
+    for_pods: Duration,
+    timing: Timing,
+) -> (Option<Arc<NodeView>>, Vec<String>) {
+    let (views, _viewed) = watch::channel(Arc::new(NodeView::default()));
+    let (events, mut received) = mpsc::channel(8);
+    tokio::spawn(source_merge.run(views, events));
+    let (until, mut latest) = (Instant::now() + for_pods + timing.first_view, Vec::new());
+    while let Ok(Some(event)) = timeout_at(until, received.recv()).await {
+        if let Event::View { view, problems, .. } = event {
+            if view.is_some() {
+                return (view, problems);
+            }
+            latest = problems;
+        }
+    }
+    (None, latest)
 }
 
 /// Discovers the node as an agent does.
@@ -358,4 +364,50 @@ fn result(live: &LivePod, ended: Result<proto::Change, String>) -> proto::PodRes
         live.containers.keys().map(ToString::to_string).collect(),
         ended,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use axum::Router;
+    use axum::http::{StatusCode, Uri};
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::sources::kubernetes::KubernetesSource;
+
+    /// An API server that sends a pod, and never the objects of its namespace.
+    fn half_silent() -> ApiClient {
+        let router = Router::new().fallback(async |uri: Uri| {
+            let query = uri.query().unwrap_or_default();
+            let owner =
+                json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "r", "controller": true});
+            let items = match uri.path() {
+                _ if query.contains("sendInitialEvents") => return Err(StatusCode::BAD_REQUEST),
+                path if query.contains("watch") || path.contains("/shop/") => pending::<Value>().await,
+                "/api/v1/pods" => json!([{
+                    "metadata": {"name": "web-1", "namespace": "shop", "uid": "u", "ownerReferences": [owner]},
+                    "spec": {"nodeName": "n", "containers": [{"name": "app"}]},
+                }]),
+                _ => json!([]),
+            };
+            Ok(format!(r#"{{"metadata":{{"resourceVersion":"2"}},"items":{items}}}"#))
+        });
+        ApiClient::to(&router)
+    }
+
+    #[tokio::test]
+    async fn pods_and_a_hanging_namespace_each_have_time() {
+        let wait = Duration::from_secs(2);
+        let timing = Timing {
+            first_view: wait,
+            ..Timing::default()
+        };
+        let (source, states) = KubernetesSource::new(half_silent(), "n", None, timing);
+        tokio::spawn(source.run(CancellationToken::new()));
+        let sources = vec![states];
+        let (view, _) = first_view(SourceMerge { sources }, wait, timing).await;
+        assert_eq!(view.map(|view| view.undecided_pods.len()), Some(1));
+    }
 }

@@ -60,7 +60,6 @@ impl Default for Timing {
             longest_pause: Duration::from_secs(60),
             room: Duration::from_secs(5 * 60),
             unknown: Duration::from_secs(5 * 60),
-            // `vscaled restore` waits half a minute for it.
             first_view: Duration::from_secs(20),
         }
     }

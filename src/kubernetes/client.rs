@@ -210,12 +210,27 @@ impl ApiClient {
 
     /// Makes a call without a body and decodes the answer.
     pub async fn read<T: DeserializeOwned>(&self, call: &Call) -> Result<T, ApiError> {
-        self.exchange(call, None).await
+        let permit = self.permit(call).await?;
+        self.exchange(call, None, &permit).await
     }
 
     /// Makes a call with a body: a new object, or a strategic merge patch.
     pub async fn send<T: DeserializeOwned>(&self, call: &Call, body: &Value) -> Result<T, ApiError> {
-        self.exchange(call, Some(body)).await
+        let permit = self.permit(call).await?;
+        self.exchange(call, Some(body), &permit).await
+    }
+
+    /// The same, where the caller waits so long for the answer; the wait for a permit does not count. A call that is given up says
+    /// nothing about the API server: an admission webhook may take long.
+    pub(super) async fn send_within<T: DeserializeOwned>(
+        &self,
+        call: &Call,
+        body: &Value,
+        patience: Duration,
+    ) -> Result<T, ApiError> {
+        let permit = self.permit(call).await?;
+        let answer = timeout(patience, self.exchange(call, Some(body), &permit)).await;
+        answer.unwrap_or_else(|_| Err(ApiError::of(call, Problem::Timeout(patience))))
     }
 
     /// Begins a list.
@@ -249,8 +264,12 @@ impl ApiClient {
     }
 
     /// Makes a call whose answer is one object.
-    async fn exchange<T: DeserializeOwned>(&self, call: &Call, body: Option<&Value>) -> Result<T, ApiError> {
-        let _permit = self.permit(call).await?;
+    async fn exchange<T: DeserializeOwned>(
+        &self,
+        call: &Call,
+        body: Option<&Value>,
+        _permit: &Slot<String>,
+    ) -> Result<T, ApiError> {
         let answer = async {
             let mut stream = self.open(&self.calls, call, body).await?;
             let answer = stream.next().await?;

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
@@ -147,12 +148,13 @@ pub type Annotations = BTreeMap<String, Option<String>>;
 
 impl ApiClient {
     /// Sets and removes annotations of the pod with this UID in one patch, if the pod still exists. Does not change another pod
-    /// of the same name.
+    /// of the same name. Waits so long for the answer, and before that for a permit.
     ///
     /// Errors: [`ApiError`]; the annotations are unchanged, or the answer was lost.
-    pub async fn annotate(&self, pod: &PodId, annotations: &Annotations) -> Result<(), ApiError> {
+    pub async fn annotate(&self, pod: &PodId, annotations: &Annotations, patience: Duration) -> Result<(), ApiError> {
         let call = Call::patch_pod(&pod.namespace, &pod.name, "status");
-        match self.send::<IgnoredAny>(&call, &annotating(&pod.uid, annotations)).await {
+        let patch = annotating(&pod.uid, annotations);
+        match self.send_within::<IgnoredAny>(&call, &patch, patience).await {
             Err(error) if !error.problem.names_no_pod() => Err(error),
             Ok(_) | Err(_) => Ok(()),
         }

@@ -17,7 +17,7 @@ use futures::future::join_all;
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use jiff::Timestamp;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::pod::PodState;
@@ -30,8 +30,10 @@ use crate::plan::lift_kept;
 
 /// So many patches are under way at once, one of each namespace at most.
 const AT_ONCE: usize = 4;
-/// How long one patch may take.
+/// How long the API server may take to answer a patch.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The same when annotations are erased: no other patch removes them later.
+const PATIENCE_TO_ERASE: Duration = Duration::from_secs(30);
 /// The pause between the beginnings of two patches, scattered.
 const PAUSE: Duration = Duration::from_millis(500);
 /// The least time between two patches of one pod.
@@ -151,11 +153,7 @@ impl AnnotationWriter {
 
 /// Patches one pod.
 async fn attempt(client: ApiClient, pod: PodId, annotations: Annotations) -> EndedPatch {
-    let answer = timeout(PATIENCE, client.annotate(&pod, &annotations)).await;
-    let answer = answer.unwrap_or_else(|_| {
-        let (call, problem) = (format!("patch pods/status {pod}"), Problem::Timeout(PATIENCE));
-        Err(ApiError { call, problem })
-    });
+    let answer = client.annotate(&pod, &annotations, PATIENCE).await;
     (pod, annotations, answer)
 }
 
@@ -307,7 +305,7 @@ pub(crate) async fn erase(client: &ApiClient, pods: impl Iterator<Item = &Pod>) 
     let objects = annotated.filter_map(|pod| Some((pod.full_name(), pod_ref(pod)?)));
     let erased = objects.map(async |(name, object)| {
         let none = Annotations::from([(APPLIED.to_owned(), None)]);
-        let error = client.annotate(&object, &none).await.err()?;
+        let error = client.annotate(&object, &none, PATIENCE_TO_ERASE).await.err()?;
         Some(format!(
             "{name} still says {APPLIED}: {error}; remove it with `kubectl annotate`"
         ))

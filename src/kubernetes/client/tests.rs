@@ -146,6 +146,27 @@ async fn nobody_waits_for_ever_for_a_turn() {
     assert!(problem.to_string().contains("the agent's other calls"), "{problem}");
 }
 
+#[tokio::test]
+async fn a_calls_time_begins_with_its_turn() {
+    let scene = Scene::new();
+    let (call, body) = (Call::new(Verb::Patch, PODS).named("a"), json!({}));
+    let mut holders = Box::pin(join_all((0..CALLS_AT_ONCE).map(|_| scene.client.read::<Value>(&call))));
+    assert!(futures::poll!(&mut holders).is_pending());
+    let patience = Duration::from_millis(10);
+    let mut patch = pin!(scene.client.send_within::<Value>(&call, &body, patience));
+    assert!(
+        timeout(patience * 4, &mut patch).await.is_err(),
+        "it waits for its turn"
+    );
+    drop(holders);
+    let problem = patch.await.unwrap_err().problem;
+    assert!(
+        matches!(problem, Problem::Timeout(after) if after == patience),
+        "{problem}"
+    );
+    assert_eq!(scene.client.health.away(), None, "a webhook may take that long");
+}
+
 #[test]
 fn a_connection_is_made_when_others_are_full() {
     let full = WATCHES_PER_CONNECTION;

@@ -1,6 +1,8 @@
 //! Startup boosts where the kubelet does not resize in place: the spec keeps the boosted values, and the pod keeps
 //! its annotation.
 
+use std::time::Duration;
+
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use vscaled::kubernetes::metrics::ApiMetrics;
@@ -91,7 +93,7 @@ async fn the_rights_that_are_deployed_let_an_annotation_of_the_webhook_be_remove
         name: name.to_owned(),
     };
     let removed = Annotations::from([(ANNOTATION.to_owned(), None)]);
-    client.annotate(&pod, &removed).await.unwrap();
+    client.annotate(&pod, &removed, Duration::from_secs(30)).await.unwrap();
     let after = scene.object();
     assert_eq!(after["metadata"]["annotations"].get(ANNOTATION), None);
     assert_eq!(after["spec"], before["spec"]);

@@ -213,15 +213,15 @@ impl KubernetesSource {
         for pod in pods {
             let (namespace, uid) = (namespaces.get(&pod.metadata.namespace), &pod.metadata.uid);
             let known = view::is_known(&pod, namespace, &self.owners, &mut missing);
-            let first = first_pods.filter(|first| first.contains(&pod));
-            let is_overdue = first.is_some_and(|first| first.until <= now);
+            let is_awaited = first_pods.and_then(|first| first.waits_for(&pod, now));
+            let is_overdue = is_awaited == Some(false);
             if !known && (is_overdue || before.view.undecided_pods.contains(uid)) {
                 view.undecided_pods.insert(uid.clone());
             }
             if known || is_overdue || published.contains(uid.as_str()) {
                 view.pods.push(pod);
             } else {
-                waiting |= first.is_some();
+                waiting |= is_awaited == Some(true);
             }
         }
         self.request(&missing, now);

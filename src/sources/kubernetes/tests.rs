@@ -8,6 +8,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::http::{StatusCode, Uri};
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -17,6 +18,8 @@ use super::{KubernetesSource, PROBLEM_BYTES, within_room};
 use crate::kubernetes::{ApiClient, ApiError, Call, Kind, Problem, Timing, Verb};
 use crate::model::objects::{Owner, OwnerKind, Pod, VerticalPodAutoscaler};
 use crate::sources::{NodeView, parse_manifests};
+
+const HOUR: Duration = Duration::from_secs(60 * 60);
 
 fn pod(owner: &str) -> Pod {
     let text = format!(
@@ -105,12 +108,14 @@ fn a_pod_waits_for_all_its_objects() {
 #[test]
 fn pods_that_come_or_change_hold_up_no_first_view() {
     let owned = |by: &str| pod(&owned_by("ReplicaSet", by, by));
-    let first = FirstPods::new(&[Arc::new(owned("r"))], Instant::now());
-    assert!(first.contains(&owned("r")));
-    assert!(!first.contains(&owned("another")));
+    let now = Instant::now();
+    let first = FirstPods::new(&[Arc::new(owned("r"))], now + HOUR);
+    assert_eq!(first.waits_for(&owned("r"), now), Some(true));
+    assert_eq!(first.waits_for(&owned("r"), now + HOUR), Some(false));
+    assert_eq!(first.waits_for(&owned("another"), now), Some(false));
     let mut new = owned("r");
     new.metadata.uid = "new".to_owned();
-    assert!(!first.contains(&new));
+    assert_eq!(first.waits_for(&new, now), None);
 }
 
 #[test]
@@ -283,6 +288,47 @@ async fn a_list_that_fails_delays_its_own_pods() {
     assert_eq!(state.view.pods.len(), 2, "both are known, and one is decided about");
 }
 
+#[tokio::test]
+async fn an_adopted_pod_is_in_the_first_view() {
+    // The pod gets another owner once the objects of its namespace are asked for. They never come.
+    let asked = Arc::new(Notify::new());
+    let router = Router::new().fallback(async move |uri: Uri| {
+        let query = uri.query().unwrap_or_default();
+        let pod = |owner: &str| {
+            let owner =
+                json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": owner, "uid": owner, "controller": true});
+            json!({
+                "metadata": {"name": "web", "namespace": "shop", "uid": "u", "ownerReferences": [owner]},
+                "spec": {"nodeName": "n", "containers": [{"name": "app"}]},
+            })
+        };
+        let items = match uri.path() {
+            _ if query.contains("sendInitialEvents") => return Err(StatusCode::BAD_REQUEST),
+            "/api/v1/pods" if query.contains("watch") => {
+                asked.notified().await;
+                return Ok(json!({"type": "MODIFIED", "object": pod("another")}).to_string());
+            }
+            "/api/v1/pods" => json!([pod("r")]),
+            path if path.contains("/shop/") => {
+                asked.notify_one();
+                pending().await
+            }
+            _ if query.contains("watch") => pending().await,
+            _ => json!([]),
+        };
+        Ok(format!(r#"{{"metadata":{{"resourceVersion":"2"}},"items":{items}}}"#))
+    });
+    let timing = Timing {
+        first_view: HOUR,
+        ..Timing::default()
+    };
+    let (source, mut states) = KubernetesSource::new(ApiClient::to(&router), "n", None, timing);
+    tokio::spawn(source.run(CancellationToken::new()));
+    let state = states.wait_for(|state| state.generation > 0).await.unwrap();
+    assert_eq!(state.view.undecided_pods, BTreeSet::from(["u".to_owned()]));
+    assert_eq!(state.view.pods.len(), 1);
+}
+
 /// What the API server says of Nodes.
 #[derive(Debug, Clone, Copy)]
 enum Nodes {
@@ -320,8 +366,6 @@ async fn first_view(nodes: Nodes, first_view: Duration) -> NodeView {
     let state = states.wait_for(|state| state.generation > 0).await.unwrap();
     state.view.clone()
 }
-
-const HOUR: Duration = Duration::from_secs(60 * 60);
 
 #[tokio::test]
 async fn the_first_view_waits_for_the_node() {

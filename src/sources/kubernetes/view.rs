@@ -76,7 +76,8 @@ pub(super) struct Missing {
 }
 
 /// The pods of the first list. The first view waits for these and for the Node, and not for ever: a namespace whose pods come and
-/// go, or change their owners, or whose objects cannot be listed, holds up no other.
+/// go, or change their owners, or whose objects cannot be listed, holds up no other. Those that are not waited for any more are in
+/// the first view all the same, without a decision: a pod that is not would lose its saved state.
 #[derive(Debug)]
 pub(super) struct FirstPods {
     /// By UID: the controllers at the time of the first list.
@@ -95,10 +96,11 @@ impl FirstPods {
         }
     }
 
-    /// Whether the pod was in the first list, with the same controller.
-    pub(super) fn contains(&self, pod: &Pod) -> bool {
-        let first = self.controllers.get(&pod.metadata.uid);
-        first.is_some_and(|controller| controller.as_ref() == pod.metadata.controller())
+    /// Whether the first view waits for the objects about the pod, which still has the controller of the first list. None for a pod
+    /// that was not in that list.
+    pub(super) fn waits_for(&self, pod: &Pod, now: Instant) -> Option<bool> {
+        let controller = self.controllers.get(&pod.metadata.uid)?;
+        Some(now < self.until && controller.as_ref() == pod.metadata.controller())
     }
 }
 

@@ -12,6 +12,8 @@ use super::kept::beginning_of;
 /// The longest message of a refusal that is kept, in characters. The API server quotes whole specs, and a webhook says what it
 /// likes; the message stays with its pod, in the history and in the state file.
 const LONGEST_MESSAGE: usize = 2000;
+/// The longest reason that is kept, in characters. A webhook chooses it, too.
+const LONGEST_REASON: usize = 100;
 
 /// A failed call.
 #[derive(Debug, thiserror::Error)]
@@ -95,9 +97,9 @@ impl Status {
         });
         Self {
             code: code.as_u16(),
+            reason: beginning_of(status.reason, LONGEST_REASON),
             message: beginning_of(status.message, LONGEST_MESSAGE),
             retry_after,
-            ..status
         }
     }
 
@@ -218,6 +220,9 @@ mod tests {
         let body = serde_json::json!({"message": whole}).to_string();
         let status = Status::read(StatusCode::UNPROCESSABLE_ENTITY, body.as_bytes(), None);
         assert_eq!(status.message, whole, "nothing is cut, and nothing says so");
+        let body = serde_json::json!({"reason": "é".repeat(30_000), "message": "no"}).to_string();
+        let status = Status::read(StatusCode::FORBIDDEN, body.as_bytes(), None);
+        assert_eq!(status.reason.chars().count(), LONGEST_REASON + 1);
     }
 
     #[test]

@@ -37,7 +37,7 @@ use crate::reconcile::annotations::Annotator;
 use crate::reconcile::controller::{
     Controller, Discovered, Event, GuardLink, NodeFacts, Passes, Publisher, ResizeEndpoint,
 };
-use crate::reconcile::history::History;
+use crate::reconcile::history::{History, Listeners};
 use crate::reconcile::metrics::Metrics;
 use crate::reconcile::savings::Savings;
 use crate::reconcile::store::Store;
@@ -49,7 +49,7 @@ use crate::sources::kubernetes::KubernetesSource;
 
 /// The most events that may wait for the controller.
 const EVENTS: usize = 1024;
-/// The most changes by which a task may lag.
+/// The most changes by which a task may lag; `Listeners` bounds their bytes.
 const CHANGES: usize = 1024;
 /// The longest interval between two heartbeats of a healthy controller.
 const STALLED: Duration = Duration::from_secs(30);
@@ -149,7 +149,7 @@ pub(super) async fn start(
             kill_problems: [oom.problems.clone(), vec![reporting::problems(&reporter)]].concat(),
             history: History {
                 records: VecDeque::new(),
-                listeners: channels.records,
+                listeners: Listeners::new(channels.records),
                 show: Box::new(move |record| changes.send(|| view::change(record))),
                 audit: channels.audit,
             },

@@ -17,12 +17,14 @@ const MOST_BYTES: u64 = 2 << 20;
 const LEAST_BYTES: u64 = MOST_BYTES / 256;
 /// The bytes of a step, without the text of an error.
 const STEP_BYTES: usize = 256;
+/// How many bytes all changes together may have that wait for a listener, as estimated.
+const MOST_WAITING: u64 = 4 << 20;
 
 /// The latest changes, oldest first.
 #[derive(derive_more::Debug)]
 pub(crate) struct History {
     pub(crate) records: VecDeque<Arc<ChangeRecord>>,
-    pub(crate) listeners: broadcast::Sender<Arc<ChangeRecord>>,
+    pub(crate) listeners: Listeners,
     /// Shows a change to the watchers at the socket.
     #[debug(skip)]
     pub(crate) show: Box<dyn Fn(&ChangeRecord) + Send + Sync>,
@@ -39,8 +41,7 @@ impl History {
         record.at = Timestamp::now();
         let record = Arc::new(record);
         if news || matches!(record.cause, Cause::Hook { .. }) {
-            // The error means that there are no listeners.
-            drop(self.listeners.send(Arc::clone(&record)));
+            self.listeners.send(&record);
         }
         if news {
             self.make_room(&record);
@@ -57,7 +58,7 @@ impl History {
         loop {
             let all = self.records.iter().chain([new]);
             let sizes: Vec<_> = all
-                .map(|record| (record.pod.namespace.as_str(), bytes_of(record)))
+                .map(|record| (record.pod.namespace.as_str(), bytes_of(record).max(LEAST_BYTES)))
                 .collect();
             let sum = sizes.iter().fold(0, |sum: u64, (_, size)| sum.saturating_add(*size));
             match places_of_largest(sizes) {
@@ -78,7 +79,7 @@ impl History {
         for record in self.records.range_mut(request.unwrap_or_default()..) {
             if of_pod(record) && record.in_flight {
                 Arc::make_mut(record).in_flight = false;
-                drop(self.listeners.send(Arc::clone(record)));
+                self.listeners.send(record);
                 (self.show)(record);
             }
         }
@@ -88,6 +89,46 @@ impl History {
     pub(crate) fn iter<'a>(&'a self, pod: Option<&'a PodId>) -> impl DoubleEndedIterator<Item = &'a Arc<ChangeRecord>> {
         let records = self.records.iter();
         records.filter(move |record| pod.is_none_or(|pod| record.pod == *pod))
+    }
+}
+
+/// Passes changes on to the tasks that listen. A change waits until every one of them has read it.
+#[derive(Debug)]
+pub(crate) struct Listeners {
+    sender: broadcast::Sender<Arc<ChangeRecord>>,
+    /// The bytes of each change that waits, oldest first, and before these of changes that do not wait any more.
+    waiting: VecDeque<u64>,
+    /// Whether the latest change was lost.
+    has_lost: bool,
+}
+
+impl Listeners {
+    pub(crate) const fn new(sender: broadcast::Sender<Arc<ChangeRecord>>) -> Self {
+        Self {
+            sender,
+            waiting: VecDeque::new(),
+            has_lost: false,
+        }
+    }
+
+    /// Sends a change, unless too many bytes wait for a listener that lags behind.
+    fn send(&mut self, record: &Arc<ChangeRecord>) {
+        let read = self.waiting.len().saturating_sub(self.sender.len());
+        self.waiting.drain(..read);
+        let size = bytes_of(record);
+        let sum = self.waiting.iter().fold(size, |sum, one| sum.saturating_add(*one));
+        let is_lost = sum > MOST_WAITING && !self.waiting.is_empty();
+        if is_lost && !self.has_lost {
+            tracing::warn!(
+                bytes = sum,
+                "changes are not passed on: a task of the agent lags behind"
+            );
+        }
+        self.has_lost = is_lost;
+        // An error: there are no listeners.
+        if !is_lost && self.sender.send(Arc::clone(record)).is_ok() {
+            self.waiting.push_back(size);
+        }
     }
 }
 
@@ -106,8 +147,8 @@ fn bytes_of(record: &ChangeRecord) -> u64 {
         _ => 0,
     };
     let reason = record.outcome.reason().map_or(0, str::len);
-    let size = u64::try_from(steps + cause + printed + reason);
-    size.unwrap_or(u64::MAX).max(LEAST_BYTES)
+    let size = u64::try_from(size_of::<ChangeRecord>() + steps + cause + printed + reason);
+    size.unwrap_or(u64::MAX)
 }
 
 /// Logs one line for each step, in the span of the pass.
@@ -160,7 +201,7 @@ mod tests {
     fn empty() -> History {
         History {
             records: VecDeque::new(),
-            listeners: broadcast::channel(8).0,
+            listeners: Listeners::new(broadcast::channel(8).0),
             show: Box::new(|_| {}),
             audit: Audit::default(),
         }
@@ -196,6 +237,22 @@ mod tests {
     }
 
     #[test]
+    fn a_slow_listener_lets_few_bytes_wait() {
+        let mut history = empty();
+        let mut slow = history.listeners.sender.subscribe();
+        let third = usize::try_from(MOST_WAITING / 3).unwrap();
+        for _ in 0..2 {
+            for _ in 0..4 {
+                let mut fat = in_flight("u", true);
+                fat.outcome = Outcome::Refused("x".repeat(third));
+                history.add(fat, true);
+            }
+            let read = std::iter::from_fn(|| slow.try_recv().ok());
+            assert_eq!(read.count(), 2);
+        }
+    }
+
+    #[test]
     fn a_settled_request_is_done_with_all_that_followed() {
         let mut history = empty();
         for record in [
@@ -206,7 +263,7 @@ mod tests {
         ] {
             history.add(record, true);
         }
-        let mut news = history.listeners.subscribe();
+        let mut news = history.listeners.sender.subscribe();
         history.mark_carried_out(&"u1".into());
         let words: Vec<_> = history.iter(None).map(|record| record.word()).collect();
         assert_eq!(words, ["InFlight", "Applied", "InFlight", "Applied"]);

@@ -17,7 +17,7 @@ use crate::model::{
 };
 use crate::observe::audit::Audit;
 use crate::observe::metrics::registry;
-use crate::reconcile::history::History;
+use crate::reconcile::history::{History, Listeners};
 use crate::reconcile::metrics::Metrics;
 use crate::reconcile::overrides::Override;
 use crate::reconcile::pod::Located;
@@ -60,7 +60,7 @@ fn controller(directory: &Path) -> Controller {
             kill_problems: Vec::new(),
             history: History {
                 records: VecDeque::new(),
-                listeners: broadcast::channel(1).0,
+                listeners: Listeners::new(broadcast::channel(1).0),
                 show: Box::new(|_| {}),
                 audit: Audit::default(),
             },

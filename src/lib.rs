@@ -26,6 +26,7 @@
 //! - [`share`]: fair shares of what all users of a node have in common. Pure.
 //! - [`rate_limiter`]: limits how often something happens.
 //! - [`slots`]: work at the same time, shared fairly among users.
+//! - [`feed`]: values on their way to listeners; those that read slowly lose the oldest ones.
 //! - [`pace`]: random delays, so that the agents of a cluster do not act at the same moment.
 //! - [`failpoint`]: the places where tests end a debug build as a crash would.
 //! - [`files`]: replaces a file atomically.
@@ -61,6 +62,7 @@ pub mod decide;
 pub mod descriptors;
 pub mod doctor;
 pub mod failpoint;
+pub mod feed;
 pub mod files;
 #[cfg(any(test, fuzzing))]
 #[path = "../fuzz/targets.rs"]

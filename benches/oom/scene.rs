@@ -4,9 +4,10 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{broadcast, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use vscaled::cgroup::Hierarchy;
+use vscaled::feed::Feed;
 use vscaled::model::objects::PodId;
 use vscaled::model::{CgroupPath, ContainerId, LiveContainer, LivePod};
 use vscaled::oom::kmsg::monotonic;
@@ -141,7 +142,7 @@ enum End {
     Watcher(
         tokio_util::sync::DropGuard,
         watch::Sender<Arc<NodePods>>,
-        broadcast::Sender<Arc<vscaled::model::ChangeRecord>>,
+        Feed<Arc<vscaled::model::ChangeRecord>>,
     ),
     Reader(tokio_util::sync::DropGuard),
     Socket(tokio::task::JoinHandle<anyhow::Result<()>>),
@@ -151,7 +152,7 @@ enum End {
 pub(crate) async fn watcher(scene: &Scene) -> anyhow::Result<Watching> {
     let tree = scene.node.kubepods();
     let (residents, pods) = watch::channel(Arc::new(scene.residents()?));
-    let (changes, written) = broadcast::channel(16);
+    let changes = Feed::default();
     let (batches, mut taken) = mpsc::channel::<vscaled::oom::watch::Batch>(64);
     let (problems, _) = watch::channel(Vec::new());
     let stop = CancellationToken::new();
@@ -179,7 +180,7 @@ pub(crate) async fn watcher(scene: &Scene) -> anyhow::Result<Watching> {
             node_name: "bench".to_owned(),
             checkpoint: None,
             pods,
-            changes: written,
+            changes: changes.listen(),
             batches,
             problems,
             stop: stop.clone(),

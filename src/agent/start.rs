@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use prometheus_client::registry::Registry;
-use tokio::sync::{broadcast, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -23,6 +23,7 @@ use crate::config::{Config, RunArguments, Source};
 use crate::control::{Access, CallGate, ChangeFeed, ControlSocket, Limits, serve};
 use crate::decide::Refusals;
 use crate::doctor::Locations;
+use crate::feed::Feed;
 use crate::guard::{Guard, LimitFiles};
 use crate::kubernetes::metrics::ApiMetrics;
 use crate::kubernetes::{ApiClient, ApiResizer, Latest, Timing};
@@ -37,7 +38,7 @@ use crate::reconcile::annotations::Annotator;
 use crate::reconcile::controller::{
     Controller, Discovered, Event, GuardLink, NodeFacts, Passes, Publisher, ResizeEndpoint,
 };
-use crate::reconcile::history::{History, Listeners};
+use crate::reconcile::history::History;
 use crate::reconcile::metrics::Metrics;
 use crate::reconcile::savings::Savings;
 use crate::reconcile::store::Store;
@@ -49,8 +50,6 @@ use crate::sources::kubernetes::KubernetesSource;
 
 /// The most events that may wait for the controller.
 const EVENTS: usize = 1024;
-/// The most changes by which a task may lag; `Listeners` bounds their bytes.
-const CHANGES: usize = 1024;
 /// The longest interval between two heartbeats of a healthy controller.
 const STALLED: Duration = Duration::from_secs(30);
 
@@ -58,7 +57,7 @@ const STALLED: Duration = Duration::from_secs(30);
 pub(super) struct Channels {
     pub(super) events: mpsc::Sender<Event>,
     /// Each change of a pod, for the tasks of the agent.
-    pub(super) records: broadcast::Sender<Arc<ChangeRecord>>,
+    pub(super) records: Feed<Arc<ChangeRecord>>,
     /// The same for callers of the control socket.
     pub(super) changes: ChangeFeed,
     pub(super) audit: Audit,
@@ -89,7 +88,7 @@ pub(super) async fn start(
     let (events, inbox) = mpsc::channel(EVENTS);
     let channels = Channels {
         events,
-        records: broadcast::channel(CHANGES).0,
+        records: Feed::default(),
         changes: ChangeFeed::default(),
         audit: audit.unwrap_or_default(),
         stop: stop.clone(),
@@ -149,7 +148,7 @@ pub(super) async fn start(
             kill_problems: [oom.problems.clone(), vec![reporting::problems(&reporter)]].concat(),
             history: History {
                 records: VecDeque::new(),
-                listeners: Listeners::new(channels.records),
+                listeners: channels.records,
                 show: Box::new(move |record| changes.send(|| view::change(record))),
                 audit: channels.audit,
             },
@@ -208,7 +207,7 @@ fn report_kills(
         view,
         node_pods: node_pods.clone(),
     };
-    let records = channels.records.subscribe();
+    let records = channels.records.listen();
     let (reporter, recovered) =
         reporting::start(config, api.map(|api| (api, records)), known, registry, &channels.stop);
     let log = (reporter.clone(), recovered);

@@ -253,7 +253,8 @@ fn changes<G: Send + 'static>(watcher: ChangeWatcher, stop: CancellationToken, g
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::feed::{ChangeFeed, MOST_CHANGES};
+    use crate::control::feed::ChangeFeed;
+    use crate::feed::MOST_VALUES;
     use futures::StreamExt;
 
     fn request_of<T>(uid: u32, right: Right, connection: &Arc<()>, message: T) -> Request<T> {
@@ -321,7 +322,7 @@ mod tests {
     async fn a_slow_watcher_is_told_how_much_it_missed() {
         let feed = ChangeFeed::default();
         let mut stream = changes(feed.watch(), CancellationToken::new(), ());
-        for sequence in 0..u64::try_from(MOST_CHANGES).unwrap() + 6 {
+        for sequence in 0..u64::try_from(MOST_VALUES).unwrap() + 6 {
             feed.send(|| Change {
                 sequence,
                 ..Change::default()

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use tokio::sync::broadcast;
 
+use crate::feed::Feed;
 use crate::model::objects::{PodId, PodUid};
 use crate::model::{Cause, ChangeRecord, ControlFile, HookEnd, Outcome, Withheld, micros};
 use crate::observe::audit::Audit;
@@ -17,14 +17,12 @@ const MOST_BYTES: u64 = 2 << 20;
 const LEAST_BYTES: u64 = MOST_BYTES / 256;
 /// The bytes of a step, without the text of an error.
 const STEP_BYTES: usize = 256;
-/// How many bytes all changes together may have that wait for a listener, as estimated.
-const MOST_WAITING: u64 = 4 << 20;
 
 /// The latest changes, oldest first.
 #[derive(derive_more::Debug)]
 pub(crate) struct History {
     pub(crate) records: VecDeque<Arc<ChangeRecord>>,
-    pub(crate) listeners: Listeners,
+    pub(crate) listeners: Feed<Arc<ChangeRecord>>,
     /// Shows a change to the watchers at the socket.
     #[debug(skip)]
     pub(crate) show: Box<dyn Fn(&ChangeRecord) + Send + Sync>,
@@ -41,7 +39,7 @@ impl History {
         record.at = Timestamp::now();
         let record = Arc::new(record);
         if news || matches!(record.cause, Cause::Hook { .. }) {
-            self.listeners.send(&record);
+            self.listeners.send(Arc::clone(&record), bytes_of(&record));
         }
         if news {
             self.make_room(&record);
@@ -56,9 +54,10 @@ impl History {
     /// Removes changes until there is room for this one.
     fn make_room(&mut self, new: &Arc<ChangeRecord>) {
         loop {
+            let size = |record: &ChangeRecord| (bytes_of(record) as u64).max(LEAST_BYTES);
             let all = self.records.iter().chain([new]);
             let sizes: Vec<_> = all
-                .map(|record| (record.pod.namespace.as_str(), bytes_of(record).max(LEAST_BYTES)))
+                .map(|record| (record.pod.namespace.as_str(), size(record)))
                 .collect();
             let sum = sizes.iter().fold(0, |sum: u64, (_, size)| sum.saturating_add(*size));
             match places_of_largest(sizes) {
@@ -79,7 +78,7 @@ impl History {
         for record in self.records.range_mut(request.unwrap_or_default()..) {
             if of_pod(record) && record.in_flight {
                 Arc::make_mut(record).in_flight = false;
-                self.listeners.send(record);
+                self.listeners.send(Arc::clone(record), bytes_of(record));
                 (self.show)(record);
             }
         }
@@ -92,48 +91,8 @@ impl History {
     }
 }
 
-/// Passes changes on to the tasks that listen. A change waits until every one of them has read it.
-#[derive(Debug)]
-pub(crate) struct Listeners {
-    sender: broadcast::Sender<Arc<ChangeRecord>>,
-    /// The bytes of each change that waits, oldest first, and before these of changes that do not wait any more.
-    waiting: VecDeque<u64>,
-    /// Whether the latest change was lost.
-    has_lost: bool,
-}
-
-impl Listeners {
-    pub(crate) const fn new(sender: broadcast::Sender<Arc<ChangeRecord>>) -> Self {
-        Self {
-            sender,
-            waiting: VecDeque::new(),
-            has_lost: false,
-        }
-    }
-
-    /// Sends a change, unless too many bytes wait for a listener that lags behind.
-    fn send(&mut self, record: &Arc<ChangeRecord>) {
-        let read = self.waiting.len().saturating_sub(self.sender.len());
-        self.waiting.drain(..read);
-        let size = bytes_of(record);
-        let sum = self.waiting.iter().fold(size, |sum, one| sum.saturating_add(*one));
-        let is_lost = sum > MOST_WAITING && !self.waiting.is_empty();
-        if is_lost && !self.has_lost {
-            tracing::warn!(
-                bytes = sum,
-                "changes are not passed on: a task of the agent lags behind"
-            );
-        }
-        self.has_lost = is_lost;
-        // An error: there are no listeners.
-        if !is_lost && self.sender.send(Arc::clone(record)).is_ok() {
-            self.waiting.push_back(size);
-        }
-    }
-}
-
 /// About how many bytes a change has, also in an answer.
-fn bytes_of(record: &ChangeRecord) -> u64 {
+fn bytes_of(record: &ChangeRecord) -> usize {
     let steps = record.steps.iter();
     let steps: usize = steps
         .map(|step| STEP_BYTES + step.error.as_ref().map_or(0, String::len))
@@ -147,8 +106,7 @@ fn bytes_of(record: &ChangeRecord) -> u64 {
         _ => 0,
     };
     let reason = record.outcome.reason().map_or(0, str::len);
-    let size = u64::try_from(size_of::<ChangeRecord>() + steps + cause + printed + reason);
-    size.unwrap_or(u64::MAX)
+    size_of::<ChangeRecord>() + steps + cause + printed + reason
 }
 
 /// Logs one line for each step, in the span of the pass.
@@ -173,7 +131,10 @@ fn log(record: &ChangeRecord) {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
+
     use super::*;
+    use crate::feed::{self, FeedListener};
     use crate::model::{Change, Requirements, StepRecord, Target};
 
     /// A record of a pod whose resize is in flight, with a request or without.
@@ -201,7 +162,7 @@ mod tests {
     fn empty() -> History {
         History {
             records: VecDeque::new(),
-            listeners: Listeners::new(broadcast::channel(8).0),
+            listeners: Feed::default(),
             show: Box::new(|_| {}),
             audit: Audit::default(),
         }
@@ -236,20 +197,25 @@ mod tests {
         assert_eq!(history.records.len(), shop + hostile + 1, "it takes nobody's room");
     }
 
+    /// The numbers of the changes that the listener can read now, each with the number of those lost before it.
+    fn read(listener: &mut FeedListener<Arc<ChangeRecord>>) -> Vec<(u64, u64)> {
+        let news = std::iter::from_fn(|| listener.next().now_or_never().flatten());
+        news.map(|(record, missed)| (record.sequence, missed)).collect()
+    }
+
     #[test]
-    fn a_slow_listener_lets_few_bytes_wait() {
+    fn large_changes_wait_for_a_listener_in_part() {
         let mut history = empty();
-        let mut slow = history.listeners.sender.subscribe();
-        let third = usize::try_from(MOST_WAITING / 3).unwrap();
-        for _ in 0..2 {
-            for _ in 0..4 {
-                let mut fat = in_flight("u", true);
-                fat.outcome = Outcome::Refused("x".repeat(third));
-                history.add(fat, true);
-            }
-            let read = std::iter::from_fn(|| slow.try_recv().ok());
-            assert_eq!(read.count(), 2);
+        let mut slow = history.listeners.listen();
+        let record = in_flight("u", true);
+        let mut many = record.clone();
+        many.steps = vec![record.steps[0].clone(); feed::MOST_BYTES / STEP_BYTES / 3];
+        let mut words = record;
+        words.outcome = Outcome::Refused("x".repeat(feed::MOST_BYTES / 3));
+        for fat in [many.clone(), words.clone(), many, words] {
+            history.add(fat, true);
         }
+        assert_eq!(read(&mut slow), [(3, 2), (4, 0)]);
     }
 
     #[test]
@@ -263,15 +229,12 @@ mod tests {
         ] {
             history.add(record, true);
         }
-        let mut news = history.listeners.sender.subscribe();
+        let mut news = history.listeners.listen();
         history.mark_carried_out(&"u1".into());
         let words: Vec<_> = history.iter(None).map(|record| record.word()).collect();
         assert_eq!(words, ["InFlight", "Applied", "InFlight", "Applied"]);
-        let told: Vec<_> = std::iter::from_fn(|| news.try_recv().ok())
-            .map(|record| record.sequence)
-            .collect();
-        assert_eq!(told, [2, 4]);
+        assert_eq!(read(&mut news), [(2, 0), (4, 0)]);
         history.mark_carried_out(&"u1".into());
-        assert!(news.try_recv().is_err(), "nothing is done twice");
+        assert!(read(&mut news).is_empty(), "nothing is done twice");
     }
 }

@@ -23,10 +23,10 @@ use futures::future::{BoxFuture, FutureExt, select_all};
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use tokio::sync::broadcast::{self, error::RecvError};
 
 use self::retries::{FIRST_RETRY, LONGEST_RETRY, Retries};
 use crate::failpoint::failpoint;
+use crate::feed::FeedListener;
 use crate::files::replace_atomically;
 use crate::kubernetes::events::{EventRates, PodReference, Posted, Subject, post, raise};
 use crate::kubernetes::metrics::{EventMetrics, EventOutcome};
@@ -121,7 +121,7 @@ pub struct Outbox {
 impl Outbox {
     /// Sends Events about changes and about the reports of the queues. Cancelling it is harmless: the next agent sends what is not
     /// acknowledged then, under the same names.
-    pub async fn run(mut self, mut records: broadcast::Receiver<Arc<ChangeRecord>>) -> Infallible {
+    pub async fn run(mut self, mut records: FeedListener<Arc<ChangeRecord>>) -> Infallible {
         let (mut turns, mut attempts) = (Turns::new(Instant::now()), FuturesUnordered::new());
         let mut first_view = self.metadata.wait_until_known();
         let (mut is_known, mut away_until) = (false, None::<Instant>);
@@ -247,14 +247,14 @@ impl Outbox {
 }
 
 /// The next record of a change; waits for ever once there are no more.
-async fn next_record(records: &mut broadcast::Receiver<Arc<ChangeRecord>>) -> Arc<ChangeRecord> {
-    loop {
-        match records.recv().await {
-            Ok(record) => return record,
-            Err(RecvError::Lagged(missed)) => tracing::warn!(missed, "changes get no Events: they came too fast"),
-            Err(RecvError::Closed) => return pending().await,
-        }
+async fn next_record(records: &mut FeedListener<Arc<ChangeRecord>>) -> Arc<ChangeRecord> {
+    let Some((record, missed)) = records.next().await else {
+        return pending().await;
+    };
+    if missed > 0 {
+        tracing::warn!(missed, "changes get no Events: they came too fast");
     }
+    record
 }
 
 /// The Events about changes.

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
+use vscaled::feed::Feed;
 use vscaled::kubernetes::ApiClient;
 use vscaled::kubernetes::events::{NamedEvent, PodReference, Posted, Severity, Subject, post};
 use vscaled::kubernetes::metrics::{ApiMetrics, EventMetrics};
@@ -109,7 +109,7 @@ async fn events_are_made_once_and_counted() {
     );
 
     let stop = CancellationToken::new();
-    let (records, received) = broadcast::channel(50);
+    let records = Feed::default();
     let outbox = Outbox {
         client,
         node: "node-1".to_owned(),
@@ -117,9 +117,9 @@ async fn events_are_made_once_and_counted() {
         changes: ChangeEvents::new(EventMetrics::register(&mut registry())),
         kills: Vec::new(),
     };
-    tokio::spawn(stop.clone().run_until_cancelled_owned(outbox.run(received)));
+    tokio::spawn(stop.clone().run_until_cancelled_owned(outbox.run(records.listen())));
     for _ in 0..50 {
-        records.send(Arc::new(refusal("over and over"))).unwrap();
+        records.send(Arc::new(refusal("over and over")), 1);
     }
     let repeated = async || {
         let all = events(&cluster, 2).await;

@@ -81,7 +81,7 @@ pub(super) fn watch_for_kills(
             node_name: config.node_name.clone(),
             checkpoint: recovered.checkpoint,
             pods: node_pods,
-            changes: channels.records.subscribe(),
+            changes: channels.records.listen(),
             batches,
             problems: problems.clone(),
             stop: channels.stop.clone(),

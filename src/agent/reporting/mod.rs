@@ -8,12 +8,13 @@ use std::time::Instant;
 use futures::future::{BoxFuture, FutureExt};
 use jiff::Timestamp;
 use prometheus_client::registry::Registry;
-use tokio::sync::{broadcast, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use crate::config::Config;
 use crate::decide::{self, Index};
+use crate::feed::FeedListener;
 use crate::kubernetes::ApiClient;
 use crate::kubernetes::events::PodReference;
 use crate::kubernetes::metrics::EventMetrics;
@@ -37,7 +38,7 @@ const VPA_EVENTS: &str = "vpa-events.json";
 /// Returns the log's content from an earlier agent: the watcher resumes from its checkpoint. Blocks while it reads the log.
 pub(super) fn start(
     config: &Config,
-    api: Option<(ApiClient, broadcast::Receiver<Arc<ChangeRecord>>)>,
+    api: Option<(ApiClient, FeedListener<Arc<ChangeRecord>>)>,
     known: AgentMetadata,
     registry: &mut Registry,
     stop: &CancellationToken,

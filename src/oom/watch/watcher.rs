@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 use tokio::runtime::Builder;
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{broadcast, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::attribution::Attribution;
@@ -18,6 +18,7 @@ use super::node::NodeFiles;
 use super::pod_names::NodePods;
 use super::schedule::{SHARE, Schedule, TICK, rest};
 use super::wake_up::{WakeUp, WakeUpReason};
+use crate::feed::FeedListener;
 use crate::model::{CgroupVersion, ChangeRecord};
 use crate::oom::clock::{Moment, monotonic};
 use crate::oom::counters::machine_kill_count;
@@ -116,8 +117,10 @@ impl Watcher {
                     // The agent is ending.
                     Err(_) => return,
                 },
-                // The channel has dropped changes, or the agent is ending: the agent blames no kill on them.
-                Ok(change) = self.links.changes.recv() => self.attribution.own_writes.record(&change, Moment::now()),
+                // The agent blames no kill on changes that were lost. None: the agent is ending.
+                Some((change, _)) = self.links.changes.next() => {
+                    self.attribution.own_writes.record(&change, Moment::now());
+                }
                 () = tokio::time::sleep(wake) => {}
                 () = self.links.stop.cancelled() => return,
             }
@@ -366,7 +369,7 @@ pub struct Links {
     /// The checkpoint of the last batch of an earlier agent.
     pub checkpoint: Option<Vec<u8>>,
     pub pods: watch::Receiver<Arc<NodePods>>,
-    pub changes: broadcast::Receiver<Arc<ChangeRecord>>,
+    pub changes: FeedListener<Arc<ChangeRecord>>,
     /// The thread ends when this channel closes.
     pub batches: mpsc::Sender<Batch>,
     /// The degraded parts, one sentence each.

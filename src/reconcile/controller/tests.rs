@@ -3,12 +3,13 @@
 use std::collections::VecDeque;
 use std::path::Path;
 
-use tokio::sync::{broadcast, watch};
+use tokio::sync::watch;
 
 use super::*;
 use crate::actuate::Grown;
 use crate::config::tests::load;
 use crate::decide::{NodePolicies, PodDecision, Refusals};
+use crate::feed::Feed;
 use crate::guard::LimitFiles;
 use crate::model::objects::{LimitRange, Pod, PodId, ResourceQuota, VerticalPodAutoscaler};
 use crate::model::{
@@ -17,7 +18,7 @@ use crate::model::{
 };
 use crate::observe::audit::Audit;
 use crate::observe::metrics::registry;
-use crate::reconcile::history::{History, Listeners};
+use crate::reconcile::history::History;
 use crate::reconcile::metrics::Metrics;
 use crate::reconcile::overrides::Override;
 use crate::reconcile::pod::Located;
@@ -60,7 +61,7 @@ fn controller(directory: &Path) -> Controller {
             kill_problems: Vec::new(),
             history: History {
                 records: VecDeque::new(),
-                listeners: Listeners::new(broadcast::channel(1).0),
+                listeners: Feed::default(),
                 show: Box::new(|_| {}),
                 audit: Audit::default(),
             },

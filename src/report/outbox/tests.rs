@@ -11,6 +11,7 @@ use tokio::sync::{Barrier, Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::feed::Feed;
 use crate::kubernetes::Status;
 use crate::kubernetes::events::{NamedEvent, Severity};
 use crate::model::objects::PodId;
@@ -176,7 +177,7 @@ async fn one_event_waits_in_an_outage() {
     });
     let outbox = outbox(&router, &["a", "b", "c", "d", "e", "f"]);
     outbox.client.health.observe::<()>(&Err(Problem::Timeout(PATIENCE)));
-    let (_records, taken) = broadcast::channel(1);
+    let taken = Feed::default().listen();
     assert!(tokio::time::timeout(FIRST_RETRY / 4, outbox.run(taken)).await.is_err());
     assert_eq!(calls.load(Ordering::Relaxed), 1, "and not one of each namespace");
 }
@@ -253,7 +254,7 @@ async fn a_slow_namespace_delays_no_other() {
         (StatusCode::CREATED, "{}")
     });
     let outbox = outbox(&router, &["slow", "slow", "bank", "bank", "bank"]);
-    let (_records, taken) = broadcast::channel(1);
+    let taken = Feed::default().listen();
     tokio::select! {
         never = outbox.run(taken) => match never {},
         number = answered.recv() => assert!(number.unwrap() < 4, "the slow one was given up"),
@@ -275,7 +276,7 @@ async fn slow_namespaces_have_all_attempts() {
         (StatusCode::CREATED, "{}")
     });
     let outbox = outbox(&router, &["a", "b", "c", "d", "e", "f", "g", "h"]);
-    let (_records, taken) = broadcast::channel(1);
+    let taken = Feed::default().listen();
     tokio::select! {
         never = outbox.run(taken) => match never {},
         () = tokio::time::sleep(PATIENCE) => panic!("{calls:?} attempts at once"),

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use futures::future::{BoxFuture, FutureExt};
 use serde_json::json;
-use tokio::sync::broadcast;
+use vscaled::feed::Feed;
 use vscaled::kubernetes::ApiClient;
 use vscaled::kubernetes::events::PodReference;
 use vscaled::kubernetes::metrics::{ApiMetrics, EventMetrics};
@@ -67,7 +67,7 @@ async fn deliver(cluster: &ApiServer, directory: &Path) {
         changes: ChangeEvents::new(EventMetrics::register(&mut registry())),
         kills: vec![KillEvents::new(station.handle.queue(Destination::PodEvents), plan)],
     };
-    station.handle.spawn(outbox.run(broadcast::channel(1).1));
+    station.handle.spawn(outbox.run(Feed::default().listen()));
     station.settled().await;
     station.finish().await;
 }

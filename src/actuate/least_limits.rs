@@ -1,8 +1,9 @@
 //! The least memory limits that every writer keeps. The guard can raise them within a millisecond.
 //!
 //! The guard writes before any decision, while a pass that does not know of it may run. Every pass applies the least
-//! limits when it works out the values of files and stored specs, and checks them again before it updates the runtime.
-//! So no pass undoes a growth of the guard. The temporary limits themselves are in the pod's state.
+//! limits when it works out the values of files and stored specs, checks them again before it updates the runtime, and after each
+//! write raises a limit again that the guard has raised meanwhile. So no pass undoes a growth of the guard. The temporary limits
+//! themselves are in the pod's state.
 
 use std::collections::{BTreeMap, BTreeSet};
 

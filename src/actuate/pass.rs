@@ -17,6 +17,7 @@ use std::time::Instant;
 
 use super::handles::PodHandles;
 use super::job::{Job, JobDone};
+use super::least_limits::OfPod;
 use super::node::Node;
 use super::runtime_stage;
 use super::shrink::StepError;
@@ -42,6 +43,8 @@ pub(super) struct Pass {
     aim: Aim,
     /// The steps on files and units, to undo if the pass fails.
     written: Vec<Step>,
+    /// The least limits that the files were written with.
+    least_limits: OfPod,
     /// The pod after the patch of this pass.
     patched: Option<(Box<Pod>, Box<Patch>)>,
     /// Why the pass writes the granted values instead of the wanted ones.
@@ -100,6 +103,7 @@ impl Pass {
             aim: decided.clone(),
             decided,
             written: Vec::new(),
+            least_limits: OfPod::default(),
             patched: None,
             withheld: None,
             reclaims: false,
@@ -164,5 +168,45 @@ impl From<CgroupError> for Outcome {
 impl From<PlanError> for Outcome {
     fn from(error: PlanError) -> Self {
         Self::Refused(error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::model::{BoundPod, LivePod};
+    use crate::plan::shrink::Holds;
+    use crate::plan::{PodTargets, WriteScope};
+
+    impl Pass {
+        /// A pass that gives the container `app` of a pod on plain files, which hold 60 MiB, a limit of 160 MiB.
+        pub(in crate::actuate) fn on_plain_files(root: &Path, node: Node) -> Box<Self> {
+            for directory in ["pod", "pod/app"] {
+                let directory = root.join(directory);
+                fs::create_dir_all(&directory).unwrap();
+                fs::write(directory.join("memory.current"), format!("{}\n", 60 << 20)).unwrap();
+            }
+            let limits = json!({"cpu": "1", "memory": "160Mi"});
+            let pod: Pod = serde_json::from_value(json!({
+                "metadata": {"name": "web", "namespace": "shop", "uid": "u"},
+                "spec": {"containers": [{"name": "app", "resources": {"limits": limits}}]},
+            }))
+            .unwrap();
+            let targets = PodTargets {
+                amounts: pod.requirements(),
+                bound: BoundPod::new(&Arc::new(pod), &Arc::new(LivePod::on_files(["app"]))).unwrap(),
+                lift_undeclared: false,
+                kubelet_unasked: false,
+                scope: WriteScope::all(),
+                burst: None,
+                holds: Holds::default(),
+            };
+            Self::new(Arc::new(node), Box::new(Job::new(targets, Cause::PodLevel)))
+        }
     }
 }

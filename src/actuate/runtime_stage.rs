@@ -130,6 +130,9 @@ async fn update_spec(
         rollback,
         ..StepRecord::carried_out(step, start.elapsed(), &result)
     });
+    // The guard may have raised a limit while the runtime wrote the file.
+    let raised_again = pass.raise_again();
+    pass.done.record.steps.extend(raised_again);
     result
 }
 

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::execute::Executor;
 use super::handles::PodHandles;
+use super::least_limits::OfPod;
 use super::node::Node;
 use crate::cgroup::{Cgroup, CgroupError};
 use crate::failpoint::failpoint;
@@ -60,15 +61,28 @@ pub struct PodBound {
 }
 
 impl Growable {
-    /// The pod's declared memory limit, if `container` has the limit `limit` and the others keep the limits that they hold.
-    fn pod_limit(&self, node: &Node, held: &PodTree, container: &str, limit: Bytes) -> Option<Bytes> {
+    /// The pod's declared memory limit, if these containers have these limits and the others keep the limits that they hold.
+    fn pod_limit(&self, node: &Node, held: &PodTree, given: &[(&str, Bytes)]) -> Option<Bytes> {
         let mut targets = self.targets.clone();
         for NamedRequirements { name, resources } in &mut targets.containers {
-            let own = (name == container).then_some(limit);
+            let mut given = given.iter();
+            let own = given.find_map(|(of, limit)| (*of == name.as_str()).then_some(*limit));
             let standing = own.or_else(|| held.containers.get(name.as_str())?.memory_bytes());
             resources.limits.memory = resources.limits.memory.and(standing).or(resources.limits.memory);
         }
         hierarchy(&self.pod, &targets, &node.traits).pod.memory_limit
+    }
+
+    /// These limits of containers, and the pod's limit where that has to rise for them.
+    fn raised(&self, node: &Node, held: &PodTree, given: &[(&str, Bytes)]) -> PodTree {
+        let limit = |to| limit(node.traits.version, to);
+        let of_pod = self.pod_limit(node, held, given);
+        let higher = of_pod.filter(|to| held.pod.memory_bytes().is_some_and(|from| from < *to));
+        let containers = given.iter().map(|(name, to)| ((*name).to_owned(), limit(*to)));
+        PodTree {
+            pod: higher.map(limit).unwrap_or_default(),
+            containers: containers.collect(),
+        }
     }
 
     /// The pod's limit that bounds the growth of a container's limit up to `ceiling`; `None` where the pod's limit grows with it,
@@ -89,7 +103,7 @@ impl Growable {
         else {
             return Ok(None);
         };
-        let [before, after] = [from, ceiling].map(|limit| self.pod_limit(node, &tree, container, limit));
+        let [before, after] = [from, ceiling].map(|limit| self.pod_limit(node, &tree, &[(container, limit)]));
         let limit = match (after, tree.pod.memory_bytes()) {
             (Some(_), _) if before != after => return Ok(None),
             (Some(declared), _) => declared,
@@ -116,7 +130,7 @@ impl Growable {
     ) -> Result<Option<Bytes>, CgroupError> {
         let tree = handles.read()?;
         let own = tree.containers.get(container).and_then(Settings::memory_bytes);
-        let highest = self.pod_limit(node, &tree, container, ceiling);
+        let highest = self.pod_limit(node, &tree, &[(container, ceiling)]);
         let (Some(own), Some(of_pod), Some(highest)) = (own, tree.pod.memory_bytes(), highest) else {
             return Ok(None);
         };
@@ -130,6 +144,19 @@ impl Growable {
 /// Grows a container's memory limit, and its pod's where that follows it. Leaves limits that are higher, or absent, alone.
 pub fn grow_memory(node: &Node, handles: &PodHandles, growable: &Growable, container: &str, to: Bytes) -> Grown {
     Grown::by(|grown| grown.raise(node, handles, Some((growable, container)), to))
+}
+
+/// Raises memory limits of containers again that a pass has lowered just after the guard had raised them to `given`, and the pod's where
+/// that has to follow. Leaves limits that are higher, or absent, alone.
+pub(super) fn raise_again(node: &Node, handles: &PodHandles, growable: &Growable, given: &OfPod) -> Grown {
+    Grown::by(|grown| {
+        let held = handles.read()?;
+        let own = |name: &str| held.containers.get(name).and_then(Settings::memory_bytes);
+        let given = given.iter().map(|(name, to)| (name.as_str(), *to));
+        let lowered = given.filter(|(name, to)| own(name).is_some_and(|from| from < *to));
+        let wanted = growable.raised(node, &held, &lowered.collect::<Vec<_>>());
+        grown.write(node, handles, &held, &wanted)
+    })
 }
 
 /// Raises the memory limit of the pod's cgroup alone. Leaves a limit that is higher, or absent, alone.
@@ -167,27 +194,28 @@ impl Grown {
         to: Bytes,
     ) -> Result<(), Outcome> {
         let held = handles.read()?;
-        let mut wanted = PodTree::default();
         let own = match growing {
             Some((_, container)) => held.containers.get(container),
             None => Some(&held.pod),
         };
         self.from = own.and_then(Settings::memory_bytes);
-        if self.from.is_some_and(|from| from < to) {
-            let limit = |to| limit(node.traits.version, to);
-            let mut of_pod = Some(to);
-            if let Some((growable, container)) = growing {
-                wanted.containers.insert(container.into(), limit(to));
-                of_pod = growable.pod_limit(node, &held, container, to);
-            }
-            let higher = of_pod.filter(|to| held.pod.memory_bytes().is_some_and(|from| from < *to));
-            wanted.pod = higher.map(limit).unwrap_or_default();
-        }
+        let wanted = match growing {
+            _ if self.from.is_none_or(|from| from >= to) => PodTree::default(),
+            Some((growable, container)) => growable.raised(node, &held, &[(container, to)]),
+            None => PodTree {
+                pod: limit(node.traits.version, to),
+                ..PodTree::default()
+            },
+        };
+        self.write(node, handles, &held, &wanted)
+    }
+
+    fn write(&mut self, node: &Node, handles: &PodHandles, held: &PodTree, wanted: &PodTree) -> Result<(), Outcome> {
         let traits = NodeTraits {
             driver: Driver::Cgroupfs,
             ..node.traits
         };
-        let plan = Plan::of_files(&held, &wanted, &traits)?;
+        let plan = Plan::of_files(held, wanted, &traits)?;
         let mut executor = Executor::new(node, handles);
         let mut ended = executor.run(&plan);
         if let Err(outcome @ Outcome::RolledBack(_)) = &mut ended

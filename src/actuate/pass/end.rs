@@ -34,7 +34,9 @@ impl Pass {
             self.done.record.outcome.not_undone(&failed);
         }
         let executed = executor.done;
+        let raised_again = self.raise_again();
         self.done.record.steps.extend(executed.records);
+        self.done.record.steps.extend(raised_again);
         self.done.shrink.freezes.extend(executed.freezes);
     }
 

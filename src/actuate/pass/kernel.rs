@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 use super::{Observed, Pass, Staged, opened, overtaken};
 use crate::actuate::execute::Executor;
 use crate::actuate::handles::PodHandles;
+use crate::actuate::least_limits::OfPod;
 use crate::actuate::shrink::{Lowering, Next, ShrinkReport, reclaim_below_limits};
-use crate::model::{Bytes, ContainerName, MemoryLimit, Outcome, Setting, Settings, Target};
+use crate::actuate::urgent::{Growable, raise_again};
+use crate::model::{Bytes, ContainerName, MemoryLimit, Outcome, Setting, Settings, StepRecord, Target};
 use crate::plan::Plan;
 
 impl Pass {
@@ -128,6 +130,8 @@ impl Pass {
         let ended = executor.run(&observed.plan);
         let (took, verified) = (start.elapsed(), self.job.asked.elapsed());
         let executed = executor.done;
+        self.least_limits.clone_from(&observed.least_limits);
+        let raised_again = self.raise_again();
         // After the write, and not part of its time: this makes room for the kubelet's next try.
         if self.reclaims {
             reclaim_for_kubelet(observed, handles);
@@ -142,12 +146,48 @@ impl Pass {
         };
         self.done.bursts = bursts;
         self.done.record.steps.extend(executed.records);
+        self.done.record.steps.extend(raised_again);
         self.written = executed.written;
         self.done.record.stages.verified = verified;
         if !observed.plan.steps.is_empty() {
             self.done.record.stages.write = took;
         }
         ended
+    }
+
+    /// Raises the limits again that the guard has raised since the pass observed: where the guard wrote between the latest check of the
+    /// least limits and the pass's own write, that write came over the guard's. The guard raises the least limit before it writes, so
+    /// the limit is found here, whichever write came first. Returns the steps.
+    pub(in crate::actuate) fn raise_again(&self) -> Vec<StepRecord> {
+        let mut steps = Vec::new();
+        let Some(handles) = &self.done.handles else {
+            return steps;
+        };
+        let bound = &self.job.targets.bound;
+        let mut known = self.least_limits.clone();
+        loop {
+            let least_limits = self.node.least_limits.of(self.uid());
+            let is_higher = |(name, to): &(&String, &Bytes)| known.get(*name) < Some(*to);
+            let higher = least_limits.iter().filter(is_higher);
+            let higher: OfPod = higher.map(|(name, to)| (name.clone(), *to)).collect();
+            if higher.is_empty() {
+                return steps;
+            }
+            let growable = Growable {
+                pod: Arc::clone(bound.object()),
+                targets: self.job.targets.amounts.clone(),
+            };
+            let raised = raise_again(&self.node, handles, &growable, &higher);
+            let has_ended = matches!(raised.outcome, Outcome::Interrupted(_));
+            if !raised.outcome.holds() && !has_ended {
+                let (pod, outcome) = (&bound.live().id, &raised.outcome);
+                tracing::warn!(%pod, ?outcome, "cannot raise a limit again that the guard had raised; the next pass tries again");
+            }
+            let raised = raised.steps.into_iter();
+            steps.extend(raised.map(|step| StepRecord { rollback: true, ..step }));
+            // The guard may have raised a limit once more before this write.
+            known = least_limits;
+        }
     }
 
     /// Reads the files again, and plans from what they hold now. Returns the limits of the earlier plan that are lower already: a
@@ -183,4 +223,34 @@ fn new_bursts(plan: &Plan, handles: &PodHandles) -> Result<Vec<(ContainerName, D
     let containers = with_burst.filter_map(|step| Some((step.target.container()?, handles.get(&step.target)?)));
     let read = containers.map(|(name, cgroup)| Ok((ContainerName::from(name), cgroup.periods()?.throttled_for)));
     read.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::actuate::node::Node;
+
+    #[test]
+    fn a_growth_beside_the_write_is_kept() {
+        let root = tempfile::tempdir().unwrap();
+        let files = ["pod", "pod/app"].map(|directory| root.path().join(directory).join("memory.max"));
+        let set = |mebibytes: u64| {
+            for file in &files {
+                fs::write(file, format!("{}\n", mebibytes << 20)).unwrap();
+            }
+        };
+        let mut pass = Pass::on_plain_files(root.path(), Node::on_files(root.path()));
+        set(128);
+        let mut observed = pass.observe().unwrap();
+        // The guard comes after the pass has compared the least limits.
+        pass.node.least_limits.raise(&"u".into(), "app", Bytes::new(192 << 20));
+        set(192);
+        pass.write(&mut observed).unwrap();
+        let held = files.map(|file| fs::read_to_string(file).unwrap().trim().parse::<u64>().unwrap() >> 20);
+        assert_eq!(held, [192; 2]);
+        let written = pass.done.record.steps.iter().map(|step| step.rollback);
+        assert_eq!(written.collect::<Vec<_>>(), [false, false, true, true]);
+    }
 }

@@ -7,8 +7,9 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use super::*;
+use crate::actuate::LeastLimits;
 use crate::cgroup::Hierarchy;
-use crate::model::CgroupPath;
+use crate::model::{Bytes, CgroupPath};
 use crate::runtime::{Executed, Problem, RuntimeInfo};
 
 /// Takes the container's swap away with every update of memory, as CRI-O does, and writes the `memory.high` that it has
@@ -151,6 +152,64 @@ async fn what_a_late_runtime_changes_is_put_back_in_the_next_pass() {
         restore_left(&freezer, &cgroup);
         assert_eq!(runtime.held(), (["104857600".to_owned(), "4194304".to_owned()], 0));
     }
+}
+
+/// Writes the limit that it is told, although the guard raises the limit meanwhile.
+#[derive(Debug)]
+struct SlowWriter {
+    limit: PathBuf,
+    least_limits: Arc<LeastLimits>,
+}
+
+#[tonic::async_trait]
+impl ContainerRuntime for SlowWriter {
+    async fn info(&self) -> Result<RuntimeInfo, RuntimeError> {
+        unreachable!()
+    }
+
+    async fn stored(&self, _: &str) -> Result<Option<CriResources>, RuntimeError> {
+        unreachable!()
+    }
+
+    async fn update(&self, _: &str, _: &CriResources) -> Result<(), RuntimeError> {
+        self.least_limits.raise(&"u".into(), "app", Bytes::new(192 << 20));
+        fs::write(&self.limit, format!("{}\n", 160 << 20)).unwrap();
+        Ok(())
+    }
+
+    async fn exec(&self, _: &str, _: &[String], _: Duration) -> Result<Executed, RuntimeError> {
+        unreachable!()
+    }
+
+    async fn signal(&self, _: &str, _: u32) -> Result<(), RuntimeError> {
+        unreachable!()
+    }
+
+    async fn first_process(&self, _: &str) -> Result<Option<i32>, RuntimeError> {
+        unreachable!()
+    }
+}
+
+#[tokio::test]
+async fn a_growth_beside_an_update_is_kept() {
+    let root = tempfile::tempdir().unwrap();
+    let mut pass = Pass::on_plain_files(root.path(), Node::on_files(root.path()));
+    let limit = root.path().join("pod/app/memory.max");
+    fs::write(&limit, format!("{}\n", 192 << 20)).unwrap();
+    let live = Arc::clone(pass.job.targets.bound.live());
+    pass.done.handles = Some(PodHandles::open(&pass.node.hierarchy, &live).unwrap());
+    let runtime = SlowWriter {
+        limit: limit.clone(),
+        least_limits: Arc::clone(&pass.node.least_limits),
+    };
+    let (from, to) = (CriResources::default(), memory());
+    let step = Step {
+        target: Target::Container("app".to_owned()),
+        change: Change::Spec { from, to },
+    };
+    update_spec(&runtime, &mut pass, &step, false).await.unwrap();
+    let held = fs::read_to_string(&limit).unwrap();
+    assert_eq!(held.trim().parse::<u64>().unwrap(), 192 << 20);
 }
 
 #[test]

@@ -78,7 +78,7 @@ impl Growable {
         let limit = |to| limit(node.traits.version, to);
         let of_pod = self.pod_limit(node, held, given);
         let higher = of_pod.filter(|to| held.pod.memory_bytes().is_some_and(|from| from < *to));
-        let containers = given.iter().map(|(name, to)| ((*name).to_owned(), limit(*to)));
+        let containers = given.iter().map(|(name, to)| ((*name).into(), limit(*to)));
         PodTree {
             pod: higher.map(limit).unwrap_or_default(),
             containers: containers.collect(),

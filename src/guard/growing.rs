@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::budgets::{Refusal, RefusalKind, UNIT, mib};
+use super::limit_files::LatestLimit;
 use super::predict::{Need, Reading, Verdict};
 use super::thread::Worker;
 use super::throttle::{EVERY, ThrottleFinding, WHILE_CALM, raised};
@@ -266,14 +267,15 @@ impl Worker {
         let need = &growth.need;
         let (pod, of) = (Arc::clone(&watched.pod), watched.of());
         let (uid, name) = (&of.pod.uid, &of.container);
-        self.files.note_lent(uid, name, to);
+        let for_pod = watched.lent.for_pod || growth.for_pod;
+        self.files.note_lent(uid, name, LatestLimit { to, for_pod });
         node.least_limits.raise(uid, name, to);
         let grown = grow_memory(node, handles, &pod.growable, name, to);
         let now = self.now();
         self.note_reaction(now.saturating_sub(need.at));
         if matches!(grown.outcome, Outcome::Applied) {
             watched.lend(to, now, self.settings.quiet);
-            watched.lent.for_pod |= growth.for_pod;
+            watched.lent.for_pod = for_pod;
         } else {
             node.least_limits.end_raise(uid, name, to);
             self.budgets.undo(&of);

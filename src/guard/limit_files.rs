@@ -25,6 +25,8 @@ const DIRECTORY: &str = "lent";
 const UNMARKED: &str = "if the agent is killed now, its successor may not know that a pod was written to";
 /// The agent truncates a longer mark: only the latest lines count.
 const LONGEST: u64 = 4096;
+/// The last word of a line about a limit that was given for the pod.
+const FOR_POD: &str = "pod";
 /// The longest time that a pass waits for a mark.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -44,7 +46,15 @@ type Marks = Mutex<HashMap<PodUid, bool>>;
 type Line = (PodUid, Option<String>, oneshot::Sender<()>);
 
 /// The latest temporary memory limits of a pod's containers, by name.
-pub type LatestLimits = BTreeMap<ContainerName, Bytes>;
+pub type LatestLimits = BTreeMap<ContainerName, LatestLimit>;
+
+/// A temporary memory limit in a mark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LatestLimit {
+    pub to: Bytes,
+    /// As of [`Terms::for_pod`](super::Terms::for_pod).
+    pub for_pod: bool,
+}
 
 impl LimitFiles {
     /// The marks below a state directory, and the temporary limits that an earlier agent left there, by pod UID. Makes the
@@ -89,10 +99,11 @@ impl LimitFiles {
     }
 
     /// Notes that the guard is about to grow a container's memory limit to this one.
-    pub(super) fn note_lent(&self, uid: &PodUid, container: &str, to: Bytes) {
+    pub(super) fn note_lent(&self, uid: &PodUid, container: &str, LatestLimit { to, for_pod }: LatestLimit) {
+        let for_pod = if for_pod { format!(" {FOR_POD}") } else { String::new() };
         let mut marks = self.marks.lock();
         marks.entry(uid.clone()).or_insert(false);
-        drop(self.send(uid, Some(format!("{container} {}\n", to.get()))));
+        drop(self.send(uid, Some(format!("{container} {}{for_pod}\n", to.get()))));
     }
 
     /// Marks a pod that a pass is about to write to. The future completes when the mark is on the disk, or after a short while
@@ -158,9 +169,13 @@ fn write(directory: &Path, uid: &PodUid, line: Option<String>) -> bool {
 /// The latest line of each container. Skips an incomplete line: the growth after it did not happen.
 fn parse(text: &str) -> LatestLimits {
     let whole = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
-    let pairs = whole.filter_map(|line| line.split_once(' '));
-    let limit = |(container, to): (&str, &str)| Some((ContainerName::from(container), Bytes::new(to.parse().ok()?)));
-    pairs.filter_map(limit).collect()
+    let limit = |line: &str| {
+        let mut words = line.split(' ');
+        let (container, to) = (ContainerName::from(words.next()?), Bytes::new(words.next()?.parse().ok()?));
+        let for_pod = words.next() == Some(FOR_POD);
+        Some((container, LatestLimit { to, for_pod }))
+    };
+    whole.filter_map(limit).collect()
 }
 
 #[cfg(test)]
@@ -170,8 +185,11 @@ mod tests {
 
     use super::*;
 
-    const fn mib(mebibytes: u64) -> Bytes {
-        Bytes::new(mebibytes << 20)
+    const fn mib(mebibytes: u64) -> LatestLimit {
+        LatestLimit {
+            to: Bytes::new(mebibytes << 20),
+            for_pod: false,
+        }
     }
 
     fn wait_for(happens: impl Fn() -> bool) {
@@ -203,10 +221,14 @@ mod tests {
         assert!(none.is_empty());
         files.note_lent(&"uid-a".into(), "app", mib(128));
         files.note_lent(&"uid-b".into(), "app", mib(64));
-        files.note_lent(&"uid-a".into(), "side", mib(32));
+        let for_pod = LatestLimit {
+            for_pod: true,
+            ..mib(32)
+        };
+        files.note_lent(&"uid-a".into(), "side", for_pod);
         files.note_lent(&"uid-a".into(), "app", mib(256));
         let (files, mut left) = found(state.path(), files);
-        let latest = [("app".into(), mib(256)), ("side".into(), mib(32))];
+        let latest = [("app".into(), mib(256)), ("side".into(), for_pod)];
         assert_eq!(left.remove("uid-a"), Some(latest.into()));
         forget(&files, |uid| uid == "uid-a");
         let (_, left) = found(state.path(), files);
@@ -301,7 +323,7 @@ mod tests {
 
     #[test]
     fn a_line_that_is_not_whole_says_nothing() {
-        assert_eq!(parse("app 1024\napp 20"), [("app".into(), Bytes::new(1024))].into());
+        assert_eq!(parse("app 1048576\napp 20"), [("app".into(), mib(1))].into());
         assert_eq!(parse("app\n\napp x\n"), LatestLimits::new());
     }
 

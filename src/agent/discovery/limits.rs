@@ -70,13 +70,13 @@ fn low_pod_level(node: &Node, live: &LivePod, object: &Pod) -> Option<LowPodLeve
 fn held(node: &Node, live: &LivePod, lent: LatestLimits) -> Result<LatestLimits, CgroupError> {
     let handles = PodHandles::open(&node.hierarchy, live)?;
     let mut held = LatestLimits::new();
-    for (container, to) in lent {
-        let limit = MemoryLimit::Bytes(node.traits.page.round_down(to).get());
+    for (container, lent) in lent {
+        let limit = MemoryLimit::Bytes(node.traits.page.round_down(lent.to).get());
         let cgroup = handles.get(&Target::Container(container.clone()));
         if let Some(cgroup) = cgroup
             && cgroup.memory_limit()? == limit
         {
-            held.insert(container, to);
+            held.insert(container, lent);
         }
     }
     Ok(held)

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Effect, Effects, Now, PodState, not_running};
 use crate::actuate::Grown;
-use crate::guard::LatestLimits;
+use crate::guard::{LatestLimit, LatestLimits};
 use crate::model::objects::{PodId, PodUid};
 use crate::model::{BoundPod, Cause, LivePod, Outcome, Resource};
 use crate::plan::{LowPodLevel, lift_kept};
@@ -109,7 +109,7 @@ impl PodState {
     /// Turns memory limits that are higher than every saved one into temporary limits. Without anything else desired,
     /// the pod goes back to its spec.
     fn recover(&mut self, limits: LatestLimits, now: Now) {
-        for (container, to) in limits {
+        for (container, LatestLimit { to, for_pod }) in limits {
             let mut targets = self.desired.targets_or_spec(&self.pod);
             lift_kept(&self.holds(now.wall), &mut targets);
             let desired = targets.limit(&container, Resource::Memory);
@@ -124,7 +124,7 @@ impl PodState {
                     now.wall,
                 );
                 self.desired.remember_origin(&self.pod, &self.resize);
-                self.desired.grow(given);
+                self.desired.grow(TemporaryLimit { for_pod, ..given });
             }
         }
         self.desired.begin_return_unless_desired();

@@ -5,7 +5,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::guard::{GuardEvent, Guarded, LatestLimits};
+use crate::guard::{GuardEvent, Guarded, LatestLimit, LatestLimits};
 use crate::model::objects::{PodCondition, PodUid};
 use crate::model::{
     CgroupPath, Change, ContainerId, KubeletVersion, LiveContainer, Outcome, Reason, Requirements, Resource,
@@ -263,7 +263,9 @@ impl World {
         let saved = self.state.saved();
         self.end_running(Some(Undo { carries_out, silent }), Some((container, mib)));
         if killed {
-            return self.follow_killed(saved, Some([(name.into(), Bytes::new(mib * MIB))].into()));
+            let to = Bytes::new(mib * MIB);
+            let limit = LatestLimit { to, for_pod: false };
+            return self.follow_killed(saved, Some([(name.into(), limit)].into()));
         }
         self.happen(&Happening::Grows { container, mib });
     }

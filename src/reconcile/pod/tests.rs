@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::guard::budgets::RefusalKind;
-use crate::guard::{GuardEvent, Guarded};
+use crate::guard::{GuardEvent, Guarded, LatestLimit};
 use crate::model::{
     CgroupPath, Change, ContainerId, KubeletVersion, LiveContainer, MemoryLimit, Outcome, Resource, ResourceList,
     Setting, StepRecord,
@@ -409,11 +409,12 @@ spec: {containers: [{name: app, resources: {limits: {memory: 128Mi}}}]}
         id: ContainerId::of_test("a"),
         path: path("/kubepods/podu/a"),
     };
-    state.live = Some(Arc::new(LivePod {
+    let live = Arc::new(LivePod {
         id: id("u1"),
         path: path("/kubepods/podu"),
         containers: [("app".into(), app)].into(),
-    }));
+    });
+    state.live = Some(Arc::clone(&live));
     for (for_pod, mib) in [(true, 160), (false, 200)] {
         let of = Guarded {
             pod: id("u1"),
@@ -437,6 +438,21 @@ spec: {containers: [{name: app, resources: {limits: {memory: 128Mi}}}]}
     state.desired = serde_json::from_str(&saved).unwrap();
     let guarded = state.guarded(true, now.wall).unwrap();
     assert!(guarded.containers[0].for_pod, "{saved}");
+
+    // The agent was killed before it saved the limit.
+    let mut state = PodState::new(Arc::clone(&pod), PodDecision::undecided(&pod));
+    let unsaved = LatestLimit {
+        to: Bytes::new(160 << 20),
+        for_pod: true,
+    };
+    let located = Located {
+        live: Some(live),
+        saved: None,
+        unsaved_limits: Some([("app".to_owned(), unsaved)].into()),
+    };
+    drop(state.apply(PodInput::Located(Box::new(located)), now));
+    let guarded = state.guarded(true, now.wall).unwrap();
+    assert!(guarded.containers[0].for_pod);
 }
 
 #[test]

@@ -174,7 +174,10 @@ impl Worker {
         let refusal = match self.grant(node, &handles, watched, highest.saturating_sub(kept), growth) {
             Ok(to) => return self.grow_to(node, &handles, watched, to, growth),
             Err(refusal) if refusal.kind == RefusalKind::Unreadable => return self.refuse(watched, &refusal, None),
-            Err(refusal) if refusal.kind == RefusalKind::Ceiling => Refusal::ceiling(highest),
+            Err(refusal) if refusal.kind == RefusalKind::Ceiling => match &watched.terms.not_higher {
+                Some(why) => Refusal::new(RefusalKind::Ceiling, why.clone()),
+                None => Refusal::ceiling(highest),
+            },
             Err(refusal) => refusal,
         };
         self.refuse(watched, &refusal, Some(&growth.seen));

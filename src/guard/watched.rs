@@ -135,7 +135,7 @@ impl Watched {
             self.restart_quiet_time(now, quiet);
         }
         self.lent.limit = lent;
-        if self.terms.memory != terms.memory {
+        if (self.terms.memory, &self.terms.not_higher) != (terms.memory, &terms.not_higher) {
             (self.refused, self.due, self.latest.of_all) = (None, now, None);
         }
         if self.terms.evidence != terms.evidence {

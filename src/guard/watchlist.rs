@@ -111,6 +111,8 @@ pub struct Terms {
     pub container: ContainerName,
     /// The highest memory limit; `None` if it may not grow.
     pub memory: Option<Bytes>,
+    /// Why the memory limit may not rise above that; `None` where the VPA says so.
+    pub not_higher: Option<String>,
     /// Whether the guard, or that of an earlier agent, gave the temporary memory limit because the pod was about to reach its limit.
     pub for_pod: bool,
     /// `None` if the cpu limit may not grow.
@@ -211,6 +213,7 @@ mod tests {
         let terms = |name: &&str| Terms {
             container: (*name).into(),
             memory,
+            not_higher: None,
             for_pod: false,
             cpu: None,
             evidence: None,

@@ -132,9 +132,11 @@ impl NodeCapacity {
                 Some(limit.saturating_add(least.get(resource)? / containers))
             };
             let (memory, cpu) = (highest(Resource::Memory), highest(Resource::Cpu));
-            terms.memory = terms
-                .memory
-                .map(|most| memory.map_or(most, |highest| most.min(Bytes::new(highest))));
+            let lower = |highest: &Bytes| terms.memory.is_some_and(|most| *highest < most);
+            if let Some(highest) = memory.map(Bytes::new).filter(lower) {
+                let why = format!("its namespace's quotas leave it no more than {highest}, as far as they are known");
+                (terms.memory, terms.not_higher) = (Some(highest), Some(why));
+            }
             if let (Some(terms), Some(highest)) = (&mut terms.cpu, cpu) {
                 terms.ceiling = terms.ceiling.min(MilliCpu::new(highest));
             }

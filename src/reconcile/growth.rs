@@ -118,9 +118,9 @@ impl Growth {
         pause.filter(|pause| spec_limits(pod, container) == Some(pause.limits))
     }
 
-    /// Whether a container's limits may grow: not for a while after a denial, unless its spec has other limits since.
-    pub(crate) fn is_allowed(&self, pod: &Pod, container: &str, now: Timestamp) -> bool {
-        self.pause(pod, container, now).is_none()
+    /// Why a container's limits may not grow for a while after a denial; `None` where they may, or its spec has other limits since.
+    pub(crate) fn denial(&self, pod: &Pod, container: &str, now: Timestamp) -> Option<&String> {
+        self.pause(pod, container, now).map(|pause| &pause.why)
     }
 
     /// Whether one of these lowered limits was denied by the API server. A container that then reaches the limit of its
@@ -228,14 +228,14 @@ mod tests {
             let mut pauses = Vec::new();
             for _ in 0..6 {
                 growth.deny(&pod, &[denied(Resource::Memory, 200 * MIB, now)], "a quota");
-                let is_over = |pause: &i64| growth.is_allowed(&pod, "app", at(now + pause));
+                let is_over = |pause: &i64| growth.denial(&pod, "app", at(now + pause)).is_none();
                 let pause = (1..).find(is_over).unwrap();
                 pauses.push(pause);
                 now += pause;
             }
             assert_eq!(pauses, [5, 10, 20, 40, 60, 60]);
             growth.accept("app");
-            assert!(growth.is_allowed(&pod, "app", at(now - 1)));
+            assert_eq!(growth.denial(&pod, "app", at(now - 1)), None);
         }
     }
 
@@ -243,9 +243,10 @@ mod tests {
     fn a_pause_is_of_one_container_and_spec() {
         let mut growth = Growth::default();
         growth.deny(&pod(128), &[denied(Resource::Memory, 200 * MIB, 0)], "a quota");
-        assert!(!growth.is_allowed(&pod(128), "app", at(1)));
-        assert!(growth.is_allowed(&pod(128), "side", at(1)));
-        assert!(growth.is_allowed(&pod(129), "app", at(1)), "it has another limit since");
+        assert!(growth.denial(&pod(128), "app", at(1)).is_some());
+        assert_eq!(growth.denial(&pod(128), "side", at(1)), None);
+        let other = growth.denial(&pod(129), "app", at(1));
+        assert_eq!(other, None, "it has another limit since");
     }
 
     #[test]

@@ -57,6 +57,7 @@ pub(in crate::guard) fn watched(root: &Path) -> Watched {
     let terms = Terms {
         container: "app".into(),
         memory: Some(Bytes::new(1 << 30)),
+        not_higher: None,
         for_pod: false,
         cpu: None,
         evidence: None,
@@ -232,14 +233,18 @@ fn a_limit_for_the_pod_counts_as_used() {
 fn another_highest_limit_is_tried_at_once() {
     let root = tempfile::tempdir().unwrap();
     let (mut watched, seconds) = (watched(root.path()), Duration::from_secs);
-    watched.due = seconds(90);
     assert!(watched.refuse(seconds(1), "ceiling") && !watched.refuse(seconds(2), "ceiling"));
     let terms = watched.terms.clone();
     let higher = Terms {
         memory: Some(Bytes::new(2 << 30)),
         ..terms.clone()
     };
-    for (terms, is_new) in [(terms, false), (higher, true)] {
+    let paused = Terms {
+        not_higher: Some("the API server denies it".to_owned()),
+        ..higher.clone()
+    };
+    for (terms, is_new) in [(terms, false), (higher, true), (paused, true)] {
+        watched.due = seconds(90);
         let pod = Arc::clone(&watched.pod);
         watched.set_terms(pod, terms.clone(), None, (seconds(5), seconds(60)));
         assert_eq!(watched.terms, terms);

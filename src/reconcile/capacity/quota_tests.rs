@@ -170,6 +170,7 @@ fn the_guard_grows_limits_within_what_a_quota_leaves() {
         containers: vec![Terms {
             container: "app".into(),
             memory: Some(Bytes::new(8192 * MI)),
+            not_higher: None,
             for_pod: false,
             cpu: None,
             evidence: None,
@@ -181,4 +182,6 @@ fn the_guard_grows_limits_within_what_a_quota_leaves() {
         Some(Bytes::new(150 * MI)),
         "half of what is left"
     );
+    let why = guarded.containers[0].not_higher.as_deref().unwrap_or_default();
+    assert!(why.contains("no more than 150Mi"), "{why}");
 }

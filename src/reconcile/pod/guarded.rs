@@ -11,6 +11,9 @@ use crate::model::{Bytes, Cause, ChangeRecord, MilliCpu, Outcome, Resource};
 use crate::reconcile::desired::TemporaryLimit;
 use crate::reconcile::savings::Avoided;
 
+/// Why a temporary limit may not grow where no decision says how far.
+const UNDECIDED: &str = "it has a temporary limit, and no VPA lets its limit grow further now";
+
 impl PodState {
     pub(super) fn take_guard_report(&mut self, Report { of, event }: Report, effects: &mut Effects) {
         let now = effects.now;
@@ -43,9 +46,12 @@ impl PodState {
             GuardEvent::Refused { why, .. } => {
                 let reason = format!("container {container}: memory limit not raised: {why}");
                 let refused = ChangeRecord::new(pod, cause(Resource::Memory, None), Outcome::Refused(reason));
-                let limit = self.desired.without_temporary(&self.pod);
-                let limit = limit.limit(&container, Resource::Memory);
-                self.growth.refuse(container, why, limit);
+                // A denial is known as the reason already.
+                if self.growth.denial(&self.pod, &container, now.wall).is_none() {
+                    let limit = self.desired.without_temporary(&self.pod);
+                    let limit = limit.limit(&container, Resource::Memory);
+                    self.growth.refuse(container, why, limit);
+                }
                 self.record_guard(refused, effects);
             }
             GuardEvent::Pressure { limit, lent } => {
@@ -162,18 +168,23 @@ impl PodState {
 
     fn terms(&self, name: &str, growable: &Growable, hooks: bool, now: Timestamp) -> Terms {
         let ceiling = self.decision.ceilings.iter().find(|ceiling| ceiling.container == name);
-        let ceiling = ceiling.filter(|_| self.growth.is_allowed(&self.pod, name, now));
+        let denial = self.growth.denial(&self.pod, name, now);
+        let ceiling = ceiling.filter(|_| denial.is_none());
         let given = |resource| self.desired.temporary_limit(name, resource);
         let temporary = |resource| given(resource).map(|limit| limit.to);
+        let decided = |resource| ceiling.and_then(|ceiling| ceiling.limits.get(resource));
         let highest = |resource| {
-            let decided = ceiling.and_then(|ceiling| ceiling.limits.get(resource));
             let free = !self.desired.is_overridden(name, resource);
-            decided.or_else(|| temporary(resource)).filter(|_| free)
+            decided(resource).or_else(|| temporary(resource)).filter(|_| free)
         };
+        let memory = highest(Resource::Memory).map(Bytes::new);
+        let not_higher = memory.filter(|_| decided(Resource::Memory).is_none());
+        let not_higher = not_higher.map(|_| denial.map_or(UNDECIDED, String::as_str).to_owned());
         let limit = growable.targets.limit(name, Resource::Cpu).map(MilliCpu::new);
         Terms {
             container: name.into(),
-            memory: highest(Resource::Memory).map(Bytes::new),
+            memory,
+            not_higher,
             for_pod: given(Resource::Memory).is_some_and(|limit| limit.for_pod),
             cpu: limit.zip(highest(Resource::Cpu)).map(|(limit, highest)| CpuTerms {
                 limit,

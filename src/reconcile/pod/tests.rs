@@ -1,6 +1,7 @@
 //! What becomes of one pod's state in single cases.
 
 use super::*;
+use crate::decide::Ceiling;
 use crate::guard::budgets::RefusalKind;
 use crate::guard::{GuardEvent, Guarded, LatestLimit};
 use crate::model::{
@@ -392,29 +393,68 @@ fn a_refused_growth_is_said_until_the_limit_is_higher() {
     }
 }
 
-#[test]
-fn a_limit_for_the_pod_stays_one_after_a_restart() {
+/// A pod whose container `app` runs.
+fn running() -> PodState {
     let manifest = "
 kind: Pod
 metadata: {name: db-0, namespace: shop, uid: u1}
 spec: {containers: [{name: app, resources: {limits: {memory: 128Mi}}}]}
 ";
     let pod = Arc::clone(&parse_manifests("test", manifest).unwrap().view.pods[0]);
-    let (mut state, now) = (
-        PodState::new(Arc::clone(&pod), PodDecision::undecided(&pod)),
-        Now::read(),
-    );
+    let mut state = PodState::new(Arc::clone(&pod), PodDecision::undecided(&pod));
     let path = |text: &str| CgroupPath::new(text).unwrap();
     let app = LiveContainer {
         id: ContainerId::of_test("a"),
         path: path("/kubepods/podu/a"),
     };
-    let live = Arc::new(LivePod {
+    state.live = Some(Arc::new(LivePod {
         id: id("u1"),
         path: path("/kubepods/podu"),
         containers: [("app".into(), app)].into(),
+    }));
+    state
+}
+
+#[test]
+fn a_paused_growth_names_the_denial() {
+    let (mut state, now, bytes) = (running(), Now::read(), |mib: u64| Bytes::new(mib << 20));
+    let limits = (bytes(128).get(), bytes(200).get());
+    let given = TemporaryLimit::given("app".to_owned(), Resource::Memory, limits, String::new(), now.wall);
+    state.desired.grow(given);
+    let highest = |state: &PodState| {
+        let terms = state.guarded(true, now.wall).unwrap().containers.remove(0);
+        (terms.memory, terms.not_higher)
+    };
+    let (memory, why) = highest(&state);
+    assert_eq!(memory, Some(bytes(200)));
+    assert!(why.is_some_and(|why| why.contains("no VPA")));
+    state.decision.ceilings.push(Ceiling {
+        container: "app".to_owned(),
+        limits: ResourceList {
+            memory: Some(bytes(256)),
+            cpu: None,
+        },
     });
-    state.live = Some(Arc::clone(&live));
+    assert_eq!(highest(&state), (Some(bytes(256)), None));
+    let mut outcome = Outcome::Refused(String::new());
+    state.deny_temporary("a quota", now.wall, SignedDuration::from_mins(10), &mut outcome);
+    let (memory, why) = highest(&state);
+    assert_eq!(memory, Some(bytes(200)));
+    let why = why.filter(|why| why.contains("a quota")).unwrap();
+    let of = Guarded {
+        pod: id("u1"),
+        container: "app".into(),
+    };
+    let kind = RefusalKind::Ceiling;
+    let event = GuardEvent::Refused { kind, why };
+    drop(state.apply(PodInput::Guard(Box::new(Report { of, event })), now));
+    assert_eq!(state.not_grown(now.wall).count(), 1, "one reason");
+}
+
+#[test]
+fn a_limit_for_the_pod_stays_one_after_a_restart() {
+    let (mut state, now) = (running(), Now::read());
+    let (pod, live) = (Arc::clone(&state.pod), state.live.clone());
     for (for_pod, mib) in [(true, 160), (false, 200)] {
         let of = Guarded {
             pod: id("u1"),
@@ -446,7 +486,7 @@ spec: {containers: [{name: app, resources: {limits: {memory: 128Mi}}}]}
         for_pod: true,
     };
     let located = Located {
-        live: Some(live),
+        live,
         saved: None,
         unsaved_limits: Some([("app".to_owned(), unsaved)].into()),
     };
@@ -535,7 +575,7 @@ spec: {containers: [{name: app, resources: {limits: {cpu: 200m, memory: 128Mi}}}
     assert!(both, "{said:?}");
     let grows_after = |minutes| {
         let then = now.checked_add(SignedDuration::from_mins(minutes)).unwrap();
-        state.growth.is_allowed(&pod, "app", then)
+        state.growth.denial(&pod, "app", then).is_none()
     };
     assert_eq!([14, 15].map(grows_after), [false, true]);
 }

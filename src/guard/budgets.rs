@@ -156,8 +156,8 @@ impl Budgets {
         self.growths.give_back(&pod.namespace, 1);
     }
 
-    /// Grants a limit of at least `need.least` (or the ceiling) and at most `need.wanted`, where
-    /// the node has `free` memory.
+    /// Grants a limit of at least `need.least` (or the ceiling) and at most `need.wanted`, where the node has `free` memory. The limit
+    /// is in whole pages, and one page higher at least.
     ///
     /// Errors: [`Refusal`]; the account is then unchanged.
     pub fn grant(
@@ -169,13 +169,14 @@ impl Budgets {
         free: Bytes,
     ) -> Result<Bytes, Refusal> {
         self.end_old(at);
-        // The kernel counts whole pages, so no limit lies between two of them.
+        // The kernel counts whole pages, so no limit lies between two of them, and one that did would be no growth where limits are tiny.
         let highest = self.page.round_down(ceiling);
         if highest <= need.limit {
             return Err(Refusal::ceiling(ceiling));
         }
-        let least = need.least.min(highest).get();
-        let to = need.wanted.min(highest).get();
+        let above = need.least.max(need.limit.saturating_add(Bytes::new(1)));
+        let least = self.page.round_up(above).min(highest).get();
+        let to = need.wanted.min(highest).get().max(least);
         let to = to.min(
             need.used
                 .get()
@@ -196,7 +197,11 @@ impl Budgets {
         }
         let to = self.within_budgets(claimant, need.limit.get(), least, to)?;
         let whole = to / UNIT * UNIT;
-        let whole = if whole >= least { whole } else { to };
+        let whole = if whole >= least {
+            whole
+        } else {
+            self.page.round_down(Bytes::new(to)).get()
+        };
         self.bytes.give_back(&claimant.pod.namespace, to - whole);
         self.given.push_back(PastGrowth {
             at,

@@ -69,6 +69,11 @@ impl PageSize {
     pub const fn round_down(self, bytes: Bytes) -> Bytes {
         Bytes::new(bytes.get() / self.0 * self.0)
     }
+
+    /// Rounds an amount up to whole pages; to the last whole page where there is none above it.
+    pub const fn round_up(self, bytes: Bytes) -> Bytes {
+        self.round_down(Bytes::new(bytes.get().saturating_add(self.0 - 1)))
+    }
 }
 
 /// A value that the kernel keeps between [`Self::MIN`] and [`Self::MAX`].

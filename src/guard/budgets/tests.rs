@@ -82,6 +82,29 @@ fn growth_reaches_the_last_page_of_a_ceiling() {
 }
 
 #[test]
+fn a_growth_is_a_whole_page_at_least() {
+    let grow = |limit: Bytes, need: Need, free: Bytes| {
+        let mut budgets = Budgets::new(AMPLE, PageSize::KIB_4);
+        budgets.grant_above(NOW, &claimant("web"), limit, &need, mib(300), free)
+    };
+    let [limit, least, wanted] = [4096, 4224, 5120].map(Bytes::new);
+    let tiny = Need {
+        used: limit,
+        wanted,
+        least,
+        ..need(0, 0, 0)
+    };
+    assert_eq!(grow(limit, tiny, mib(300)), Ok(Bytes::new(8192)));
+    // All that the node has ends between two pages.
+    let least = Need {
+        least: Bytes::new(131 * MIB + 1),
+        ..need(120, 131, 200)
+    };
+    let granted = grow(mib(128), least, Bytes::new(11 * MIB + 5000));
+    assert_eq!(granted, Ok(Bytes::new(131 * MIB + 4096)));
+}
+
+#[test]
 fn the_last_memory_goes_to_the_first_who_asks() {
     let mut budgets = Budgets::new(AMPLE, PageSize::KIB_4);
     let (first, second) = (claimant("first"), claimant("second"));

@@ -75,6 +75,9 @@ impl Worker {
                 };
                 self.grow(node, watched, &growth);
             }
+        } else {
+            // It has no limit, or has ended.
+            self.budgets.release(&watched.of());
         }
         if let Some([peak, needed]) = watched.end_quiet_time(now, self.settings.quiet) {
             self.report(watched, GuardEvent::Quiet { peak, needed });
@@ -163,6 +166,7 @@ impl Worker {
     fn grow(&mut self, node: &Node, watched: &mut Watched, growth: &PendingGrowth) {
         let handles = match PodHandles::open(&node.hierarchy, &watched.pod.live) {
             Ok(handles) => handles,
+            Err(_) if watched.has_ended() => return watched.postpone(self.now() + ITSELF),
             Err(error) => return self.refuse(watched, &error.into(), None),
         };
         let Some(highest) = watched.terms.memory else {
@@ -173,6 +177,8 @@ impl Worker {
         let kept = watched.kept_for_evidence().unwrap_or_default();
         let refusal = match self.grant(node, &handles, watched, highest.saturating_sub(kept), growth) {
             Ok(to) => return self.grow_to(node, &handles, watched, to, growth),
+            // It ended after its reading.
+            Err(_) if watched.has_ended() => return watched.postpone(self.now() + ITSELF),
             Err(refusal) if refusal.kind == RefusalKind::Unreadable => return self.refuse(watched, &refusal, None),
             Err(refusal) if refusal.kind == RefusalKind::Ceiling => match &watched.terms.not_higher {
                 Some(why) => Refusal::new(RefusalKind::Ceiling, why.clone()),

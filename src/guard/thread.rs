@@ -264,9 +264,10 @@ mod tests {
     use super::*;
     use crate::actuate::Growable;
     use crate::guard::budgets::RefusalKind;
+    use crate::guard::predict::Need;
     use crate::guard::watched::tests::watched;
-    use crate::guard::watchlist::GuardEvent;
-    use crate::model::objects::Pod;
+    use crate::guard::watchlist::{GuardEvent, Guarded};
+    use crate::model::objects::{Pod, PodId};
     use crate::model::{Bytes, CgroupPath, Outcome};
 
     const MIB: u64 = 1 << 20;
@@ -373,6 +374,54 @@ mod tests {
         };
         assert_eq!(kind, RefusalKind::PodBudget);
         assert_eq!((limit(&app), least()), (72, Some(mib(72))));
+    }
+
+    #[test]
+    fn an_ended_container_is_refused_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        let (mut worker, mut reports) = guarding(root.path());
+        let [pod, app] = ["pod", "pod/app"].map(|directory| root.path().join(directory));
+        for used in [60, 63] {
+            set(&app, 64, used);
+            worker.containers[0].due = Duration::ZERO;
+            std::thread::sleep(Duration::from_millis(5));
+            if used == 63 {
+                // The guard still has the cgroup open, and the values of a moment ago.
+                fs::rename(&pod, root.path().join("ended")).unwrap();
+            }
+            worker.check_due(&[]);
+        }
+        assert!(reports.try_recv().is_err());
+        assert!(worker.containers[0].due > worker.now());
+    }
+
+    #[test]
+    fn a_container_without_limit_is_promised_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        let (mut worker, _reports) = guarding(root.path());
+        let of = worker.containers[0].of();
+        let other = Guarded {
+            pod: PodId {
+                uid: "other".into(),
+                namespace: "other".to_owned(),
+                ..of.pod.clone()
+            },
+            ..of.clone()
+        };
+        worker.budgets.promise(of, 1 << 40, u64::MAX);
+        fs::write(root.path().join("pod/app/memory.max"), "max\n").unwrap();
+        worker.containers[0].due = Duration::ZERO;
+        worker.check_due(&[]);
+        let need = Need {
+            at: Duration::ZERO,
+            limit: mib(64),
+            rate: 0,
+            used: mib(60),
+            wanted: mib(72),
+            least: mib(68),
+        };
+        let granted = worker.budgets.grant(Duration::ZERO, &other, &need, mib(128), mib(12));
+        assert_eq!(granted, Ok(mib(72)), "all that is free");
     }
 
     #[test]

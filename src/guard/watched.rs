@@ -335,6 +335,11 @@ impl Watched {
         }
     }
 
+    /// Whether the cgroup is gone. A container that has ended lacks nothing.
+    pub(super) fn has_ended(&self) -> bool {
+        self.cgroup.outer().check().is_err_and(|error| error.is_gone())
+    }
+
     /// Notes that the container has ended: nothing is due before this time.
     pub(super) fn postpone(&mut self, until: Duration) {
         self.due = self.due.max(until);

@@ -28,6 +28,8 @@ const RECLAIM: Token = 1;
 /// The first token of a container.
 pub(super) const FIRST: Token = 2;
 const SIGNALS: usize = 64;
+/// The time between two tries to get notices of a container: the kernel may refuse those of thousands (`fs.inotify.max_user_watches`).
+const SUBSCRIBE_AGAIN: Duration = Duration::from_secs(10);
 
 /// Everything that wakes the guard.
 #[derive(Debug)]
@@ -116,7 +118,8 @@ impl Notifications {
                 watched.alarms.are_noisy(now),
             ),
         };
-        let Some(files) = self.files.as_mut().filter(|_| watched.subscribed == is_noise) else {
+        let is_due = watched.subscribed == is_noise && watched.subscribe_at <= now;
+        let Some(files) = self.files.as_mut().filter(|_| is_due) else {
             return;
         };
         if is_noise {
@@ -129,6 +132,7 @@ impl Notifications {
         if let Err(error) = &added {
             tracing::debug!(%error, "no notifications: polling instead");
             files.remove(watched.token);
+            watched.subscribe_at = now + SUBSCRIBE_AGAIN;
         }
         watched.subscribed = added.is_ok();
     }

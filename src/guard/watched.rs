@@ -40,6 +40,8 @@ pub(super) struct Watched {
     pub(super) latest: Latest,
     /// Whether the guard gets the kernel's [notices](super::notifications::Notifications::subscribe).
     pub(super) subscribed: bool,
+    /// When to try that next.
+    pub(super) subscribe_at: Duration,
     pub(super) alarms: Alarms,
     /// The latest reported refusal, or outcome of a failed write, and the time of the latest need.
     refused: Option<(&'static str, Duration)>,
@@ -113,6 +115,7 @@ impl Watched {
             due: Duration::ZERO,
             latest: Latest::default(),
             subscribed: false,
+            subscribe_at: Duration::ZERO,
             alarms: Alarms::default(),
             refused: None,
             evidence_requested: false,

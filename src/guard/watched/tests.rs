@@ -179,6 +179,21 @@ fn a_pod_is_read_when_it_hits_its_own_limit() {
 }
 
 #[test]
+fn refused_notices_are_tried_again_later() {
+    let (root, seconds) = (tempfile::tempdir().unwrap(), Duration::from_secs);
+    let (mut watched, mut notifications) = (watched(root.path()), notifications());
+    let events = root.path().join("pod/app/memory.events");
+    fs::remove_file(&events).unwrap();
+    notifications.subscribe(&mut watched, seconds(1));
+    fs::write(&events, "max 0\n").unwrap();
+    let mut is_subscribed = |now: u64| {
+        notifications.subscribe(&mut watched, seconds(now));
+        watched.subscribed
+    };
+    assert_eq!([1, 10, 11].map(&mut is_subscribed), [false, false, true]);
+}
+
+#[test]
 fn page_cache_at_rest_on_v1_is_not_read_again_and_again() {
     let [v1, v2] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     for controller in ["cpu", "memory"] {

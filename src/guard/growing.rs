@@ -104,17 +104,19 @@ impl Worker {
         }
     }
 
-    /// Grows the limit of the container that takes memory fastest by as much as its pod needs, or reports why not. Leaves a container
-    /// to its own reading that reaches its own limit first. Returns when to read the pod again.
+    /// Grows the limit of the container that takes memory fastest, of those whose limit may rise, by as much as its pod needs, or reports
+    /// why not. Leaves a container to its own reading that reaches its own limit first. Returns when to read the pod again.
     fn grow_in_pod(&mut self, node: &Node, containers: Vec<&mut Watched>, need: Need, seen: String) -> Duration {
         let guarded = containers.into_iter().filter(|one| one.terms.watches_memory());
         let read = guarded.filter_map(|one| {
             let (reading, verdict) = self.read(one, false)?;
             Some((reading, verdict, one))
         });
-        let fastest = read.max_by_key(|(reading, _, one)| {
+        let fastest = read.max_by_key(|(reading, verdict, one)| {
             let can_grow = one.terms.memory.is_some_and(|highest| highest.get() > reading.limit);
-            (one.track.rate(), can_grow, reading.used())
+            let grows_itself = need.of_container(reading, verdict).is_none();
+            let rate = one.track.rate();
+            ((can_grow || grows_itself) && rate > 0, rate, can_grow, reading.used())
         });
         let Some((reading, verdict, container)) = fastest else {
             return self.now() + ITSELF;

@@ -266,9 +266,9 @@ mod tests {
     use crate::guard::budgets::RefusalKind;
     use crate::guard::predict::Need;
     use crate::guard::watched::tests::watched;
-    use crate::guard::watchlist::{GuardEvent, Guarded};
+    use crate::guard::watchlist::{GuardEvent, Guarded, Terms};
     use crate::model::objects::{Pod, PodId};
-    use crate::model::{Bytes, CgroupPath, Outcome};
+    use crate::model::{Bytes, CgroupPath, LivePod, Outcome};
 
     const MIB: u64 = 1 << 20;
 
@@ -374,6 +374,62 @@ mod tests {
         };
         assert_eq!(kind, RefusalKind::PodBudget);
         assert_eq!((limit(&app), least()), (72, Some(mib(72))));
+    }
+
+    #[test]
+    fn a_slower_container_may_raise_the_pod() {
+        let root = tempfile::tempdir().unwrap();
+        let (mut worker, mut reports) = guarding(root.path());
+        let directories = ["pod", "pod/app", "pod/side"].map(|directory| root.path().join(directory));
+        let [of_pod, app, side] = &directories;
+        // A part of what the pod uses is in no container.
+        let take = |times: u64| {
+            for (directory, limit, used, more) in [(of_pod, 120, 119, 400), (app, 64, 40, 200), (side, 64, 30, 100)] {
+                set(directory, limit, used);
+                let bytes = used * MIB + times * more * 1024;
+                fs::write(directory.join("memory.current"), format!("{bytes}\n")).unwrap();
+            }
+        };
+        take(0);
+        let manifest = r#"{"spec": {"containers": [
+            {"name": "app", "resources": {"limits": {"memory": "64Mi"}}},
+            {"name": "side", "resources": {"limits": {"memory": "64Mi"}}}
+        ]}}"#;
+        let pod: Pod = serde_json::from_str(manifest).unwrap();
+        let terms = |name: &str, highest: u64| Terms {
+            container: name.to_owned(),
+            memory: Some(mib(highest)),
+            not_higher: None,
+            for_pod: false,
+            cpu: None,
+            evidence: None,
+        };
+        let guarded = GuardedPod {
+            live: Arc::new(LivePod::on_files(["app", "side"])),
+            growable: Growable {
+                targets: pod.requirements(),
+                pod: Arc::new(pod),
+            },
+            containers: vec![terms("app", 64), terms("side", 1024)],
+        };
+        let settings = worker.settings;
+        worker.watch(Watchlist {
+            node: Arc::new(Node::on_files(root.path())),
+            settings,
+            pods: vec![guarded],
+            claims: Vec::new(),
+        });
+        for times in [0, 1] {
+            take(times);
+            worker.containers.iter_mut().for_each(|one| one.due = Duration::ZERO);
+            // Readings closer together give no rate.
+            std::thread::sleep(Duration::from_millis(5));
+            worker.check_due(&[]);
+        }
+        let Report { of, event } = reports.try_recv().unwrap();
+        assert!(matches!(event, GuardEvent::Grew { for_pod: true, .. }), "{event:?}");
+        assert_eq!(of.container, "side");
+        assert_eq!([of_pod, app, side].map(|directory| limit(directory)), [136, 64, 72]);
     }
 
     #[test]

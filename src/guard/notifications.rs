@@ -23,8 +23,8 @@ pub(super) type Token = u64;
 
 /// The token of the agent's wake-ups.
 const WAKE: Token = 0;
-/// The token of v2's notices.
-const RECLAIM: Token = 1;
+/// The token of the kernel's notices about files; returned where the kernel dropped some, of any container.
+pub(super) const FILES: Token = 1;
 /// The first token of a container.
 pub(super) const FIRST: Token = 2;
 const SIGNALS: usize = 64;
@@ -61,7 +61,7 @@ impl Notifications {
             .inspect_err(|error| tracing::warn!(%error, "no inotify descriptor for the guard"))
             .ok();
         if let Some(files) = &files {
-            epoll.add(files, EpollEvent::new(EpollFlags::EPOLLIN, RECLAIM))?;
+            epoll.add(files, EpollEvent::new(EpollFlags::EPOLLIN, FILES))?;
         }
         let (orders, to_arm) = mpsc::channel();
         std::thread::Builder::new()
@@ -70,7 +70,7 @@ impl Notifications {
         Ok(Self { epoll, files, orders })
     }
 
-    /// Waits for an event, or for so long. Returns the containers that the kernel notifies about.
+    /// Waits for an event, or for so long. Returns the containers that the kernel notifies about, and [`FILES`] if that may be any.
     ///
     /// Errors: the kernel's errno, except EINTR.
     pub(super) fn wait(&mut self, longest: Duration) -> io::Result<Vec<Token>> {
@@ -88,12 +88,11 @@ impl Notifications {
         for signal in &signals[..count] {
             match signal.data() {
                 WAKE => {}
-                RECLAIM => {
+                FILES => {
                     let notices = self.files.as_mut().map_or(Ok(Vec::new()), Watch::drain)?;
-                    tokens.extend(notices.iter().filter_map(|notice| match notice {
-                        Notice::Changed(token) => Some(*token),
-                        // The guard reads these containers by the clock.
-                        Notice::Overflow => None,
+                    tokens.extend(notices.iter().map(|notice| match notice {
+                        Notice::Changed(token) => *token,
+                        Notice::Overflow => FILES,
                     }));
                 }
                 token => tokens.push(token),

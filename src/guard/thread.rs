@@ -16,7 +16,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::account::Account;
 use super::budgets::{Budget, Budgets};
 use super::limit_files::LimitFiles;
-use super::notifications::{FIRST, Notifications, Token};
+use super::notifications::{FILES, FIRST, Notifications, Token};
 use super::predict::AGAIN;
 use super::watched::Watched;
 use super::watchlist::{GuardedCgroup, GuardedPod, Report, Settings, Watchlist};
@@ -221,11 +221,12 @@ impl Worker {
         let Some(node) = self.node.clone() else { return };
         let (now, of_all, version) = (self.now(), self.account.movement_of_all(), node.traits.version);
         let full = self.account.is_full(now);
+        let any = notified.contains(&FILES);
         let mut containers = std::mem::take(&mut self.containers);
         for index in 0..containers.len() {
             let (before, rest) = containers.split_at_mut(index);
             let Some(watched) = rest.first_mut() else { break };
-            let mut notified = notified.contains(&watched.token);
+            let mut notified = any || notified.contains(&watched.token);
             if notified {
                 // The container does not rest before the next reading.
                 watched.latest.grows = true;
@@ -430,6 +431,20 @@ mod tests {
         assert!(matches!(event, GuardEvent::Grew { for_pod: true, .. }), "{event:?}");
         assert_eq!(of.container, "side");
         assert_eq!([of_pod, app, side].map(|directory| limit(directory)), [136, 64, 72]);
+    }
+
+    #[test]
+    fn dropped_notices_are_about_any_container() {
+        let root = tempfile::tempdir().unwrap();
+        let (mut worker, _reports) = guarding(root.path());
+        let mut is_read_after = |notified: &[Token]| {
+            let later = worker.now() + NOTHING;
+            worker.containers[0].due = later;
+            worker.check_due(notified);
+            worker.containers[0].due < later
+        };
+        let another = FIRST + 1000;
+        assert!(!is_read_after(&[another]) && is_read_after(&[FILES]));
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub(in crate::actuate) struct Observed {
 
 impl Pass {
     /// Opens the pod's cgroups, reads their files, and plans the steps to what the pass writes towards.
-    pub(super) fn observe(&mut self) -> Result<Box<Observed>, Outcome> {
+    pub(in crate::actuate) fn observe(&mut self) -> Result<Box<Observed>, Outcome> {
         let stages = &mut self.done.record.stages;
         if stages.queued.is_zero() {
             stages.queued = self.job.asked.elapsed();

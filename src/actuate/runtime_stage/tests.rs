@@ -195,9 +195,10 @@ async fn a_growth_beside_an_update_is_kept() {
     let root = tempfile::tempdir().unwrap();
     let mut pass = Pass::on_plain_files(root.path(), Node::on_files(root.path()));
     let limit = root.path().join("pod/app/memory.max");
-    fs::write(&limit, format!("{}\n", 192 << 20)).unwrap();
-    let live = Arc::clone(pass.job.targets.bound.live());
-    pass.done.handles = Some(PodHandles::open(&pass.node.hierarchy, &live).unwrap());
+    let set = |mebibytes: u64| fs::write(&limit, format!("{}\n", mebibytes << 20)).unwrap();
+    set(160);
+    let observed = pass.observe().unwrap();
+    set(192);
     let runtime = SlowWriter {
         limit: limit.clone(),
         least_limits: Arc::clone(&pass.node.least_limits),
@@ -210,6 +211,9 @@ async fn a_growth_beside_an_update_is_kept() {
     update_spec(&runtime, &mut pass, &step, false).await.unwrap();
     let held = fs::read_to_string(&limit).unwrap();
     assert_eq!(held.trim().parse::<u64>().unwrap(), 192 << 20);
+    // An operator's override that ended as incomplete would be taken back.
+    let ended = verify(&mut pass, &observed);
+    assert!(matches!(ended, Err(Outcome::RuntimeOwed(_))), "{ended:?}");
 }
 
 #[test]

@@ -268,7 +268,7 @@ fn cgroup<'p>(pass: &'p Pass, target: &Target) -> Option<&'p Cgroup> {
 }
 
 /// Puts back the stored specs that the pass updated, as the recorded steps say. Leaves memory out where the files could not be
-/// put back.
+/// put back, and where it would come below a least limit: the guard may have written the file before the pass, which then wrote none.
 pub(super) async fn undo(pass: &mut Pass) {
     let node = Arc::clone(&pass.node);
     let RuntimeLink::Found(runtime) = &node.runtime else {
@@ -283,14 +283,19 @@ pub(super) async fn undo(pass: &mut Pass) {
         _ => None,
     };
     let told: Vec<_> = pass.done.record.steps.iter().filter_map(told).collect();
+    let least_limits = node.least_limits.of(pass.uid());
     for (target, from, to) in told.into_iter().rev() {
+        let least = target.container().and_then(|name| least_limits.get(name));
+        let is_lower =
+            |limit: i64| least.is_some_and(|least| u64::try_from(limit).is_ok_and(|limit| limit < least.get()));
         // A field that was not specified before becomes unbounded, because CRI cannot unset it.
         let memory = to.memory_limit_in_bytes.filter(|_| with_memory);
+        let memory = memory.map(|_| from.memory_limit_in_bytes.unwrap_or(-1));
         let back = CriResources {
             cpu_shares: to.cpu_shares.and(from.cpu_shares),
             cpu_quota: to.cpu_quota.map(|_| from.cpu_quota.unwrap_or(-1)),
             cpu_period: to.cpu_period.map(|period| from.cpu_period.unwrap_or(period)),
-            memory_limit_in_bytes: memory.map(|_| from.memory_limit_in_bytes.unwrap_or(-1)),
+            memory_limit_in_bytes: memory.filter(|limit| !is_lower(*limit)),
         };
         if back == CriResources::default() {
             continue;

@@ -216,6 +216,32 @@ async fn a_growth_beside_an_update_is_kept() {
     assert!(matches!(ended, Err(Outcome::RuntimeOwed(_))), "{ended:?}");
 }
 
+#[tokio::test]
+async fn an_undo_keeps_the_limit_of_the_guard() {
+    let root = tempfile::tempdir().unwrap();
+    let mut node = Node::on_files(root.path());
+    let runtime = SlowWriter {
+        limit: root.path().join("pod/app/memory.max"),
+        least_limits: Arc::clone(&node.least_limits),
+    };
+    node.runtime = RuntimeLink::Found(Arc::new(runtime));
+    let mut pass = Pass::on_plain_files(root.path(), node);
+    let least = Bytes::new(192 << 20);
+    pass.node.least_limits.raise(&"u".into(), "app", least);
+    // The pass has told the runtime the limit that the guard had written.
+    let to = CriResources {
+        memory_limit_in_bytes: Some(192 << 20),
+        ..CriResources::default()
+    };
+    let step = Step {
+        target: Target::Container("app".to_owned()),
+        change: Change::Spec { from: memory(), to },
+    };
+    pass.done.record.steps.push(StepRecord::planned(&step));
+    undo(&mut pass).await;
+    assert_eq!(pass.done.record.steps.len(), 1, "no update with the limit before");
+}
+
 #[test]
 fn only_a_refused_update_undoes_a_pass() {
     let refused = || Problem::Refused {

@@ -281,7 +281,11 @@ impl Worker {
         let for_pod = watched.lent.for_pod || growth.for_pod;
         self.files.note_lent(uid, name, LatestLimit { to, for_pod });
         node.least_limits.raise(uid, name, to);
-        let grown = grow_memory(node, handles, &pod.growable, name, to);
+        let mut grown = grow_memory(node, handles, &pod.growable, name, to);
+        if (&grown.outcome, grown.from) == (&Outcome::Unchanged, Some(to)) {
+            // A pass has found the least limit, and has written it first.
+            (grown.from, grown.outcome) = (Some(need.limit), Outcome::Applied);
+        }
         let now = self.now();
         self.note_reaction(now.saturating_sub(need.at));
         if matches!(grown.outcome, Outcome::Applied) {

@@ -378,6 +378,35 @@ mod tests {
     }
 
     #[test]
+    fn a_growth_that_a_pass_wrote_counts() {
+        let root = tempfile::tempdir().unwrap();
+        let [pod, app, old] = ["pod", "pod/app", "pod/old"].map(|directory| root.path().join(directory));
+        let (mut worker, mut reports) = guarding(root.path());
+        let node = worker.node.clone().unwrap();
+        // The guard reads another cgroup, which still has the limit before.
+        for directory in [&pod, &app] {
+            set(directory, 72, 63);
+        }
+        for used in [60, 63] {
+            set(&old, 64, used);
+            let before = Cgroup::open(&node.hierarchy, &CgroupPath::new("/pod/old").unwrap()).unwrap();
+            (worker.containers[0].cgroup, worker.containers[0].due) = (Arc::new(before), Duration::ZERO);
+            // Readings closer together give no rate.
+            std::thread::sleep(Duration::from_millis(5));
+            worker.check_due(&[]);
+        }
+        let event = reports.try_recv().unwrap().event;
+        let GuardEvent::Grew { to, grown, .. } = event else {
+            panic!("the growth is lost");
+        };
+        assert_eq!(
+            (to, grown.from, &grown.outcome),
+            (mib(72), Some(mib(64)), &Outcome::Applied)
+        );
+        assert_eq!(node.least_limits.get(&"u".into(), "app"), Some(mib(72)));
+    }
+
+    #[test]
     fn a_slower_container_may_raise_the_pod() {
         let root = tempfile::tempdir().unwrap();
         let (mut worker, mut reports) = guarding(root.path());

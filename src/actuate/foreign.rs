@@ -56,6 +56,10 @@ impl Flips {
         }
     }
 
+    fn dates(&mut self) -> impl Iterator<Item = &mut Timestamp> {
+        [&mut self.last].into_iter().chain(&mut self.until)
+    }
+
     fn paused(self, now: Timestamp) -> Option<Timestamp> {
         self.until.filter(|until| now < *until)
     }
@@ -152,6 +156,11 @@ impl ForeignWriters {
         self.flips
             .iter()
             .filter_map(move |((target, file), flips)| Some((target, *file, flips.paused(now)?)))
+    }
+
+    /// The times of the latest flips, and the ends of the pauses.
+    pub fn dates(&mut self) -> impl Iterator<Item = &mut Timestamp> {
+        self.flips.values_mut().flat_map(Flips::dates)
     }
 
     /// Forgets all flips: the pod's targets have changed, so earlier flips mean nothing now.

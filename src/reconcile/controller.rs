@@ -105,6 +105,8 @@ pub(crate) struct Controller {
     next_decisions: Instant,
     /// Whether a pod is to be decided about before that.
     decides: bool,
+    /// When the clocks were last compared.
+    clocks: Now,
 }
 
 /// The controller's side of the guard.
@@ -153,6 +155,7 @@ impl Controller {
             swept: 0,
             next_decisions: now + DECIDE_EVERY,
             decides: false,
+            clocks: Now::read(),
             config,
             pods: Pods::default(),
             sources: deciding::Sources::default(),
@@ -235,6 +238,7 @@ impl Controller {
     }
 
     fn take_event(&mut self, event: Event) {
+        self.follow_clocks(Now::read());
         match event {
             Event::View {
                 view,
@@ -456,7 +460,17 @@ impl Controller {
         drop(self.store.limit_files.forget_all_but(|uid| found.may_have_cgroup(uid)));
     }
 
+    /// Tells the pods by how much the wall clock was set since the clocks were last compared.
+    fn follow_clocks(&mut self, now: Now) {
+        let earlier = std::mem::replace(&mut self.clocks, now);
+        if let Some(by) = now.step_since(earlier) {
+            tracing::info!(%by, "the wall clock was set: overrides and waits end as much later or earlier");
+            self.apply_to_all(self.pods.keys_of(|_| true), || PodInput::ClockSet(by));
+        }
+    }
+
     fn on_time(&mut self, now: Instant) {
+        self.follow_clocks(Now::read());
         let wall = Timestamp::now();
         let written = self.files.take_due(now);
         self.apply_to_all(written, || PodInput::FilesWritten);

@@ -473,6 +473,18 @@ impl DesiredState {
         denied.chain(self.override_ends_at()).min()
     }
 
+    /// Every date that is compared with the wall clock.
+    pub(crate) fn dates(&mut self) -> impl Iterator<Item = &mut Timestamp> {
+        let of_override = self.overridden.iter_mut().flat_map(Override::dates);
+        of_override.chain(self.temporary.iter_mut().flat_map(TemporaryLimit::dates))
+    }
+
+    /// When the override or the newest temporary limit began.
+    pub(crate) fn latest_start(&self) -> Option<Timestamp> {
+        let overridden = self.overridden.iter().map(|overridden| overridden.since);
+        overridden.chain(self.temporary.iter().map(|limit| limit.renewed)).max()
+    }
+
     /// Whether an operator has set this limit.
     pub(crate) fn is_overridden(&self, container: &str, resource: Resource) -> bool {
         self.override_values().limit(container, resource).is_some()

@@ -52,6 +52,11 @@ impl Drift {
         self.writers.all_paused(now)
     }
 
+    /// Every date that is compared with the wall clock.
+    pub(crate) fn dates(&mut self) -> impl Iterator<Item = &mut Timestamp> {
+        self.writers.dates()
+    }
+
     /// What keeps changing a value that is left alone now.
     pub(crate) fn detail(&self, now: Timestamp) -> Option<String> {
         let (target, file, until) = self.paused(now).next()?;

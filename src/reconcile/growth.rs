@@ -138,6 +138,11 @@ impl Growth {
         &self.pauses
     }
 
+    /// The ends of the pauses.
+    pub(crate) fn dates(&mut self) -> impl Iterator<Item = &mut Timestamp> {
+        self.pauses.values_mut().map(|pause| &mut pause.until)
+    }
+
     /// Takes the pauses of an earlier agent.
     pub(crate) fn restore(&mut self, pauses: BTreeMap<ContainerName, GrowthPause>) {
         self.pauses.extend(pauses);

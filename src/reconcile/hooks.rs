@@ -123,6 +123,11 @@ impl Hooks {
         &self.evidence_at
     }
 
+    /// When `on-memory-pressure` hooks last ran.
+    pub(crate) fn dates(&mut self) -> impl Iterator<Item = &mut Timestamp> {
+        self.evidence_at.values_mut()
+    }
+
     /// Takes what an earlier agent has saved.
     pub(crate) fn restore(&mut self, evidence_at: BTreeMap<ContainerName, Timestamp>) {
         self.evidence_at = evidence_at;

@@ -29,6 +29,11 @@ impl Override {
         Cause::Operator { uid, pid, reason }
     }
 
+    /// Begin and end.
+    pub(crate) fn dates(&mut self) -> impl Iterator<Item = &mut Timestamp> {
+        [&mut self.since].into_iter().chain(&mut self.until)
+    }
+
     /// Whether a pod with these amounts has every value of the override.
     pub(crate) fn is_in(&self, amounts: &PodAmounts) -> bool {
         overlay(amounts.clone(), &self.values).same(amounts)

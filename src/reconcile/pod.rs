@@ -27,6 +27,7 @@ use crate::plan::lift_kept;
 use crate::plan::shrink::Holds;
 use crate::resize::{Progress, Resize};
 
+mod clock;
 mod described;
 mod explained;
 mod guarded;
@@ -232,6 +233,7 @@ impl PodState {
                 }
             }
             PodInput::TurnGiven => self.begin_turn(now),
+            PodInput::ClockSet(by) => self.move_dates(by),
         }
     }
 

@@ -196,6 +196,11 @@ impl ShrinkState {
         due
     }
 
+    /// Every date that is compared with the wall clock.
+    pub(crate) fn dates(&mut self) -> impl Iterator<Item = &mut Timestamp> {
+        self.backoffs.dates().chain(&mut self.retry_at).chain(&mut self.turn)
+    }
+
     /// Takes the undone shrinks of an earlier agent, or those before an override.
     pub(crate) fn restore(&mut self, backoffs: FailedShrinks, now: Timestamp) {
         self.retry_at = backoffs.next(now).map(|backoff| backoff.until);

@@ -133,6 +133,11 @@ impl FailedShrinks {
         held.min_by_key(|failed| failed.until)
     }
 
+    /// When the agent may try each shrink again.
+    pub fn dates(&mut self) -> impl Iterator<Item = &mut Timestamp> {
+        self.0.iter_mut().map(|failed| &mut failed.until)
+    }
+
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -203,6 +203,22 @@ spec: {containers: [{name: app, resources: {limits: {memory: 64Mi}}}]}
 }
 
 #[tokio::test]
+async fn pods_follow_a_clock_that_is_set() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut controller = controller(directory.path());
+    let (key, at) = (PodKey::new("shop", "web"), Timestamp::now());
+    controller.pods.add(&view_of(&["shop/web"]).pods[0]);
+    let (target, lowered) = (Target::Pod, false);
+    controller.apply(&key, PodInput::Killed { target, at, lowered });
+    let hours = SignedDuration::from_hours(5);
+    controller.clocks.wall = controller.clocks.wall.checked_add(hours).unwrap();
+    controller.on_time(Instant::now());
+    let trouble = controller.pods.get(&key).and_then(|state| state.trouble).unwrap();
+    let off = trouble.duration_since(at) + hours;
+    assert!(off.unsigned_abs() < Duration::from_secs(60), "{off}");
+}
+
+#[tokio::test]
 async fn no_mark_is_removed_before_the_node_is_known() {
     let directory = tempfile::tempdir().unwrap();
     let mut controller = controller(directory.path());

@@ -103,6 +103,11 @@ impl TemporaryLimit {
         frees.then(|| enough.max(base))
     }
 
+    pub(super) fn dates(&mut self) -> impl Iterator<Item = &mut Timestamp> {
+        let ends = self.denied.as_mut().map(|denied| &mut denied.ends);
+        [&mut self.since, &mut self.renewed].into_iter().chain(ends)
+    }
+
     pub(crate) fn is_of(&self, container: &str, resource: Resource) -> bool {
         self.container == container && self.resource == resource
     }

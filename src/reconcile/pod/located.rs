@@ -104,6 +104,7 @@ impl PodState {
         self.desired.restore(desired, asked, is_followed);
         self.shrink.restore(failed_shrinks, now.wall);
         self.resize = resize;
+        self.begin_by_now(now.wall);
     }
 
     /// Turns memory limits that are higher than every saved one into temporary limits. Without anything else desired,

@@ -110,6 +110,8 @@ pub(crate) enum PodInput {
     },
     /// It is the pod's turn to lower memory limits.
     TurnGiven,
+    /// The wall clock was set forward by so much; negative where it was set back.
+    ClockSet(SignedDuration),
 }
 
 /// A consequence of a change of a pod's state. [`crate::reconcile::controller`] carries every effect out in one place.

@@ -1,0 +1,200 @@
+//! The dates of a pod where the wall clock is set: what is to last for a time lasts as long as before. Pure.
+//!
+//! The monotonic clock distinguishes a clock that was set from time that has passed. Nothing sets that clock. It stops while the
+//! machine is suspended, so such a time does not count.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::{Now, PodState};
+
+/// A smaller step comes from the time between the readings of the two clocks, or is slewed by NTP.
+const LEAST_STEP: Duration = Duration::from_secs(1);
+
+impl Now {
+    /// By how much the wall clock was set forward since this earlier moment; negative where it was set back.
+    pub(crate) fn step_since(self, earlier: Self) -> Option<SignedDuration> {
+        let passed = self.instant.saturating_duration_since(earlier.instant);
+        let passed = SignedDuration::try_from(passed).ok()?;
+        let step = self.wall.duration_since(earlier.wall).saturating_sub(passed);
+        (step.unsigned_abs() >= LEAST_STEP).then_some(step)
+    }
+}
+
+impl PodState {
+    /// Moves every date along with the wall clock.
+    pub(super) fn move_dates(&mut self, by: SignedDuration) {
+        let dates = self.desired.dates().chain(self.shrink.dates());
+        let dates = dates.chain(self.growth.dates()).chain(self.hooks.dates());
+        for date in dates.chain(self.drift.dates()).chain(&mut self.trouble) {
+            *date = date.checked_add(by).unwrap_or(*date);
+        }
+    }
+
+    /// Lets restored values that would begin in the future begin now: the clock was set back while no agent ran.
+    pub(super) fn begin_by_now(&mut self, now: Timestamp) {
+        let latest = self.desired.latest_start().filter(|start| *start > now);
+        if let Some(start) = latest {
+            self.move_dates(now.duration_since(start));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::decide::PodDecision;
+    use crate::model::objects::{Pod, PodId};
+    use crate::model::{CgroupPath, ControlFile, LivePod, MemoryLimit, Outcome, PodAmounts, Resource, Target};
+    use crate::plan::shrink::FailedShrinks;
+    use crate::reconcile::desired::{Denied, DesiredState, TemporaryLimit};
+    use crate::reconcile::overrides::Override;
+    use crate::reconcile::pod::{Located, PodInput};
+    use crate::reconcile::store::{SavedPod, SavedTargets};
+    use crate::resize::Resize;
+
+    const HOUR: SignedDuration = SignedDuration::from_hours(1);
+
+    fn any_pod() -> PodState {
+        let pod = Arc::new(Pod::default());
+        PodState::new(Arc::clone(&pod), PodDecision::undecided(&pod))
+    }
+
+    fn later(at: Timestamp, by: SignedDuration) -> Timestamp {
+        at.checked_add(by).unwrap()
+    }
+
+    /// An override that lasts for an hour from this time on.
+    fn for_an_hour(since: Timestamp) -> Override {
+        Override {
+            uid: 0,
+            pid: 1,
+            reason: String::new(),
+            since,
+            until: Some(later(since, HOUR)),
+            values: PodAmounts::default(),
+        }
+    }
+
+    #[test]
+    fn time_that_passes_is_no_step() {
+        let now = Now::read();
+        let after = |seconds, set| {
+            let passed = Duration::from_secs(seconds);
+            Now {
+                wall: later(now.wall + passed, SignedDuration::from_millis(set)),
+                instant: now.instant + passed,
+                ..now
+            }
+        };
+        for (set, step) in [
+            (0, None),
+            (900, None),
+            (-900, None),
+            (5_000, Some(5)),
+            (-5_000, Some(-5)),
+        ] {
+            let step = step.map(SignedDuration::from_secs);
+            assert_eq!(after(0, set).step_since(now), step, "{set}");
+            assert_eq!(after(3600, set).step_since(now), step, "{set}");
+        }
+    }
+
+    #[test]
+    fn what_lasts_follows_a_clock_that_is_set() {
+        for hours in [-5, 5] {
+            let (by, now) = (SignedDuration::from_hours(hours), Now::read());
+            let mut state = any_pod();
+            state.desired.put_override(for_an_hour(now.wall));
+            let given = TemporaryLimit::given("app".to_owned(), Resource::Memory, (1, 2), String::new(), now.wall);
+            let ends = later(now.wall, HOUR);
+            let why = String::new();
+            state.desired.grow(TemporaryLimit {
+                denied: Some(Denied { ends, why }),
+                ..given
+            });
+            let mut failed = FailedShrinks::default();
+            let retried_at = failed.note(&Target::Pod, MemoryLimit::Max, "it hurt", now.wall);
+            state.shrink.restore(failed, now.wall);
+            state.hooks.restore(BTreeMap::from([("app".to_owned(), now.wall)]));
+            let set = Now {
+                wall: later(now.wall, by),
+                ..now
+            };
+            drop(state.apply(PodInput::ClockSet(by), set));
+            drop(state.apply(PodInput::TimePassed, set));
+            assert_eq!(state.desired.override_ends_at(), Some(later(set.wall, HOUR)), "{hours}");
+            let denied = state.desired.temporary[0].denied.as_ref().unwrap();
+            assert_eq!(denied.ends, later(set.wall, HOUR), "{hours}");
+            assert_eq!(state.shrink.wakes_at(), Some(later(retried_at, by)), "{hours}");
+            assert_eq!(state.holds(set.wall).len(), 1, "{hours}");
+            assert_eq!(state.hooks.evidence_at()["app"], set.wall, "{hours}");
+            let over = Now {
+                wall: later(set.wall, HOUR),
+                ..set
+            };
+            drop(state.apply(PodInput::TimePassed, over));
+            assert!(
+                state.desired.overridden.is_none() && state.desired.temporary.is_empty(),
+                "{hours}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_pause_of_repairs_follows_the_clock() {
+        let (mut state, now) = (any_pod(), Timestamp::now());
+        let mut writers = state.drift.writers().clone();
+        for _ in 0..3 {
+            writers.flipped(&Target::Pod, ControlFile::MemoryMax, now);
+        }
+        state.drift.ended(&Outcome::Applied, writers, true);
+        let paused_at = |state: &PodState, at| state.drift.paused(at).count();
+        state.move_dates(-HOUR);
+        let set = later(now, -HOUR);
+        assert_eq!((paused_at(&state, set), paused_at(&state, later(set, HOUR))), (1, 0));
+    }
+
+    #[test]
+    fn a_future_override_begins_at_the_restart() {
+        let now = Now::read();
+        let id = PodId {
+            uid: "u1".into(),
+            namespace: "shop".to_owned(),
+            name: "web".to_owned(),
+        };
+        for (began, ends) in [(HOUR * 5, HOUR), (-HOUR / 2, HOUR / 2)] {
+            let mut desired = DesiredState::default();
+            desired.put_override(for_an_hour(later(now.wall, began)));
+            let saved = SavedPod {
+                pod: id.clone(),
+                described: None,
+                state: SavedTargets {
+                    desired,
+                    resize: Resize::default(),
+                },
+                failed_shrinks: FailedShrinks::default(),
+                pauses: BTreeMap::new(),
+                evidence_at: BTreeMap::new(),
+                waits: None,
+            };
+            let live = LivePod {
+                id: id.clone(),
+                path: CgroupPath::new("/kubepods/podu1").unwrap(),
+                containers: <_>::default(),
+            };
+            let located = Located {
+                live: Some(Arc::new(live)),
+                saved: Some(saved),
+                unsaved_limits: None,
+            };
+            let mut state = any_pod();
+            drop(state.apply(PodInput::Located(Box::new(located)), now));
+            assert_eq!(state.desired.override_ends_at(), Some(later(now.wall, ends)));
+        }
+    }
+}

@@ -211,11 +211,14 @@ impl Controller {
         let Some(node) = self.node.known() else { return };
         job.cgroups = self.files.cgroups(key).cloned();
         job.resizer = self.endpoint.resizer(&job.cause);
-        if let Act::Patch(_) = job.resize {
-            // The patch waits until the prepared resize is saved.
+        let by_operator = matches!(job.cause, Cause::Operator { .. } | Cause::Released { .. });
+        let patches = matches!(job.resize, Act::Patch(_));
+        let saved = (by_operator || patches).then(|| {
             self.store.retry_failed();
-            job.saved = Some(self.store.saved().boxed().shared());
-        }
+            self.store.saved().boxed().shared()
+        });
+        // The patch waits until the prepared resize is saved.
+        job.saved = saved.clone().filter(|_| patches);
         let marked = self.store.limit_files.note_written(&id.uid);
         // The span has the level of errors, so that every log level includes it.
         let span = tracing::error_span!("pass", pod = %job.targets.bound.live().id, cause = %job.cause);
@@ -223,6 +226,10 @@ impl Controller {
         let (key, of_pass) = (key.clone(), span.clone());
         let work = async move {
             marked.await;
+            // An agent that is killed after the first write leaves no value of an operator that its successor does not know.
+            if let Some(saved) = saved.filter(|_| by_operator) {
+                saved.await;
+            }
             let done = Box::new(reconcile(node, job).await);
             Some(Event::PassEnded {
                 key,

@@ -6,7 +6,7 @@ use std::path::Path;
 use tokio::sync::watch;
 
 use super::*;
-use crate::actuate::Grown;
+use crate::actuate::{Grown, Node};
 use crate::config::tests::load;
 use crate::decide::{NodePolicies, PodDecision, Refusals};
 use crate::feed::Feed;
@@ -158,24 +158,19 @@ async fn a_grown_limit_leaves_with_its_pod() {
     assert_eq!(controller.publisher.history.records.len(), 1);
 }
 
-#[tokio::test]
-async fn an_agent_that_comes_to_observe_refuses_what_waits() {
-    let directory = tempfile::tempdir().unwrap();
-    let mut controller = controller(directory.path());
-    let manifest = "
-kind: Pod
-metadata: {name: web, namespace: shop, uid: u1}
-spec: {containers: [{name: app, resources: {limits: {memory: 64Mi}}}]}
-";
+/// Requests an override for the pod that runs here.
+fn request_override(controller: &mut Controller, live: LivePod) -> PodKey {
+    let manifest = format!(
+        "kind: Pod
+metadata: {{name: web, namespace: shop, uid: {}}}
+spec: {{containers: [{{name: app, resources: {{limits: {{memory: 64Mi}}}}}}]}}
+",
+        live.id.uid
+    );
     controller
         .pods
-        .add(&parse_manifests("test", manifest).unwrap().view.pods[0]);
+        .add(&parse_manifests("test", &manifest).unwrap().view.pods[0]);
     let key = PodKey::new("shop", "web");
-    let live = LivePod {
-        id: pod(),
-        path: CgroupPath::new("/kubepods/podu1").unwrap(),
-        containers: <_>::default(),
-    };
     let located = Located {
         live: Some(Arc::new(live)),
         saved: None,
@@ -191,6 +186,37 @@ spec: {containers: [{name: app, resources: {limits: {memory: 64Mi}}}]}
         values: serde_json::from_str(r#"[{"name": "app", "limits": {"memory": "128Mi"}}]"#).unwrap(),
     });
     controller.apply(&key, PodInput::Requested { id: 7, request });
+    key
+}
+
+#[tokio::test]
+async fn an_override_is_saved_before_it_is_written() {
+    let [directory, root] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let mut controller = controller(directory.path());
+    let (events, mut ended) = mpsc::channel(1);
+    controller.passes = Passes::new(events);
+    controller.node.found.node = Some(Arc::new(Node::on_files(root.path())));
+    request_override(&mut controller, LivePod::on_files(["app"]));
+    controller.start_passes();
+    let early = tokio::time::timeout(Duration::from_millis(200), ended.recv()).await;
+    assert!(
+        early.is_err(),
+        "a killed agent would leave values that its successor does not know"
+    );
+    controller.store.save(saved(&controller.pods, false));
+    assert!(matches!(ended.recv().await, Some(Event::PassEnded { .. })));
+}
+
+#[tokio::test]
+async fn an_agent_that_comes_to_observe_refuses_what_waits() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut controller = controller(directory.path());
+    let live = LivePod {
+        id: pod(),
+        path: CgroupPath::new("/kubepods/podu1").unwrap(),
+        containers: <_>::default(),
+    };
+    let key = request_override(&mut controller, live);
     let waits = |controller: &Controller| {
         let state = controller.pods.get(&key).unwrap();
         (state.work.requests().count(), state.desired.overridden.is_some())

@@ -29,6 +29,7 @@ use crate::actuate::{Job, JobDone, Node, reconcile};
 use crate::config::Config;
 use crate::control::proto;
 use crate::decide::PodDecision;
+use crate::guard::LatestLimits;
 use crate::kubernetes::metrics::ApiMetrics;
 use crate::kubernetes::{ApiClient, ApiResizer, Timing};
 use crate::model::objects::{Pod, PodKey, PodUid};
@@ -96,7 +97,12 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration> {
         results: Vec::with_capacity(pods.len()),
     };
     let lowered = restorer.put_back(&pods, api.as_ref(), applies).await;
-    remarks.extend(restorer.left_alone(&view));
+    remarks.extend(left_alone(
+        &restorer.unrestored(),
+        &state.earlier_limits,
+        &inventory,
+        &view,
+    ));
     if applies {
         // The removal of the saved state is final, also if the user interrupts the watch.
         state.file.save(restorer.unrestored())?;
@@ -174,17 +180,6 @@ impl Restorer {
         }
     }
 
-    /// One sentence for each saved pod that cannot be restored, because its spec is not known.
-    fn left_alone(&self, view: &NodeView) -> Vec<String> {
-        let unrestored = self.unrestored();
-        let described: BTreeSet<PodKey> = view.pods.iter().map(|pod| pod.key()).collect();
-        let unknown = unrestored.values().map(|saved| saved.pod.key());
-        let unknown = unknown.filter(|pod| !described.contains(pod));
-        unknown
-            .map(|pod| format!("{pod} is left as it is: no source describes it any more"))
-            .collect()
-    }
-
     /// Compares pods that are left as they are with their specs. Returns a sentence about those that differ.
     async fn compare(&mut self, others: &[BoundPod]) -> Option<String> {
         let mut differ = Vec::new();
@@ -252,6 +247,34 @@ impl Restorer {
         self.audit.change(&record);
         (record, shrink.lowered)
     }
+}
+
+/// One sentence for each pod that cannot be restored, because its spec is not known: of the `saved` pods, and of the `marked` ones that
+/// have a cgroup.
+fn left_alone(
+    saved: &BTreeMap<PodUid, SavedPod>,
+    marked: &BTreeMap<PodUid, LatestLimits>,
+    inventory: &Inventory,
+    view: &NodeView,
+) -> Vec<String> {
+    let described: BTreeSet<PodKey> = view.pods.iter().map(|pod| pod.key()).collect();
+    let unknown = saved.values().map(|saved| &saved.pod);
+    let unknown = unknown.filter(|pod| !described.contains(&pod.key()));
+    let mut left: BTreeMap<&PodUid, String> = unknown.map(|pod| (&pod.uid, pod.key().to_string())).collect();
+    let found = view.pods.iter().filter_map(|pod| Some(&inventory.find(pod)?.id.uid));
+    let found: BTreeSet<&PodUid> = found.collect();
+    for uid in marked.keys() {
+        if inventory.has_cgroup(uid) && !found.contains(uid) {
+            let live = inventory.pods().find(|live| live.id.uid == *uid);
+            let name = live.map_or_else(
+                || format!("the pod with the UID {uid}"),
+                |live| live.id.key().to_string(),
+            );
+            left.entry(uid).or_insert(name);
+        }
+    }
+    let sentence = |pod: String| format!("{pod} is left as it is: no source describes it any more");
+    left.into_values().map(sentence).collect()
 }
 
 /// The first view of the configured sources.
@@ -375,7 +398,11 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::cgroup::{PodEntry, PodPlace, uid_in_cgroup_name};
+    use crate::model::CgroupPath;
+    use crate::model::objects::PodId;
     use crate::sources::kubernetes::KubernetesSource;
+    use crate::sources::parse_manifests;
 
     /// An API server that sends a pod, and never the objects of its namespace.
     fn half_silent() -> ApiClient {
@@ -409,5 +436,39 @@ mod tests {
         let sources = vec![states];
         let (view, _) = first_view(SourceMerge { sources }, wait, timing).await;
         assert_eq!(view.map(|view| view.undecided_pods.len()), Some(1));
+    }
+
+    fn uid(number: u32) -> String {
+        format!("0a1b2c3d-0000-4000-8000-00000000000{number}")
+    }
+
+    #[test]
+    fn a_marked_pod_without_a_source_is_named() {
+        let entry = |number| PodEntry {
+            place: PodPlace {
+                uid: uid_in_cgroup_name(&uid(number)).unwrap(),
+                qos: None,
+            },
+            containers: Vec::new(),
+            path: CgroupPath::new(&format!("/kubepods/pod{}", uid(number))).unwrap(),
+        };
+        let id = |number, name: &str| PodId {
+            uid: uid(number).into(),
+            namespace: "shop".to_owned(),
+            name: name.to_owned(),
+        };
+        // Nothing names the third pod, and the fourth has ended.
+        let scanned = [1, 2, 3].map(entry);
+        let inventory = Inventory::assemble(&scanned, &[id(1, "web"), id(2, "db")], &[], &[]);
+        let manifest = format!(
+            "{{kind: Pod, metadata: {{name: web, namespace: shop, uid: {}}}, spec: {{containers: [{{name: app}}]}}}}",
+            uid(1)
+        );
+        let view = parse_manifests("test", &manifest).unwrap().view;
+        let marked = [1, 2, 3, 4].map(|number| (PodUid::from(uid(number)), LatestLimits::new()));
+        let left = left_alone(&BTreeMap::new(), &marked.into(), &inventory, &view);
+        let why = "is left as it is: no source describes it any more";
+        let nameless = format!("the pod with the UID {} {why}", uid(3));
+        assert_eq!(left, [format!("shop/db {why}"), nameless]);
     }
 }

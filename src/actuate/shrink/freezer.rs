@@ -37,6 +37,8 @@ const THAW_TRIES: usize = 5;
 const POLL: Duration = Duration::from_micros(200);
 /// The directory of the markers.
 const DIRECTORY: &str = "frozen";
+/// The extension of a marker's name while it is written.
+const NEW: &str = "new";
 /// The end of the name of a marker with limits.
 const LIMITS: &str = "-limits";
 
@@ -143,7 +145,10 @@ impl Freezer {
             number: cgroup.number(),
             limits,
         };
-        fs::write(&path, serde_json::to_vec(&content)?)?;
+        // A full disk must not take the limits of a marker that is there.
+        let new = path.with_extension(NEW);
+        fs::write(&new, serde_json::to_vec(&content)?)?;
+        fs::rename(&new, &path)?;
         Ok(Marker(path))
     }
 
@@ -171,6 +176,11 @@ impl Freezer {
             left.problems.push(format!("{}: {error}", self.directory.display()));
         });
         for marker in markers.into_iter().flatten() {
+            if marker.0.extension().is_some_and(|extension| extension == NEW) {
+                // It was not complete, so the cgroup was not frozen.
+                marker.remove();
+                continue;
+            }
             let restored = match marker.content() {
                 Ok(content) => content.restore().map_err(|error| error.to_string()),
                 // The agent was killed while it wrote the marker, before it froze the cgroup.

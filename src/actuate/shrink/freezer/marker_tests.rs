@@ -109,3 +109,23 @@ fn what_a_pass_has_changed_since_is_left_alone() {
         assert_eq!(held("memory.swap.max"), "104857600");
     }
 }
+
+#[test]
+fn a_failed_marker_keeps_the_one_before() {
+    let root = tempfile::tempdir().unwrap();
+    let markers = Freezer::below(root.path()).unwrap();
+    let dir = cgroup(root.path(), "0\n");
+    let limits = |value: &str| BTreeMap::from([("memory.high".to_owned(), value.to_owned())]);
+    let marker = markers.place_marker(&dir, limits("1048576")).unwrap();
+    let new = marker.0.with_extension(NEW);
+    // A directory in the place of the file beside makes the write fail, also for root.
+    fs::create_dir(&new).unwrap();
+    markers.place_marker(&dir, limits("2097152")).unwrap_err();
+    let (_, left) = markers.limits_left(&dir).unwrap();
+    assert_eq!(left, limits("1048576"));
+    fs::remove_dir(&new).unwrap();
+    // The disk was full, or the agent was killed.
+    fs::write(&new, "{\"cgro").unwrap();
+    assert_eq!(markers.thaw_left_behind().problems, Vec::<String>::new());
+    assert!(!new.exists());
+}

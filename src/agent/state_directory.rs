@@ -45,19 +45,14 @@ impl StateDirectory {
         allow_open_files();
         let file = StateFile::in_directory(directory).context("stateDir")?;
         check_entries(directory)?;
-        let lock = lock(directory, command, patience).await?;
+        let lock = lock(directory, command, patience).await;
+        let lock = lock.inspect_err(|_| thaw_without_lock(directory))?;
         let shown = directory.display();
         let unusable =
             |error| anyhow!("stateDir: cannot use {shown}: {error}; check that it is writable and has free space");
         // Before any step that could fail or block: processes may be frozen.
         let freezer = Arc::new(Freezer::below(directory).map_err(unusable)?);
-        let thawed = freezer.thaw_left_behind();
-        for cgroup in &thawed.thawed {
-            tracing::warn!(cgroup = %cgroup.display(), "was left frozen when the agent was killed; thawed");
-        }
-        for problem in &thawed.problems {
-            tracing::error!("a cgroup may have been left frozen: {problem}");
-        }
+        thaw(&freezer);
         freezer.thaw_on_panic();
         let (limit_files, earlier_limits) = LimitFiles::below(directory).map_err(unusable)?;
         Ok(Self {
@@ -68,6 +63,31 @@ impl StateDirectory {
             earlier_limits,
             _lock: lock,
         })
+    }
+}
+
+/// Thaws the cgroups that an agent had frozen when it was killed.
+fn thaw(freezer: &Freezer) {
+    let thawed = freezer.thaw_left_behind();
+    for cgroup in &thawed.thawed {
+        tracing::warn!(cgroup = %cgroup.display(), "was left frozen when the agent was killed; thawed");
+    }
+    for problem in &thawed.problems {
+        tracing::error!("a cgroup may have been left frozen: {problem}");
+    }
+}
+
+/// Thaws cgroups before the process ends because it cannot write to the directory: no later start could either. Leaves the cgroups
+/// of another process, which has the lock, alone.
+fn thaw_without_lock(directory: &Path) {
+    let Ok(file) = File::open(directory.join(FILE_NAME)) else {
+        return;
+    };
+    if file.try_lock().is_ok() {
+        match Freezer::below(directory) {
+            Ok(freezer) => thaw(&freezer),
+            Err(error) => tracing::error!(%error, "cgroups may have been left frozen"),
+        }
     }
 }
 
@@ -155,7 +175,7 @@ fn allow_open_files() {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
     use super::*;
 
@@ -198,6 +218,25 @@ mod tests {
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
         let error = check_entries(directory.path()).unwrap_err().to_string();
         assert!(error.contains(&format!("{} is neither", pipe.display())), "{error}");
+    }
+
+    #[tokio::test]
+    async fn an_unwritable_directory_leaves_nothing_frozen() {
+        let directory = tempfile::tempdir().unwrap();
+        let [cgroup, markers] = ["cgroup", "frozen"].map(|name| directory.path().join(name));
+        fs::create_dir(&cgroup).unwrap();
+        fs::create_dir(&markers).unwrap();
+        fs::write(cgroup.join("cgroup.freeze"), "1\n").unwrap();
+        fs::write(cgroup.join("cgroup.events"), "populated 1\nfrozen 1\n").unwrap();
+        let number = fs::metadata(&cgroup).unwrap().ino();
+        let marker = format!("{{\"cgroup\": \"{}\", \"number\": {number}}}", cgroup.display());
+        fs::write(markers.join("1.json"), marker).unwrap();
+        // It can be opened for reading alone, also by root.
+        fs::create_dir(directory.path().join(FILE_NAME)).unwrap();
+        let opened = StateDirectory::open(directory.path(), "run", Duration::ZERO).await;
+        assert!(opened.unwrap_err().to_string().starts_with("stateDir: cannot open "));
+        let freeze = fs::read_to_string(cgroup.join("cgroup.freeze")).unwrap();
+        assert_eq!(freeze.trim(), "0");
     }
 
     #[tokio::test]

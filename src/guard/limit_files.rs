@@ -103,7 +103,8 @@ impl LimitFiles {
         let for_pod = if for_pod { format!(" {FOR_POD}") } else { String::new() };
         let mut marks = self.marks.lock();
         marks.entry(uid.clone()).or_insert(false);
-        drop(self.send(uid, Some(format!("{container} {}{for_pod}\n", to.get()))));
+        // A line that a full disk cut off before ends here.
+        drop(self.send(uid, Some(format!("\n{container} {}{for_pod}\n", to.get()))));
     }
 
     /// Marks a pod that a pass is about to write to. The future completes when the mark is on the disk, or after a short while
@@ -325,6 +326,17 @@ mod tests {
     fn a_line_that_is_not_whole_says_nothing() {
         assert_eq!(parse("app 1048576\napp 20"), [("app".into(), mib(1))].into());
         assert_eq!(parse("app\n\napp x\n"), LatestLimits::new());
+    }
+
+    #[test]
+    fn a_cut_line_hides_no_later_one() {
+        let state = tempfile::tempdir().unwrap();
+        let mark = state.path().join(DIRECTORY).join("uid-a");
+        let (files, _) = LimitFiles::below(state.path()).unwrap();
+        fs::write(mark, "app 1048576\napp 20").unwrap();
+        files.note_lent(&"uid-a".into(), "app", mib(2));
+        let (_, left) = found(state.path(), files);
+        assert_eq!(left["uid-a"]["app"], mib(2));
     }
 
     #[test]

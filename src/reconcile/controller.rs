@@ -225,16 +225,23 @@ impl Controller {
             self.take_guard_report(report);
         }
         while !self.passes.busy.is_empty() {
+            // A pass may take longer than the agent gets to end.
+            self.save_all();
             match events.recv().await {
                 Some(event @ Event::PassEnded { .. }) => self.take_event(event),
                 Some(_) => {}
                 None => break,
             }
         }
-        self.store.changed |= self.store.wakes_at().is_some();
-        self.store.save(saved(&self.pods, self.config.observe_only));
+        self.save_all();
         self.store.finish().await;
         self.requests.answer_once(std::future::ready(())).await;
+    }
+
+    /// Has everything saved that has changed, also what could wait.
+    fn save_all(&mut self) {
+        self.store.changed |= self.store.wakes_at().is_some();
+        self.store.save(saved(&self.pods, self.config.observe_only));
     }
 
     fn take_event(&mut self, event: Event) {

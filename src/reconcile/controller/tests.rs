@@ -229,6 +229,29 @@ async fn an_agent_that_comes_to_observe_refuses_what_waits() {
 }
 
 #[tokio::test]
+async fn the_state_is_saved_before_passes_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut controller = controller(directory.path());
+    request_override(&mut controller, LivePod::on_files(["app"]));
+    controller.passes.busy.insert(UID.into());
+    let (events, inbox) = mpsc::channel(1);
+    let state = directory.path().join("state.json");
+    let saves = async move {
+        for _ in 0..1000 {
+            if state.exists() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        // The pass ends.
+        drop(events);
+        state.exists()
+    };
+    let ((), is_saved) = tokio::join!(controller.finish(inbox), saves);
+    assert!(is_saved, "an agent that is killed now would lose the override");
+}
+
+#[tokio::test]
 async fn pods_follow_a_clock_that_is_set() {
     let directory = tempfile::tempdir().unwrap();
     let mut controller = controller(directory.path());

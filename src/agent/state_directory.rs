@@ -22,6 +22,9 @@ use crate::reconcile::store::{Restored, StateFile};
 
 const FILE_NAME: &str = "vscaled.lock";
 const TRY_AGAIN: Duration = Duration::from_millis(100);
+/// The problem of marks without a state file: an agent that set one aside, or was to save the first one, has ended before it was done.
+const MISSING: &str = "there is no state file at the start, although an earlier agent wrote to pods; overrides from before are lost, \
+                       and these pods go back to what their specs and VPAs say";
 
 /// The state directory of the one process that may write limits, with the state of an earlier process.
 #[derive(Debug)]
@@ -55,8 +58,14 @@ impl StateDirectory {
         thaw(&freezer);
         freezer.thaw_on_panic();
         let (limit_files, earlier_limits) = LimitFiles::below(directory).map_err(unusable)?;
+        let is_missing = !file.exists() && !earlier_limits.is_empty();
+        let mut restored = file.load().context("stateDir")?;
+        if is_missing {
+            tracing::error!("{MISSING}");
+            restored.problem = Some(MISSING.to_owned());
+        }
         Ok(Self {
-            restored: file.load().context("stateDir")?,
+            restored,
             file,
             freezer,
             limit_files,
@@ -218,6 +227,26 @@ mod tests {
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
         let error = check_entries(directory.path()).unwrap_err().to_string();
         assert!(error.contains(&format!("{} is neither", pipe.display())), "{error}");
+    }
+
+    #[tokio::test]
+    async fn marks_without_a_state_file_show_its_loss() {
+        for (is_marked, is_saved, is_lost) in [(false, false, false), (true, false, true), (true, true, false)] {
+            let directory = tempfile::tempdir().unwrap();
+            if is_marked {
+                let marks = directory.path().join("lent");
+                fs::create_dir(&marks).unwrap();
+                fs::write(marks.join("uid-a"), "").unwrap();
+            }
+            if is_saved {
+                let file = StateFile::in_directory(directory.path()).unwrap();
+                file.save(BTreeMap::new()).unwrap();
+            }
+            let opened = StateDirectory::open(directory.path(), "run", Duration::ZERO)
+                .await
+                .unwrap();
+            assert_eq!(opened.restored.problem.is_some(), is_lost, "{is_marked} {is_saved}");
+        }
     }
 
     #[tokio::test]

@@ -135,6 +135,11 @@ impl StateFile {
         Ok(Self { path })
     }
 
+    /// Whether there is a file.
+    pub(crate) fn exists(&self) -> bool {
+        self.path.exists()
+    }
+
     /// Reads the file; one that cannot be parsed is renamed, and reported as a problem.
     ///
     /// Errors: the file cannot be read or renamed, or a newer agent wrote it. Such a file stays: this agent cannot read it,

@@ -145,10 +145,13 @@ impl Controller {
             let live = self.node.found.inventory.find(&state.pod);
             (state.live.as_ref() != live).then(|| (key.clone(), state.live.is_none(), live.cloned()))
         });
+        let is_lost = self.store.restored.problem.is_some();
         for (key, is_new, live) in moved.collect::<Vec<_>>() {
             let id = live.as_ref().map(|live| &live.id);
             let saved = id.filter(|_| is_new).and_then(|id| self.store.take_saved(id));
             let unsaved_limits = id.and_then(|id| self.node.found.unsaved_limits.remove(&id.uid));
+            // A mark keeps the lines of limits that have ended. Then an intact state file is complete.
+            let unsaved_limits = unsaved_limits.filter(|limits| is_lost || !limits.is_empty());
             let located = Located {
                 live,
                 saved,

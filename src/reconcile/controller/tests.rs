@@ -1,12 +1,13 @@
 //! What the controller keeps of pods whose state or node it does not know.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 
 use tokio::sync::watch;
 
 use super::*;
 use crate::actuate::{Grown, Node};
+use crate::cgroup::{PodEntry, PodPlace, uid_in_cgroup_name};
 use crate::config::tests::load;
 use crate::decide::{NodePolicies, PodDecision, Refusals};
 use crate::feed::Feed;
@@ -19,6 +20,7 @@ use crate::model::{
 use crate::observe::audit::Audit;
 use crate::observe::metrics::registry;
 use crate::reconcile::history::History;
+use crate::reconcile::inventory::Inventory;
 use crate::reconcile::metrics::Metrics;
 use crate::reconcile::overrides::Override;
 use crate::reconcile::pod::Located;
@@ -265,6 +267,46 @@ async fn pods_follow_a_clock_that_is_set() {
     let trouble = controller.pods.get(&key).and_then(|state| state.trouble).unwrap();
     let off = trouble.duration_since(at) + hours;
     assert!(off.unsigned_abs() < Duration::from_secs(60), "{off}");
+}
+
+#[tokio::test]
+async fn ended_temporary_limits_begin_no_way_back() {
+    let uid = "0a1b2c3d-0000-4000-8000-000000000001";
+    let manifest = format!(
+        "{{kind: Pod, metadata: {{name: web, namespace: shop, uid: {uid}}}, \
+         spec: {{containers: [{{name: app, resources: {{limits: {{memory: 64Mi}}}}}}]}}}}"
+    );
+    let view = parse_manifests("test", &manifest).unwrap().view;
+    let entry = PodEntry {
+        place: PodPlace {
+            uid: uid_in_cgroup_name(uid).unwrap(),
+            qos: None,
+        },
+        containers: Vec::new(),
+        path: CgroupPath::new(&format!("/kubepods/pod{uid}")).unwrap(),
+    };
+    let running = PodId {
+        uid: uid.into(),
+        ..pod()
+    };
+    let held = BTreeMap::from([("app".to_owned(), Bytes::new(128 << 20))]);
+    for (held, is_lost, returns) in [
+        // The values of a VPA that is gone stay.
+        (BTreeMap::new(), false, false),
+        (BTreeMap::new(), true, true),
+        (held, false, true),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let mut controller = controller(directory.path());
+        controller.store.restored.problem = is_lost.then(String::new);
+        controller.pods.add(&view.pods[0]);
+        let found = &mut controller.node.found;
+        found.inventory = Inventory::assemble(std::slice::from_ref(&entry), std::slice::from_ref(&running), &[], &[]);
+        found.unsaved_limits.insert(uid.into(), held);
+        controller.match_live();
+        let state = controller.pods.get(&PodKey::new("shop", "web")).unwrap();
+        assert_eq!((state.live.is_some(), state.desired.has_amounts()), (true, returns));
+    }
 }
 
 #[tokio::test]

@@ -27,6 +27,8 @@ impl PodState {
     pub(super) fn move_dates(&mut self, by: SignedDuration) {
         let dates = self.desired.dates().chain(self.shrink.dates());
         let dates = dates.chain(self.growth.dates()).chain(self.hooks.dates());
+        let waits = self.decision.canary.waits.iter_mut();
+        let dates = dates.chain(waits.map(|waits| &mut waits.since));
         for date in dates.chain(self.drift.dates()).chain(&mut self.trouble) {
             *date = date.checked_add(by).unwrap_or(*date);
         }
@@ -47,7 +49,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::decide::PodDecision;
+    use crate::decide::{CanaryWait, PodDecision};
     use crate::model::objects::{Pod, PodId};
     use crate::model::{CgroupPath, ControlFile, LivePod, MemoryLimit, Outcome, PodAmounts, Resource, Target};
     use crate::plan::shrink::FailedShrinks;
@@ -121,6 +123,10 @@ mod tests {
             let retried_at = failed.note(&Target::Pod, MemoryLimit::Max, "it hurt", now.wall);
             state.shrink.restore(failed, now.wall);
             state.hooks.restore(BTreeMap::from([("app".to_owned(), now.wall)]));
+            state.decision.canary.waits = Some(CanaryWait {
+                since: now.wall,
+                targets: PodAmounts::default(),
+            });
             let set = Now {
                 wall: later(now.wall, by),
                 ..now
@@ -133,6 +139,7 @@ mod tests {
             assert_eq!(state.shrink.wakes_at(), Some(later(retried_at, by)), "{hours}");
             assert_eq!(state.holds(set.wall).len(), 1, "{hours}");
             assert_eq!(state.hooks.evidence_at()["app"], set.wall, "{hours}");
+            assert_eq!(state.decision.canary.waits.as_ref().unwrap().since, set.wall, "{hours}");
             let over = Now {
                 wall: later(set.wall, HOUR),
                 ..set

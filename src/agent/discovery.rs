@@ -16,15 +16,15 @@ use std::time::Duration;
 
 use anyhow::bail;
 use futures::FutureExt;
-use tokio::sync::{mpsc, watch};
-use tokio::time::Instant;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, timeout};
 
 use self::formula::LearnedFormula;
 use self::limits::PodLevel;
 use self::starts::Starts;
 use crate::actuate::shrink::Freezer;
 use crate::actuate::{Concurrency, KnownFrom, LeastLimits, Node, RuntimeLink};
-use crate::cgroup::systemd::Systemd;
+use crate::cgroup::systemd::{Systemd, SystemdError};
 use crate::cgroup::{Cgroup, Hierarchy, Kubepods, PodEntry, page_size};
 use crate::config::{Config, PathSetting};
 use crate::guard::LatestLimits;
@@ -47,6 +47,8 @@ const RETRIES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_sec
 const IDLE: Duration = Duration::from_secs(3600);
 /// The longest wait for one call over D-Bus.
 const BUS_DEADLINE: Duration = Duration::from_secs(5);
+/// The longest wait for systemd: for the calls over an old and a new connection, and for the handshake with the bus, which has no deadline.
+const SYSTEMD_PATIENCE: Duration = BUS_DEADLINE.saturating_mul(4);
 
 /// The configuration of discovery, and its connections to other tasks.
 #[derive(Debug)]
@@ -74,6 +76,8 @@ pub(super) struct Discovery {
     runtime: Option<KnownRuntime>,
     runtime_events: Option<EventStream>,
     systemd: Option<Arc<Systemd>>,
+    /// The answer of a systemd that took too long.
+    late_systemd: Option<oneshot::Receiver<Result<Arc<Systemd>, SystemdError>>>,
     formula: LearnedFormula,
     /// The last lists of the runtime, from which containers keep their names while the runtime is away.
     containers: Vec<ListedContainer>,
@@ -109,6 +113,7 @@ impl Discovery {
             runtime: None,
             runtime_events: None,
             systemd: None,
+            late_systemd: None,
             containers: Vec::new(),
             pods: Vec::new(),
             starts: Starts::default(),
@@ -341,16 +346,16 @@ impl Discovery {
             return None;
         }
         let known = self.systemd.take();
-        let connected = tokio::task::spawn_blocking(move || match known {
+        let connect = move || match known {
             Some(systemd) if systemd.ping().is_ok() => Ok(systemd),
             _ => Systemd::connect(None, BUS_DEADLINE).map(Arc::new),
-        });
-        match connected.await {
-            Ok(Ok(systemd)) => self.systemd = Some(systemd),
-            Ok(Err(error)) => problems.push(format!(
-                "{error}; pods' files are written without it, and systemd may put its own values back"
+        };
+        let connected = answer_within(&mut self.late_systemd, SYSTEMD_PATIENCE, connect).await;
+        match connected.and_then(|connected| connected.map_err(|error| error.to_string())) {
+            Ok(systemd) => self.systemd = Some(systemd),
+            Err(why) => problems.push(format!(
+                "{why}; pods' files are written without it, and systemd may put its own values back"
             )),
-            Err(error) => problems.push(error.to_string()),
         }
         self.systemd.clone()
     }
@@ -375,6 +380,34 @@ impl Discovery {
             runtime.doubted = true;
         }
         self.formula.doubt();
+    }
+}
+
+/// The answer of systemd to a call in a thread of its own: a call without an end must not keep the agent from working, or from ending.
+/// One that is `late` already goes on, without a wait, in the place of this one.
+///
+/// Errors: a sentence. The answer is late, or the kernel refuses the thread.
+async fn answer_within<T: Send + 'static>(
+    late: &mut Option<oneshot::Receiver<T>>,
+    patience: Duration,
+    call: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, String> {
+    let (mut answer, patience) = match late.take() {
+        Some(earlier) => (earlier, Duration::ZERO),
+        None => {
+            let (sender, answer) = oneshot::channel();
+            let thread = std::thread::Builder::new().name("systemd".to_owned());
+            let started = thread.spawn(move || drop(sender.send(call())));
+            started.map_err(|error| format!("cannot call systemd: {error}"))?;
+            (answer, patience)
+        }
+    };
+    match timeout(patience, &mut answer).await {
+        Ok(answer) => answer.map_err(|_| "internal error: the call of systemd ended without an answer".to_owned()),
+        Err(_) => {
+            *late = Some(answer);
+            Err("systemd does not answer over D-Bus".to_owned())
+        }
     }
 }
 

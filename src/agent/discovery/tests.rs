@@ -478,3 +478,25 @@ async fn a_listed_sandbox_needs_no_further_list() {
     node.look().await;
     assert_eq!(node.discovery.pause(&[], Instant::now()), IDLE);
 }
+
+#[tokio::test]
+async fn a_systemd_that_hangs_holds_up_nothing() {
+    let mut late = None;
+    let (sender, answers) = std::sync::mpsc::channel();
+    let hangs = move || answers.recv().unwrap();
+    answer_within(&mut late, Duration::from_millis(10), hangs)
+        .await
+        .unwrap_err();
+    let again = async |late: &mut Option<oneshot::Receiver<u32>>| {
+        answer_within(late, Duration::MAX, || panic!("a call beside the late one")).await
+    };
+    again(&mut late).await.unwrap_err();
+    sender.send(7).unwrap();
+    let answer = loop {
+        match again(&mut late).await {
+            Ok(answer) => break answer,
+            Err(_) => tokio::task::yield_now().await,
+        }
+    };
+    assert_eq!((answer, late.is_none()), (7, true));
+}

@@ -1,4 +1,4 @@
-//! systemd over D-Bus. Blocking, with a deadline for every call.
+//! systemd over D-Bus. Blocking, with a deadline for every call once a connection is there.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ impl From<String> for SystemdError {
 
 impl Systemd {
     /// Connects to a bus: the system bus, or one at a D-Bus address such as
-    /// `unix:path=/host/run/dbus/system_bus_socket`. `deadline` bounds each call.
+    /// `unix:path=/host/run/dbus/system_bus_socket`. `deadline` bounds each call, but not the handshake with the bus.
     ///
     /// Errors: [`SystemdError`] names the address, or the first call.
     pub fn connect(address: Option<&str>, deadline: Duration) -> Result<Self, SystemdError> {

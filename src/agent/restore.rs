@@ -7,6 +7,8 @@
 //! agent, all of a pod or none of it, the runtime included. `restore` watches lowered limits afterwards, and raises them again
 //! where they do harm.
 //! It deletes the saved state of every restored pod, so that a new agent begins from nothing.
+//!
+//! A signal ends `restore` after the pass that runs: no later agent would thaw a cgroup that was frozen.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,6 +17,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use futures::future::join_all;
 use jiff::Timestamp;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -53,6 +56,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Why `restore` leaves a pod that differs from its spec. vscaled may have written to it all the same, so `restore` fails.
 const UNMARKED: &str = "nothing in stateDir says that vscaled wrote to them";
+
+/// Why `restore` leaves a pod after a signal.
+const INTERRUPTED: &str = "restore was interrupted by a signal before its turn came";
 
 /// The extent of `vscaled restore`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,6 +101,11 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration> {
         saved: state.restored.pods,
         restored: BTreeSet::new(),
         results: Vec::with_capacity(pods.len()),
+        interrupted: if applies {
+            interruption()?
+        } else {
+            CancellationToken::new()
+        },
     };
     let lowered = restorer.put_back(&pods, api.as_ref(), applies).await;
     remarks.extend(left_alone(
@@ -140,6 +151,8 @@ struct Restorer {
     saved: BTreeMap<PodUid, SavedPod>,
     restored: BTreeSet<PodUid>,
     results: Vec<proto::PodResult>,
+    /// Cancelled by a signal.
+    interrupted: CancellationToken,
 }
 
 /// Memory limits of a pod that came down, with the place of its result.
@@ -151,7 +164,9 @@ impl Restorer {
         let mut lowered = Vec::new();
         for pod in pods {
             let job = self.job_back(pod, api);
-            let ended = if applies {
+            let ended = if self.interrupted.is_cancelled() {
+                Err(INTERRUPTED.to_owned())
+            } else if applies {
                 let (record, lower) = self.run_pass(job).await;
                 if matches!(record.outcome, Outcome::Applied | Outcome::Unchanged) {
                     self.restored.insert(pod.live().id.uid.clone());
@@ -166,13 +181,15 @@ impl Restorer {
         lowered
     }
 
-    /// Watches lowered memory limits, and raises those again that do harm.
+    /// Watches lowered memory limits until a signal, and raises those again that do harm.
     async fn watch(&mut self, lowered: Vec<Lowered<'_>>) {
         let watched = lowered.into_iter().map(async |(index, pod, lowered)| {
             let verdict = shrink::watch(Arc::clone(&self.node), Arc::clone(pod.live()), lowered.clone()).await;
             (index, pod, lowered, verdict)
         });
-        for (index, pod, lowered, verdict) in join_all(watched).await {
+        let interrupted = self.interrupted.clone();
+        let ended = interrupted.run_until_cancelled(join_all(watched)).await;
+        for (index, pod, lowered, verdict) in ended.into_iter().flatten() {
             if let Verdict::Trouble(target, trouble) = verdict {
                 let why = format!("{target}: {trouble}");
                 self.results[index] = self.raise_again(pod, &lowered, why).await;
@@ -275,6 +292,25 @@ fn left_alone(
     }
     let sentence = |pod: String| format!("{pod} is left as it is: no source describes it any more");
     left.into_values().map(sentence).collect()
+}
+
+/// Is cancelled by a signal to end. From now on, none ends the process, and a terminal that is gone interrupts nothing.
+fn interruption() -> Result<CancellationToken> {
+    let receive = |kind| signal(kind).context("cannot receive signals");
+    let mut terminate = receive(SignalKind::terminate())?;
+    let mut interrupt = receive(SignalKind::interrupt())?;
+    drop(receive(SignalKind::hangup())?);
+    let interrupted = CancellationToken::new();
+    let token = interrupted.clone();
+    tokio::spawn(async move {
+        // Cancel-safe: only the first signal counts.
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        token.cancel();
+    });
+    Ok(interrupted)
 }
 
 /// The first view of the configured sources.
@@ -395,6 +431,7 @@ mod tests {
 
     use axum::Router;
     use axum::http::{StatusCode, Uri};
+    use nix::sys::signal::{Signal, raise};
     use serde_json::{Value, json};
 
     use super::*;
@@ -470,5 +507,31 @@ mod tests {
         let why = "is left as it is: no source describes it any more";
         let nameless = format!("the pod with the UID {} {why}", uid(3));
         assert_eq!(left, [format!("shop/db {why}"), nameless]);
+    }
+
+    #[tokio::test]
+    async fn a_signal_lets_no_further_pass_begin() {
+        let root = tempfile::tempdir().unwrap();
+        let manifest = "{kind: Pod, metadata: {name: web, namespace: shop, uid: u}, spec: {containers: [{name: app}]}}";
+        let view = parse_manifests("test", manifest).unwrap().view;
+        let live = Arc::new(LivePod::on_files(["app"]));
+        let pods = [BoundPod::new(&view.pods[0], &live).unwrap()];
+        let node = Arc::new(Node::on_files(root.path()));
+        let mut restorer = Restorer {
+            capacity: capacity(&view, &node),
+            node,
+            audit: Audit::default(),
+            saved: BTreeMap::new(),
+            restored: BTreeSet::new(),
+            results: Vec::new(),
+            interrupted: interruption().unwrap(),
+        };
+        for signal in [Signal::SIGHUP, Signal::SIGTERM] {
+            raise(signal).unwrap();
+        }
+        restorer.interrupted.cancelled().await;
+        let lowered = restorer.put_back(&pods, None, true).await;
+        assert!(lowered.is_empty() && restorer.restored.is_empty());
+        assert_eq!(restorer.results[0].error, INTERRUPTED);
     }
 }

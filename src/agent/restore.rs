@@ -46,7 +46,7 @@ use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::controller::Event;
 use crate::reconcile::inventory::Inventory;
 use crate::reconcile::pod::PodState;
-use crate::reconcile::store::SavedPod;
+use crate::reconcile::store::{SavedPod, StateFile};
 use crate::resize::Facts;
 use crate::runtime::RuntimeMetrics;
 use crate::sources::NodeView;
@@ -81,7 +81,7 @@ pub struct Restoration {
 /// Restores every pod, or returns the steps of that.
 ///
 /// Errors: an agent runs, or the node or its sources do not show the values that the pods should have.
-/// `restore` has written nothing then.
+/// `restore` has written nothing then. Or the disk does not take the state of what is not restored; the pods are restored then.
 pub async fn restore(config: &Config, how: Restore) -> Result<Restoration> {
     let state = StateDirectory::open(&config.state_dir, "restore", Duration::ZERO).await?;
     let mut remarks: Vec<String> = state.restored.problem.into_iter().collect();
@@ -115,12 +115,8 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration> {
         &view,
     ));
     if applies {
-        // The removal of the saved state is final, also if the user interrupts the watch.
-        state.file.save(restorer.unrestored())?;
-    }
-    if how == Restore::ApplyAndWatch {
-        restorer.watch(lowered).await;
-        state.file.save(restorer.unrestored())?;
+        let saved = restorer.save_and_watch(&state.file, lowered, how).await;
+        saved.context("pods are restored, but a new agent would put the earlier values back")?;
     }
     let is_restored = |uid: &str| restorer.restored.contains(uid);
     if applies && let Some(removed) = state.limit_files.forget_all_but(|uid| !is_restored(uid)) {
@@ -179,6 +175,20 @@ impl Restorer {
             self.results.push(result(pod.live(), ended));
         }
         lowered
+    }
+
+    /// Removes the saved state of the restored pods, and watches lowered memory limits where that is wanted.
+    ///
+    /// Errors: the disk does not take the state, after the watch either.
+    async fn save_and_watch(&mut self, file: &StateFile, lowered: Vec<Lowered<'_>>, how: Restore) -> Result<()> {
+        // Final, also if the process is killed amid the watch.
+        let saved = file.save(self.unrestored());
+        if how != Restore::ApplyAndWatch {
+            return saved;
+        }
+        // Also where the disk is full: lower limits may do harm all the same.
+        self.watch(lowered).await;
+        file.save(self.unrestored())
     }
 
     /// Watches lowered memory limits until a signal, and raises those again that do harm.

@@ -459,9 +459,10 @@ impl Controller {
             return;
         }
         self.store.retain(|id| {
-            // The state of an earlier pod with the same name is not this pod's.
+            // The state of an earlier pod with the same name is not this pod's, also where a manifest without a UID describes both.
+            let is_other = |state: &PodState| state.identity.as_ref().is_some_and(|running| running.uid != id.uid);
             let state = self.pods.get(&id.key());
-            state.is_some_and(|state| state.pod.describes(id))
+            state.is_some_and(|state| state.pod.describes(id) && !is_other(state))
         });
         let found = &self.node.found;
         drop(self.store.limit_files.forget_all_but(|uid| found.may_have_cgroup(uid)));

@@ -270,6 +270,22 @@ async fn pods_follow_a_clock_that_is_set() {
 }
 
 #[tokio::test]
+async fn the_state_of_an_earlier_namesake_goes() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut controller = controller(directory.path());
+    let key = request_override(&mut controller, LivePod::on_files(["app"]));
+    let mut earlier = controller.pods.get(&key).unwrap().saved().unwrap();
+    earlier.pod.uid = "earlier".into();
+    controller.store.restored.pods.insert(earlier.pod.uid.clone(), earlier);
+    let manifest = "{kind: Pod, metadata: {name: web, namespace: shop}, spec: {containers: [{name: app}]}}";
+    let unidentified = parse_manifests("test", manifest).unwrap().view;
+    controller.apply(&key, PodInput::Described(Arc::clone(&unidentified.pods[0])));
+    controller.sources.seen = true;
+    controller.forget_saved();
+    assert!(controller.store.restored.pods.is_empty());
+}
+
+#[tokio::test]
 async fn ended_temporary_limits_begin_no_way_back() {
     let uid = "0a1b2c3d-0000-4000-8000-000000000001";
     let manifest = format!(

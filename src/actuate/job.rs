@@ -29,6 +29,8 @@ pub struct Job {
     pub resizer: Option<Arc<dyn PodResizer>>,
     /// The pass waits for this before it patches; `None` where nothing is prepared.
     pub saved: Option<Saved>,
+    /// The generation of the pod with the request that the API server accepted last.
+    pub accepted_generation: Option<i64>,
     pub cause: Cause,
     /// When the decision was made.
     pub asked: Instant,
@@ -58,6 +60,7 @@ impl Job {
             resize: Act::Direct,
             resizer: None,
             saved: None,
+            accepted_generation: None,
             cause,
             asked: Instant::now(),
             decided_in: Duration::ZERO,

@@ -185,6 +185,9 @@ impl Pass {
         let start = Instant::now();
         let read = self.resizer()?.read(self.job.targets.bound.object()).await;
         self.done.record.stages.ask += start.elapsed();
+        if let Ok(pod) = &read {
+            self.done.api.forgotten |= self.job.accepted_generation > Some(pod.metadata.generation);
+        }
         read
     }
 

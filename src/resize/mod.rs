@@ -353,6 +353,10 @@ impl Resize {
         by_hand: bool,
         (wall, now): (Timestamp, Instant),
     ) {
+        if report.forgotten {
+            // No later object will show it. An answer to this pass is newer.
+            self.accepted = None;
+        }
         let accepted = report.answer.accepted();
         if by_hand && matches!(outcome, Outcome::Withheld(Withheld::SpecLater(_))) {
             self.write_ahead(pod, wall);

@@ -114,6 +114,9 @@ pub struct Report {
     pub answer: Answer,
     /// The API server did not show the spec before the pass wrote amounts of the pod's object, which may be older.
     pub unread: bool,
+    /// The API server has an older generation of the pod than the one that it accepted a request with: its etcd was restored from a
+    /// backup.
+    pub forgotten: bool,
     /// The API server cannot resize any pod in place.
     pub unsupported: bool,
     /// The pass sent no request: the node has no room for the targets.

@@ -259,6 +259,21 @@ fn a_request_after_no_answer_reads_first() {
     }
 }
 
+#[test]
+fn a_restored_etcd_has_forgotten_the_request() {
+    let (pod, mut resize) = (asked(100), accepted(300, 5, named(100)));
+    let outcome = Outcome::Withheld(Withheld::Unanswered(String::new()));
+    let moment = (Timestamp::UNIX_EPOCH, Instant::now());
+    for forgotten in [false, true] {
+        let report = Report {
+            forgotten,
+            ..Report::default()
+        };
+        resize.answered(&pod, &report, &outcome, false, moment);
+        assert_eq!(resize.unseen(&pod).is_none(), forgotten);
+    }
+}
+
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]

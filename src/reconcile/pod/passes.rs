@@ -112,6 +112,7 @@ impl PodState {
     fn job(&self, targets: PodTargets, pending: PendingPass, resize: Act) -> Job {
         Job {
             resize,
+            accepted_generation: self.resize.accepted().map(|accepted| accepted.generation),
             asked: pending.since,
             decided_in: self.work.decided_in(&pending.cause),
             held_before: self.drift.is_in_sync(),

@@ -27,7 +27,7 @@ use crate::actuate::{Concurrency, KnownFrom, LeastLimits, Node, RuntimeLink};
 use crate::cgroup::systemd::{Systemd, SystemdError};
 use crate::cgroup::{Cgroup, Hierarchy, Kubepods, PodEntry, page_size};
 use crate::config::{Config, PathSetting};
-use crate::guard::LatestLimits;
+use crate::guard::MarkedLimits;
 use crate::model::objects::{Pod, PodId, PodUid};
 use crate::model::{CgroupVersion, Driver, KubeletVersion, NodeTraits, RuntimeKind, WeightFormula};
 use crate::oom::watch::NodePods;
@@ -63,7 +63,7 @@ pub(super) struct DiscoveryLinks {
     /// The formula that a pass observed when the runtime wrote a weight.
     pub(super) seen: watch::Receiver<Option<WeightFormula>>,
     /// The memory limits that an earlier agent may have grown and not saved, by pod UID.
-    pub(super) unsaved: BTreeMap<PodUid, LatestLimits>,
+    pub(super) unsaved: BTreeMap<PodUid, MarkedLimits>,
 }
 
 /// The state of the task: a part that it found once stays.

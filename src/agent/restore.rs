@@ -32,7 +32,7 @@ use crate::actuate::{Job, JobDone, Node, reconcile};
 use crate::config::Config;
 use crate::control::proto;
 use crate::decide::PodDecision;
-use crate::guard::LatestLimits;
+use crate::guard::MarkedLimits;
 use crate::kubernetes::metrics::ApiMetrics;
 use crate::kubernetes::{ApiClient, ApiResizer, Timing};
 use crate::model::objects::{Pod, PodKey, PodUid};
@@ -280,7 +280,7 @@ impl Restorer {
 /// have a cgroup.
 fn left_alone(
     saved: &BTreeMap<PodUid, SavedPod>,
-    marked: &BTreeMap<PodUid, LatestLimits>,
+    marked: &BTreeMap<PodUid, MarkedLimits>,
     inventory: &Inventory,
     view: &NodeView,
 ) -> Vec<String> {
@@ -512,7 +512,7 @@ mod tests {
             uid(1)
         );
         let view = parse_manifests("test", &manifest).unwrap().view;
-        let marked = [1, 2, 3, 4].map(|number| (PodUid::from(uid(number)), LatestLimits::new()));
+        let marked = [1, 2, 3, 4].map(|number| (PodUid::from(uid(number)), MarkedLimits::new()));
         let left = left_alone(&BTreeMap::new(), &marked.into(), &inventory, &view);
         let why = "is left as it is: no source describes it any more";
         let nameless = format!("the pod with the UID {} {why}", uid(3));

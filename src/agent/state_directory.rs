@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use crate::actuate::shrink::Freezer;
-use crate::guard::{LatestLimits, LimitFiles};
+use crate::guard::{LimitFiles, MarkedLimits};
 use crate::model::objects::PodUid;
 use crate::reconcile::store::{Restored, StateFile};
 
@@ -34,7 +34,7 @@ pub(super) struct StateDirectory {
     pub(super) restored: Restored,
     /// The files of temporary limits, and the limits of an earlier agent.
     pub(super) limit_files: Arc<LimitFiles>,
-    pub(super) earlier_limits: BTreeMap<PodUid, LatestLimits>,
+    pub(super) earlier_limits: BTreeMap<PodUid, MarkedLimits>,
     /// The drop releases the lock.
     pub(super) _lock: File,
 }

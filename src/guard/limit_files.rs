@@ -3,10 +3,10 @@
 //! Each pod has a file, named after its UID. The agent makes the file before a pass first writes to the pod, and adds a line
 //! before each growth. The file outlives the process, not the machine, like the cgroup's values, so the agent does not sync it.
 //! A thread of its own writes the files, so that no growth waits for a slow disk. The next agent treats a limit that still equals
-//! the latest line as a temporary limit, and lets a pass compare the pod with its state. Where the state file is lost, it resets
+//! a line as a temporary limit, and lets a pass compare the pod with its state. Where the state file is lost, it resets
 //! every marked pod. The agent removes a mark when the pod is gone.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
@@ -45,11 +45,14 @@ type Marks = Mutex<HashMap<PodUid, bool>>;
 /// the sender after it has done so, or failed to.
 type Line = (PodUid, Option<String>, oneshot::Sender<()>);
 
-/// The latest temporary memory limits of a pod's containers, by name.
+/// The temporary memory limits in a pod's mark, with the containers' names. The latest may not have come into force.
+pub type MarkedLimits = BTreeSet<(ContainerName, LatestLimit)>;
+
+/// The temporary memory limits of a pod's containers, by name.
 pub type LatestLimits = BTreeMap<ContainerName, LatestLimit>;
 
 /// A temporary memory limit in a mark.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LatestLimit {
     pub to: Bytes,
     /// As of [`Terms::for_pod`](super::Terms::for_pod).
@@ -61,7 +64,7 @@ impl LimitFiles {
     /// directory of the marks if it is missing.
     ///
     /// Errors: the directory cannot be made or read, or the kernel refuses the thread.
-    pub fn below(state_directory: &Path) -> io::Result<(Arc<Self>, BTreeMap<PodUid, LatestLimits>)> {
+    pub fn below(state_directory: &Path) -> io::Result<(Arc<Self>, BTreeMap<PodUid, MarkedLimits>)> {
         let directory = state_directory.join(DIRECTORY);
         fs::create_dir_all(&directory)?;
         let mut left = BTreeMap::new();
@@ -167,8 +170,8 @@ fn write(directory: &Path, uid: &PodUid, line: Option<String>) -> bool {
     written.is_ok()
 }
 
-/// The latest line of each container. Skips an incomplete line: the growth after it did not happen.
-fn parse(text: &str) -> LatestLimits {
+/// Every whole line. Skips an incomplete one: the growth after it did not happen.
+fn parse(text: &str) -> MarkedLimits {
     let whole = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
     let limit = |line: &str| {
         let mut words = line.split(' ');
@@ -206,7 +209,7 @@ mod tests {
     }
 
     /// What a later agent finds, once these marks are written.
-    fn found(state: &Path, files: Arc<LimitFiles>) -> (Arc<LimitFiles>, BTreeMap<PodUid, LatestLimits>) {
+    fn found(state: &Path, files: Arc<LimitFiles>) -> (Arc<LimitFiles>, BTreeMap<PodUid, MarkedLimits>) {
         let last = state.join(DIRECTORY).join("last");
         files.note_lent(&"last".into(), "app", mib(1));
         drop(files);
@@ -229,8 +232,8 @@ mod tests {
         files.note_lent(&"uid-a".into(), "side", for_pod);
         files.note_lent(&"uid-a".into(), "app", mib(256));
         let (files, mut left) = found(state.path(), files);
-        let latest = [("app".into(), mib(256)), ("side".into(), for_pod)];
-        assert_eq!(left.remove("uid-a"), Some(latest.into()));
+        let all = [("app", mib(128)), ("app", mib(256)), ("side", for_pod)].map(|(name, limit)| (name.into(), limit));
+        assert_eq!(left.remove("uid-a"), Some(all.into()));
         forget(&files, |uid| uid == "uid-a");
         let (_, left) = found(state.path(), files);
         assert!(left.contains_key("uid-a") && !left.contains_key("uid-b"));
@@ -325,7 +328,7 @@ mod tests {
     #[test]
     fn a_line_that_is_not_whole_says_nothing() {
         assert_eq!(parse("app 1048576\napp 20"), [("app".into(), mib(1))].into());
-        assert_eq!(parse("app\n\napp x\n"), LatestLimits::new());
+        assert_eq!(parse("app\n\napp x\n"), MarkedLimits::new());
     }
 
     #[test]
@@ -336,7 +339,7 @@ mod tests {
         fs::write(mark, "app 1048576\napp 20").unwrap();
         files.note_lent(&"uid-a".into(), "app", mib(2));
         let (_, left) = found(state.path(), files);
-        assert_eq!(left["uid-a"]["app"], mib(2));
+        assert!(left["uid-a"].contains(&("app".to_owned(), mib(2))));
     }
 
     #[test]
@@ -347,7 +350,7 @@ mod tests {
             files.note_lent(&"uid-a".into(), "app", mib(mebibytes));
         }
         let (_, left) = found(state.path(), files);
-        assert_eq!(left["uid-a"]["app"], mib(2000));
+        assert!(left["uid-a"].contains(&("app".to_owned(), mib(2000))));
         let length = fs::metadata(state.path().join(DIRECTORY).join("uid-a")).unwrap().len();
         assert!(length < 2 * LONGEST, "{length}");
     }

@@ -28,6 +28,6 @@ pub mod throttle;
 mod watched;
 mod watchlist;
 
-pub use limit_files::{LatestLimit, LatestLimits, LimitFiles};
+pub use limit_files::{LatestLimit, LatestLimits, LimitFiles, MarkedLimits};
 pub use thread::Guard;
 pub use watchlist::{Claim, CpuTerms, GuardEvent, Guarded, GuardedPod, Report, Settings, Terms, Watchlist};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::Discovery;
 use crate::actuate::{Node, PodHandles};
 use crate::cgroup::CgroupError;
-use crate::guard::LatestLimits;
+use crate::guard::{LatestLimits, MarkedLimits};
 use crate::model::objects::{Pod, PodUid};
 use crate::model::{LivePod, MemoryLimit, Target};
 use crate::plan::LowPodLevel;
@@ -67,7 +67,7 @@ fn low_pod_level(node: &Node, live: &LivePod, object: &Pod) -> Option<LowPodLeve
 }
 
 /// The temporary limits among `lent` that containers still have.
-fn held(node: &Node, live: &LivePod, lent: LatestLimits) -> Result<LatestLimits, CgroupError> {
+fn held(node: &Node, live: &LivePod, lent: MarkedLimits) -> Result<LatestLimits, CgroupError> {
     let handles = PodHandles::open(&node.hierarchy, live)?;
     let mut held = LatestLimits::new();
     for (container, lent) in lent {
@@ -80,4 +80,24 @@ fn held(node: &Node, live: &LivePod, lent: LatestLimits) -> Result<LatestLimits,
         }
     }
     Ok(held)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_limit_of_an_earlier_line_is_held() {
+        let root = tempfile::tempdir().unwrap();
+        let node = Node::on_files(root.path());
+        let cgroup = root.path().join("pod/app");
+        fs::create_dir_all(&cgroup).unwrap();
+        fs::write(cgroup.join("memory.max"), "2097152\n").unwrap();
+        // The agent was killed after it had noted the last limit, and before it wrote it.
+        let lent = [1, 2, 4].map(|mebibytes| ("app".to_owned(), Bytes::new(mebibytes << 20)));
+        let held = held(&node, &LivePod::on_files(["app"]), lent.into()).unwrap();
+        assert_eq!(held, BTreeMap::from([("app".to_owned(), Bytes::new(2 << 20))]));
+    }
 }

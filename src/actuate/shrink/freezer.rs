@@ -147,8 +147,9 @@ impl Freezer {
         };
         // A full disk must not take the limits of a marker that is there.
         let new = path.with_extension(NEW);
-        fs::write(&new, serde_json::to_vec(&content)?)?;
-        fs::rename(&new, &path)?;
+        let placed = fs::write(&new, serde_json::to_vec(&content)?).and_then(|()| fs::rename(&new, &path));
+        // Where the removal fails, too, the next start removes it.
+        placed.inspect_err(|_| drop(fs::remove_file(&new)))?;
         Ok(Marker(path))
     }
 

@@ -129,3 +129,14 @@ fn a_failed_marker_keeps_the_one_before() {
     assert_eq!(markers.thaw_left_behind().problems, Vec::<String>::new());
     assert!(!new.exists());
 }
+
+#[test]
+fn a_failed_marker_leaves_nothing() {
+    let root = tempfile::tempdir().unwrap();
+    let markers = Freezer::below(root.path()).unwrap();
+    let dir = cgroup(root.path(), "0\n");
+    // A directory in the place of the marker makes the last step fail, also for root.
+    fs::create_dir(markers.path(&dir, "")).unwrap();
+    markers.place_marker(&dir, BTreeMap::new()).unwrap_err();
+    assert_eq!(fs::read_dir(&markers.directory).unwrap().count(), 1);
+}

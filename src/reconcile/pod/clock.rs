@@ -177,6 +177,8 @@ mod tests {
         for (began, ends) in [(HOUR * 5, HOUR), (-HOUR / 2, HOUR / 2)] {
             let mut desired = DesiredState::default();
             desired.put_override(for_an_hour(later(now.wall, began)));
+            let mut failed_shrinks = FailedShrinks::default();
+            let retried_at = failed_shrinks.note(&Target::Pod, MemoryLimit::Max, "it hurt", later(now.wall, began));
             let saved = SavedPod {
                 pod: id.clone(),
                 described: None,
@@ -184,7 +186,7 @@ mod tests {
                     desired,
                     resize: Resize::default(),
                 },
-                failed_shrinks: FailedShrinks::default(),
+                failed_shrinks,
                 pauses: BTreeMap::new(),
                 evidence_at: BTreeMap::new(),
                 waits: None,
@@ -202,6 +204,9 @@ mod tests {
             let mut state = any_pod();
             drop(state.apply(PodInput::Located(Box::new(located)), now));
             assert_eq!(state.desired.override_ends_at(), Some(later(now.wall, ends)));
+            // The other wait is over.
+            let waits = (began > SignedDuration::ZERO).then(|| later(retried_at, -began));
+            assert_eq!(state.shrink.wakes_at(), waits);
         }
     }
 }

@@ -102,7 +102,9 @@ impl PodState {
         let asked = resize.has_asked_for(&desired.targets(&self.pod).unwrap_or_default());
         let is_followed = self.decision.change().is_some() && self.no_room.is_none();
         self.desired.restore(desired, asked, is_followed);
-        self.shrink.restore(failed_shrinks, now.wall);
+        // The waits are of the earlier agent's clock, which may have been ahead.
+        let latest = self.desired.latest_start().unwrap_or(now.wall);
+        self.shrink.restore(failed_shrinks, latest.max(now.wall));
         self.resize = resize;
         self.begin_by_now(now.wall);
     }

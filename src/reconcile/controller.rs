@@ -342,6 +342,7 @@ impl Controller {
     }
 
     fn take_guard_report(&mut self, report: Report) {
+        self.follow_clocks(Now::read());
         if let Some(outcome) = growth_outcome(&report.event) {
             let growths = &self.publisher.metrics.growths;
             growths.get_or_create(&[("outcome", outcome)]).inc();

@@ -133,12 +133,8 @@ async fn a_denial_of_lower_limits_is_learned() {
     );
 }
 
-#[tokio::test]
-async fn a_grown_limit_leaves_with_its_pod() {
-    let directory = tempfile::tempdir().unwrap();
-    let mut controller = controller(directory.path());
-    let to = Bytes::new(2 << 20);
-    controller.guard.least_limits.raise(&UID.into(), "app", to);
+/// A growth of a container of the pod.
+fn growth(to: Bytes) -> Report {
     let of = Guarded {
         pod: pod(),
         container: "app".into(),
@@ -155,7 +151,16 @@ async fn a_grown_limit_leaves_with_its_pod() {
             took: Duration::ZERO,
         }),
     };
-    controller.take_guard_report(Report { of, event });
+    Report { of, event }
+}
+
+#[tokio::test]
+async fn a_grown_limit_leaves_with_its_pod() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut controller = controller(directory.path());
+    let to = Bytes::new(2 << 20);
+    controller.guard.least_limits.raise(&UID.into(), "app", to);
+    controller.take_guard_report(growth(to));
     assert_eq!(controller.guard.least_limits.get(&UID.into(), "app"), None);
     assert_eq!(controller.publisher.history.records.len(), 1);
 }
@@ -255,18 +260,25 @@ async fn the_state_is_saved_before_passes_end() {
 
 #[tokio::test]
 async fn pods_follow_a_clock_that_is_set() {
-    let directory = tempfile::tempdir().unwrap();
-    let mut controller = controller(directory.path());
-    let (key, at) = (PodKey::new("shop", "web"), Timestamp::now());
-    controller.pods.add(&view_of(&["shop/web"]).pods[0]);
-    let (target, lowered) = (Target::Pod, false);
-    controller.apply(&key, PodInput::Killed { target, at, lowered });
-    let hours = SignedDuration::from_hours(5);
-    controller.clocks.wall = controller.clocks.wall.checked_add(hours).unwrap();
-    controller.on_time(Instant::now());
-    let trouble = controller.pods.get(&key).and_then(|state| state.trouble).unwrap();
-    let off = trouble.duration_since(at) + hours;
-    assert!(off.unsigned_abs() < Duration::from_secs(60), "{off}");
+    let next: [fn(&mut Controller); 2] = [
+        |controller| controller.on_time(Instant::now()),
+        // What is new is of the clock that was set.
+        |controller| controller.take_guard_report(growth(Bytes::ZERO)),
+    ];
+    for next in next {
+        let directory = tempfile::tempdir().unwrap();
+        let mut controller = controller(directory.path());
+        let (key, at) = (PodKey::new("shop", "web"), Timestamp::now());
+        controller.pods.add(&view_of(&["shop/web"]).pods[0]);
+        let (target, lowered) = (Target::Pod, false);
+        controller.apply(&key, PodInput::Killed { target, at, lowered });
+        let hours = SignedDuration::from_hours(5);
+        controller.clocks.wall = controller.clocks.wall.checked_add(hours).unwrap();
+        next(&mut controller);
+        let trouble = controller.pods.get(&key).and_then(|state| state.trouble).unwrap();
+        let off = trouble.duration_since(at) + hours;
+        assert!(off.unsigned_abs() < Duration::from_secs(60), "{off}");
+    }
 }
 
 #[tokio::test]

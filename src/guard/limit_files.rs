@@ -175,7 +175,10 @@ fn parse(text: &str) -> MarkedLimits {
     let whole = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
     let limit = |line: &str| {
         let mut words = line.split(' ');
-        let (container, to) = (ContainerName::from(words.next()?), Bytes::new(words.next()?.parse().ok()?));
+        let (container, to) = (
+            ContainerName::from(words.next()?),
+            Bytes::new(words.next()?.parse().ok()?),
+        );
         let for_pod = words.next() == Some(FOR_POD);
         Some((container, LatestLimit { to, for_pod }))
     };
@@ -339,7 +342,7 @@ mod tests {
         fs::write(mark, "app 1048576\napp 20").unwrap();
         files.note_lent(&"uid-a".into(), "app", mib(2));
         let (_, left) = found(state.path(), files);
-        assert!(left["uid-a"].contains(&("app".to_owned(), mib(2))));
+        assert!(left["uid-a"].contains(&("app".into(), mib(2))));
     }
 
     #[test]
@@ -350,7 +353,7 @@ mod tests {
             files.note_lent(&"uid-a".into(), "app", mib(mebibytes));
         }
         let (_, left) = found(state.path(), files);
-        assert!(left["uid-a"].contains(&("app".to_owned(), mib(2000))));
+        assert!(left["uid-a"].contains(&("app".into(), mib(2000))));
         let length = fs::metadata(state.path().join(DIRECTORY).join("uid-a")).unwrap().len();
         assert!(length < 2 * LONGEST, "{length}");
     }

@@ -428,7 +428,7 @@ mod tests {
         ]}}"#;
         let pod: Pod = serde_json::from_str(manifest).unwrap();
         let terms = |name: &str, highest: u64| Terms {
-            container: name.to_owned(),
+            container: name.into(),
             memory: Some(mib(highest)),
             not_higher: None,
             for_pod: false,
@@ -459,7 +459,7 @@ mod tests {
         }
         let Report { of, event } = reports.try_recv().unwrap();
         assert!(matches!(event, GuardEvent::Grew { for_pod: true, .. }), "{event:?}");
-        assert_eq!(of.container, "side");
+        assert_eq!(&*of.container, "side");
         assert_eq!([of_pod, app, side].map(|directory| limit(directory)), [136, 64, 72]);
     }
 

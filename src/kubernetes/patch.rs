@@ -393,7 +393,9 @@ mod tests {
             (409, MODIFIED, false),
             (500, "down", false),
         ] {
-            let annotated = answering(code, message).annotate(&pod, &Annotations::new(), Duration::from_secs(10)).await;
+            let annotated = answering(code, message)
+                .annotate(&pod, &Annotations::new(), Duration::from_secs(10))
+                .await;
             assert_eq!(annotated.is_ok(), expected, "{code} {message}");
         }
     }

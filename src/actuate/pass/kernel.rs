@@ -167,7 +167,7 @@ impl Pass {
         let mut known = self.least_limits.clone();
         loop {
             let least_limits = self.node.least_limits.of(self.uid());
-            let is_higher = |(name, to): &(&String, &Bytes)| known.get(*name) < Some(*to);
+            let is_higher = |(name, to): &(&ContainerName, &Bytes)| known.get(*name) < Some(*to);
             let higher = least_limits.iter().filter(is_higher);
             let higher: OfPod = higher.map(|(name, to)| (name.clone(), *to)).collect();
             if higher.is_empty() {

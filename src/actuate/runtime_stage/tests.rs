@@ -205,7 +205,7 @@ async fn a_growth_beside_an_update_is_kept() {
     };
     let (from, to) = (CriResources::default(), memory());
     let step = Step {
-        target: Target::Container("app".to_owned()),
+        target: Target::Container("app".into()),
         change: Change::Spec { from, to },
     };
     update_spec(&runtime, &mut pass, &step, false).await.unwrap();
@@ -234,7 +234,7 @@ async fn an_undo_keeps_the_limit_of_the_guard() {
         ..CriResources::default()
     };
     let step = Step {
-        target: Target::Container("app".to_owned()),
+        target: Target::Container("app".into()),
         change: Change::Spec { from: memory(), to },
     };
     pass.done.record.steps.push(StepRecord::planned(&step));

@@ -87,6 +87,8 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::guard::LatestLimit;
+    use crate::model::Bytes;
 
     #[test]
     fn a_limit_of_an_earlier_line_is_held() {
@@ -96,8 +98,12 @@ mod tests {
         fs::create_dir_all(&cgroup).unwrap();
         fs::write(cgroup.join("memory.max"), "2097152\n").unwrap();
         // The agent was killed after it had noted the last limit, and before it wrote it.
-        let lent = [1, 2, 4].map(|mebibytes| ("app".to_owned(), Bytes::new(mebibytes << 20)));
+        let limit = |mebibytes: u64| LatestLimit {
+            to: Bytes::new(mebibytes << 20),
+            for_pod: false,
+        };
+        let lent = [1, 2, 4].map(|mebibytes| ("app".into(), limit(mebibytes)));
         let held = held(&node, &LivePod::on_files(["app"]), lent.into()).unwrap();
-        assert_eq!(held, BTreeMap::from([("app".to_owned(), Bytes::new(2 << 20))]));
+        assert_eq!(held, [("app".into(), limit(2))].into());
     }
 }

@@ -1,6 +1,6 @@
 //! What the controller keeps of pods whose state or node it does not know.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::path::Path;
 
 use tokio::sync::watch;
@@ -11,7 +11,7 @@ use crate::cgroup::{PodEntry, PodPlace, uid_in_cgroup_name};
 use crate::config::tests::load;
 use crate::decide::{NodePolicies, PodDecision, Refusals};
 use crate::feed::Feed;
-use crate::guard::LimitFiles;
+use crate::guard::{LatestLimit, LatestLimits, LimitFiles};
 use crate::model::objects::{LimitRange, Pod, PodId, ResourceQuota, VerticalPodAutoscaler};
 use crate::model::{
     Bytes, CgroupPath, Change, ChangeRecord, KubeletVersion, LivePod, MemoryLimit, Reason, ResourceList, Setting,
@@ -317,12 +317,15 @@ async fn ended_temporary_limits_begin_no_way_back() {
         uid: uid.into(),
         ..pod()
     };
-    let held = BTreeMap::from([("app".to_owned(), Bytes::new(128 << 20))]);
+    let held = LatestLimit {
+        to: Bytes::new(128 << 20),
+        for_pod: false,
+    };
     for (held, is_lost, returns) in [
         // The values of a VPA that is gone stay.
-        (BTreeMap::new(), false, false),
-        (BTreeMap::new(), true, true),
-        (held, false, true),
+        (LatestLimits::new(), false, false),
+        (LatestLimits::new(), true, true),
+        ([("app".into(), held)].into(), false, true),
     ] {
         let directory = tempfile::tempdir().unwrap();
         let mut controller = controller(directory.path());

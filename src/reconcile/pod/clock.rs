@@ -122,7 +122,7 @@ mod tests {
             let mut failed = FailedShrinks::default();
             let retried_at = failed.note(&Target::Pod, MemoryLimit::Max, "it hurt", now.wall);
             state.shrink.restore(failed, now.wall);
-            state.hooks.restore(BTreeMap::from([("app".to_owned(), now.wall)]));
+            state.hooks.restore([("app".into(), now.wall)].into());
             state.decision.canary.waits = Some(CanaryWait {
                 since: now.wall,
                 targets: PodAmounts::default(),

@@ -488,7 +488,7 @@ fn a_limit_for_the_pod_stays_one_after_a_restart() {
     let located = Located {
         live,
         saved: None,
-        unsaved_limits: Some([("app".to_owned(), unsaved)].into()),
+        unsaved_limits: Some([("app".into(), unsaved)].into()),
     };
     drop(state.apply(PodInput::Located(Box::new(located)), now));
     let guarded = state.guarded(true, now.wall).unwrap();

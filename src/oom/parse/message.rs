@@ -99,8 +99,12 @@ pub(super) fn skipped(outcome: &str) -> Option<u32> {
 pub(super) fn kills_none(text: &str) -> bool {
     let text = text.strip_prefix("---[ end ").unwrap_or(text);
     let text = text.strip_prefix("Kernel panic - not syncing: ").unwrap_or(text);
-    let is_panic = || text.starts_with("Out of memory: ") && text.contains("panic_on_oom is enabled");
-    text.starts_with("Out of memory and no killable processes") || is_panic()
+    let reasons = [
+        "Out of memory and no killable processes",
+        "Out of memory: system-wide panic_on_oom is enabled",
+        "Out of memory: compulsory panic_on_oom is enabled",
+    ];
+    reasons.iter().any(|reason| text.starts_with(reason))
 }
 
 /// `CPU: 1 UID: 0 PID: 7 Comm: …`: the task that allocated, or that lowered a limit.
@@ -119,7 +123,9 @@ pub(super) fn group(text: &str) -> Option<CgroupPath> {
 /// `7 (comm) score 1250 or sacrifice child`.
 pub(super) fn chosen(limit: Limit, rest: &str) -> Option<Kill> {
     let (pid, rest) = rest.split_once(" (")?;
-    let (comm, _) = split_comm(rest)?;
+    let (comm, after) = split_comm(rest)?;
+    // A command may be named `Kill process 7`.
+    after.strip_prefix(" score ")?;
     Some(Kill {
         pid: number(pid)?,
         comm: comm.to_owned(),

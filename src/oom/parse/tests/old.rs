@@ -43,6 +43,19 @@ fn a_report_of_the_parent_explains_the_child() {
 }
 
 #[test]
+fn no_name_of_a_command_changes_a_report() {
+    let panic = "Out of memory: [9]: segfault at 0 ip 0 sp 0 error 4 in panic_on_oom is enabled[1000+1000]";
+    for line in [panic, "Kill process 7 (9): drop_caches: 3"] {
+        let found = kills_in(&[&summary(7, GROUP), line, &killed(8), &killed(7)]);
+        assert_eq!(
+            found.iter().map(explained).collect::<Vec<_>>(),
+            [(8, Level::Unspecified, None), (7, Level::Container, Some(GROUP))],
+            "{line}"
+        );
+    }
+}
+
+#[test]
 fn a_kill_belongs_to_the_latest_report() {
     let report = task_in(GROUP, POD);
     let second = [&report, CHOSEN, &old_killed(7), CHOSEN, &old_killed(8)].map(ToOwned::to_owned);

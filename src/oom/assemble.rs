@@ -7,10 +7,11 @@
 //! line look the same when the kernel does not name the caller.
 //!
 //! A line that looks complete waits, too, until the next line about kills: a container may have put the look of an end into
-//! the name of a cgroup, and made that name so long that the kernel breaks the line behind it. An incomplete line leaves as it
-//! is, when it is certain that its rest does not come.
+//! the name of a cgroup, and made that name so long that the kernel breaks the line behind it. Where parts have no mark, what
+//! follows such a summary may also be a line that begins with a name of a tenant's: then the summary says nothing. An
+//! incomplete line leaves as it is, when it is certain that its rest does not come.
 
-use super::parse::{KILLED_FOR, begins_message, is_invocation};
+use super::parse::{KILLED_FOR, SUMMARY, is_of_kill, is_summary};
 use super::record::{Line, Part};
 
 /// Bytes; far more than the longest line with two paths of PATH_MAX bytes.
@@ -21,7 +22,7 @@ const REST_WITHIN_US: u64 = 2_000_000;
 const MOST_OPEN: usize = 16;
 /// Lines that the kernel prints in parts begin with one of these (`dump_oom_summary`, `mem_cgroup_print_oom_group`, and
 /// before Linux 5.0 `mem_cgroup_print_oom_info`), a path perhaps in the next part.
-const STARTS: [&str; 3] = ["oom-kill:constraint=", "Task in /", "Tasks in /"];
+const STARTS: [&str; 3] = [SUMMARY, "Task in /", "Tasks in /"];
 /// Pieces begin with one of these, with a path, or with the name of a cpuset.
 const KEYS: [&str; 9] = [
     KILLED_FOR,
@@ -52,7 +53,9 @@ fn is_start(text: &str) -> bool {
 /// Whether `next` can follow `text`. A piece is the output of one or several `pr_cont`.
 fn can_continue(text: &str, next: &str) -> bool {
     let is_path = next.starts_with('/') && text.ends_with(['=', ' ']);
-    is_path || text.ends_with(",cpuset=") || begins_with(next, &KEYS)
+    // The cpuset is named before the first path.
+    let is_cpuset = text.ends_with(",cpuset=") && !text.contains('/');
+    is_path || is_cpuset || begins_with(next, &KEYS)
 }
 
 /// Whether a text can be the next part of a line that the kernel prints in parts.
@@ -71,15 +74,21 @@ impl Assembler {
         {
             let text = &mut self.open[at].text;
             // A file may be merged from several copies of the log.
-            if !text.ends_with(&line.text) {
+            let is_copy = text.ends_with(&line.text);
+            if !is_copy && line.part == Part::Unmarked && is_summary(text) {
+                self.open.remove(at);
+            } else if !is_copy {
                 text.push_str(&line.text);
             }
             return Vec::new();
         }
-        // The lines about a kill stand before and after those with parts: no part of a line that is still open follows.
-        let is_of_kill = begins_message(&line.text) || line.text.starts_with("memory: usage ");
-        let ends_open = is_start || is_of_kill || is_invocation(&line.text);
-        let is_over = |open: &mut Line| ends_open && open.caller == line.caller;
+        // The lines about a kill stand before and after those with parts, and the kernel serialises kills: no part of a line that
+        // is still open follows. A command may be named `Task in /`, which ends no summary.
+        let is_of_kill = !is_start && !self.open.is_empty() && is_of_kill(&line.text);
+        let is_over = |open: &mut Line| {
+            let is_next = || line.text.starts_with(SUMMARY) || !open.text.starts_with(SUMMARY);
+            is_of_kill || is_start && open.caller == line.caller && is_next()
+        };
         let mut ready: Vec<Line> = self.open.extract_if(.., is_over).collect();
         if is_start {
             if self.open.len() == MOST_OPEN {
@@ -200,6 +209,51 @@ mod tests {
             lines.push(line(Part::Start, None, "Killed process 7 (hog)"));
             assert_eq!(texts(lines), ["other", &*parts.concat(), "Killed process 7 (hog)"]);
         }
+    }
+
+    #[test]
+    fn no_name_of_a_command_ends_a_line() {
+        let mut lines = vec![line(Part::Start, None, &PIECES[..6].concat())];
+        let crashes = ["Killed process ", "Task in /x", "Out of memory: ", "memory: usage 4"];
+        lines.extend(crashes.map(|comm| line(Part::Start, None, &format!("{comm}[7]: segfault at 0"))));
+        lines.push(line(Part::Continued, None, &PIECES[6..].concat()));
+        assert!(texts(lines).contains(&PIECES.concat()));
+    }
+
+    #[test]
+    fn no_name_of_a_command_continues_a_summary() {
+        let killed = "Killed process 7 (hog)";
+        let log = |part| {
+            let renamed = line(part, None, ",task=: renamed from ,pid=9,uid=0");
+            let summary = line(Part::Unmarked, None, &PIECES.concat());
+            texts([summary, renamed, line(Part::Unmarked, None, killed)])
+        };
+        assert_eq!(log(Part::Unmarked), [killed]);
+        assert_eq!(log(Part::Start)[1..], [PIECES.concat(), killed.to_owned()]);
+    }
+
+    #[test]
+    fn a_cgroup_named_like_a_key_takes_no_line() {
+        let start = line(
+            Part::Start,
+            None,
+            "Task in /a killed as a result of limit of /a/x,cpuset=",
+        );
+        let next = line(Part::Unmarked, None, "memory: usage 4kB, limit 4kB, failcnt 1");
+        assert_eq!(texts([start.clone(), next.clone()]), [start.text, next.text]);
+    }
+
+    #[test]
+    fn a_kill_of_any_caller_ends_a_line() {
+        let group = line(
+            Part::Start,
+            Some("T1"),
+            "Tasks in /a are going to be killed due to memory.oom.group set",
+        );
+        let killed = line(Part::Start, Some("T2"), "Killed process 7 (hog)");
+        let mut assembler = Assembler::default();
+        assert_eq!(assembler.push(group.clone()), []);
+        assert_eq!(assembler.push(killed.clone()), [group, killed]);
     }
 
     #[test]

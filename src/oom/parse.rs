@@ -24,9 +24,11 @@ use super::kill::{Kill, Limit};
 use super::record::Line;
 use super::within;
 use crate::model::CgroupPath;
-use message::{chosen, group, invoker, killed, kills_none, outcome, skipped, summary, task_and_limit, usage};
+use message::{
+    chosen, group, invoker, is_invocation, killed, kills_none, outcome, skipped, summary, task_and_limit, usage,
+};
 
-pub(super) use message::{KILLED_FOR, begins_message, is_invocation, may_matter, speaks_of_kill};
+pub(super) use message::{KILLED_FOR, SUMMARY, begins_message, is_of_kill, is_summary, may_matter, speaks_of_kill};
 
 /// `DEFINE_RATELIMIT_STATE(oom_rs, 5 * HZ, 10)` in `oom_kill_process`: ten reports in five seconds, for the whole node.
 const BURST: usize = 10;
@@ -109,7 +111,7 @@ impl Parser {
             };
             return self.kill(line, kill).map_or(Parsed::Known, Parsed::Event);
         }
-        if let Some(report) = text.strip_prefix("oom-kill:constraint=").and_then(summary) {
+        if let Some(report) = text.strip_prefix(SUMMARY).and_then(summary) {
             self.add_report(line, report);
         } else if is_invocation(text) {
             // The first line of a report. The kernel's rate limit holds back whole reports.

@@ -17,9 +17,12 @@ use crate::model::CgroupPath;
 /// This many readings of a text are tried.
 const MANY_READINGS: usize = 64;
 
+/// How a summary of a kill begins: longer than a command's name.
+pub(in crate::oom) const SUMMARY: &str = "oom-kill:constraint=";
+
 /// How the lines begin that matter most.
 const BEGINNINGS: [&str; 6] = [
-    "oom-kill:constraint=",
+    SUMMARY,
     "Memory cgroup out of memory",
     "Out of memory",
     "Killed process ",
@@ -51,9 +54,30 @@ pub(in crate::oom) fn speaks_of_kill(text: &str) -> bool {
 }
 
 /// Whether a report begins with this line: `comm invoked oom-killer: …`.
-pub(in crate::oom) fn is_invocation(text: &str) -> bool {
+pub(super) fn is_invocation(text: &str) -> bool {
     let invoker = text.split_once(" invoked oom-killer: ");
     invoker.is_some_and(|(comm, _)| is_comm(comm))
+}
+
+/// Whether a whole line is one of those that the kernel prints in one piece while it kills. Nothing that a process can name
+/// makes another line look like one.
+pub(in crate::oom) fn is_of_kill(text: &str) -> bool {
+    let (limit, outcome) = outcome(text);
+    let names = |words: &str, read: fn(Limit, &str) -> Option<Kill>| {
+        let rest = outcome.strip_prefix(words);
+        rest.is_some_and(|rest| read(limit.clone(), rest).is_some())
+    };
+    is_invocation(text)
+        || text.strip_prefix("memory: usage ").and_then(usage).is_some()
+        || names("Kill process ", chosen)
+        || names("Killed process ", killed)
+        || skipped(outcome).is_some()
+        || kills_none(text)
+}
+
+/// Whether a text is a summary of a kill, and looks whole.
+pub(in crate::oom) fn is_summary(text: &str) -> bool {
+    text.strip_prefix(SUMMARY).and_then(summary).is_some()
 }
 
 /// Whether a whole line can matter to the parser.

@@ -202,7 +202,8 @@ fn bracket(text: &str) -> Option<(Bracket<'_>, &str)> {
     let found = match seconds(first) {
         Some(_) if first.starts_with('+') => Bracket::Time(None),
         Some(time) => Bracket::Time(Some(time)),
-        None if is_caller => Bracket::Caller(inside),
+        // The task may print its next line on another CPU.
+        None if is_caller => Bracket::Caller(inside.split_once('@').map_or(inside, |(task, _)| task)),
         None if first.is_empty() && seconds(difference.trim_end_matches('>')).is_some() => Bracket::Time(None),
         None => Bracket::Clock(clock(first).or_else(|| since_1970(first))?),
     };

@@ -31,10 +31,11 @@ fn usual_prints_of_a_log_are_equal() {
         assert_eq!(read.line.timestamp_us, known, "{header:?}");
         assert_eq!(read.has_header, !header.is_empty(), "{header:?}");
     }
-    assert_eq!(
-        kernel_line("[    1.500000][ T77] x").unwrap().line.caller.as_deref(),
-        Some("T77")
-    );
+    for caller in ["[ T77]", "[T77@C1]"] {
+        let text = format!("[    1.500000]{caller} x");
+        let line = kernel_line(&text).unwrap().line;
+        assert_eq!(line.caller.as_deref(), Some("T77"), "{caller}");
+    }
 }
 
 /// A line about a process begins with the name of its command, where it has no header of its own.

@@ -135,7 +135,14 @@ impl LogReader {
     }
 
     fn is_document(&self) -> bool {
-        self.continues || self.objects.accepts(&self.line)
+        self.continues || self.objects.accepts(&self.line) && self.next_of_message().is_none()
+    }
+
+    /// The text of the line, if it goes on with the message of the line before. Whoever wrote that message chose this text, so the
+    /// line is nothing else, whatever it looks like.
+    fn next_of_message(&self) -> Option<String> {
+        let (_, before) = self.text.as_ref().filter(|_| self.line.starts_with(b" "))?;
+        text::continuation(before, &line_of_text(&self.line)).map(str::to_owned)
     }
 
     fn read_document(&mut self) {
@@ -147,6 +154,23 @@ impl LogReader {
     }
 
     fn end_line(&mut self) {
+        match self.next_of_message() {
+            Some(next) => {
+                self.line.clear();
+                // The rest of a very long message is not read.
+                if let Some((_, text)) = &mut self.text
+                    && text.len() + next.len() < LONGEST_LINE
+                {
+                    text.extend(["\n", next.as_str()]);
+                }
+            }
+            None => self.end_own_line(),
+        }
+        self.lines += 1;
+    }
+
+    /// Takes a line that begins a message, a field or a part of a document.
+    fn end_own_line(&mut self) {
         if self.is_document() {
             self.read_document();
             self.continues = false;
@@ -169,26 +193,17 @@ impl LogReader {
                         self.kernel_line("", None, record);
                     }
                 }
-                None => {
-                    let text = String::from_utf8_lossy(line);
-                    self.add_text(without_colours(&text).replace('\t', " "));
-                }
+                None => self.add_text(line_of_text(line)),
             }
         }
-        self.lines += 1;
     }
 
-    /// Takes a line of text, which may go on with the message of the line before.
+    /// Takes a line of text. An empty one ends no message.
     fn add_text(&mut self, line: String) {
-        if let Some((_, before)) = &mut self.text
-            && let Some(rest) = text::continuation(before, &line)
-            && before.len() + rest.len() < LONGEST_LINE
-        {
-            before.extend(["\n", rest]);
-            return;
+        if self.text.is_none() || !line.trim_ascii().is_empty() {
+            self.end_text();
+            self.text = Some((self.lines, line));
         }
-        self.end_text();
-        self.text = Some((self.lines, line));
     }
 
     fn end_text(&mut self) {
@@ -328,6 +343,12 @@ impl Found {
         let alone = machine.parser.take_alone().into_iter();
         self.queue.extend(alone.map(|kill| (machine.number, kill)));
     }
+}
+
+/// A line without what only its looks depend on.
+fn line_of_text(line: &[u8]) -> String {
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    without_colours(&String::from_utf8_lossy(line)).replace('\t', " ")
 }
 
 /// The text without the sequences by which `dmesg` and `journalctl` colour a line.

@@ -102,6 +102,25 @@ fn the_next_line_of_a_message_is_no_line() {
 }
 
 #[test]
+fn no_line_of_a_message_is_something_else() {
+    const HEADER: &str = "Nov 21 02:53:00 node-a app[77]: ";
+    let indent = " ".repeat(HEADER.len());
+    let long = format!("{indent}{}\n", "x".repeat(100)).repeat(LONGEST_LINE / 100);
+    for (before, last) in [
+        ("\n", KILLED.to_owned()),
+        (&*format!("{indent}\n"), KILLED.to_owned()),
+        (&*long, KILLED.to_owned()),
+        ("", format!("MESSAGE={KILLED}")),
+        ("", format!("{{\"MESSAGE\":\"{KILLED}\"}}")),
+    ] {
+        let log = format!("{HEADER}no file x\n{before}{indent}{last}\n");
+        assert_eq!(read(log.as_bytes()).0, [], "{last}");
+        let log = format!("{HEADER}no file x\n{last}\n");
+        assert_eq!(read(log.as_bytes()).0.len(), 1, "{last}: it is not indented");
+    }
+}
+
+#[test]
 fn a_driver_without_memory_is_no_kill() {
     for line in [
         "[  179.500000] TCP: out of memory -- consider tuning tcp_mem",

@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep_until};
 use super::{Attempt, Source};
 use crate::oom::assemble::continues_line;
 use crate::oom::clock::monotonic;
+use crate::oom::parse::SUMMARY;
 use crate::oom::record::Line;
 use crate::oom::text;
 
@@ -133,8 +134,10 @@ impl Syslog {
         let (mut records, mut latest) = (Vec::<Line>::new(), None);
         for (header, _, line) in lines {
             let is_same = std::mem::replace(&mut latest, Some(header)) == Some(header);
+            let is_own =
+                |text: &str| continues_line(text, &line.text) || is_task(text) && line.text.starts_with(SUMMARY);
             match records.last_mut() {
-                Some(record) if self.has_fine_clock && is_same && !continues_line(&record.text, &line.text) => {
+                Some(record) if self.has_fine_clock && is_same && !is_own(&record.text) => {
                     record.text.extend(["\n", line.text.as_str()]);
                 }
                 _ => records.push(line),
@@ -142,6 +145,14 @@ impl Syslog {
         }
         Ok(records)
     }
+}
+
+/// Whether a text is a row of `dump_tasks`: numbers and a command. The summary of a kill follows the last one at once.
+fn is_task(text: &str) -> bool {
+    const LONGEST_COMM: usize = 15;
+    let columns = &text.as_bytes()[..text.len().saturating_sub(LONGEST_COMM)];
+    let is_of_numbers = |byte: &u8| byte.is_ascii_digit() || b"[] -".contains(byte);
+    columns.starts_with(b"[") && columns.iter().all(is_of_numbers)
 }
 
 /// The priority, the time and the caller of a line with a time.

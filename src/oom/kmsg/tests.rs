@@ -268,6 +268,24 @@ async fn lines_of_one_record_are_one_text() {
     assert_eq!((kill.pid, &*kill.comm), (8, "new\nline"));
 }
 
+/// A fast machine prints the two within a microsecond.
+#[tokio::test]
+async fn a_summary_is_no_line_of_a_task() {
+    let row = "[      7]     0     7     6649     6544     6400      144         0    94208        0           900 x";
+    let crash = "[7] 0[9]: segfault at 0 ip 0 sp 0 error 4 in a";
+    for (first, cgroup) in [(row, Some("/a")), (crash, None)] {
+        let report = summary(7);
+        let lines = [(6, 1, first), (6, 1, report.as_str()), (3, 9, KILLED)];
+        let text = Text::default();
+        text.lock().unwrap().0 = lines
+            .map(|(priority, us, text)| format!("<{priority}>[    1.50000{us}] {text}\n"))
+            .concat();
+        let told = told_now(&mut reader_of(&text));
+        let found: Vec<_> = told.iter().filter_map(kill).map(|(.., cgroup)| cgroup).collect();
+        assert_eq!(found, [cgroup.map(str::to_owned)], "{first}");
+    }
+}
+
 #[tokio::test]
 async fn syslog_is_called_twice_a_second() {
     let text = Text::default();

@@ -6,10 +6,10 @@
 //! of a kill waits. The assembler takes a piece only where the grammar of the line allows it, because pieces of an unrelated
 //! line look the same when the kernel does not name the caller.
 //!
-//! A line that looks complete waits, too, until the next line about kills: a container may have put the look of an end into
-//! the name of a cgroup, and made that name so long that the kernel breaks the line behind it. Where parts have no mark, what
-//! follows such a summary may also be a line that begins with a name of a tenant's: then the summary says nothing. An
-//! incomplete line leaves as it is, when it is certain that its rest does not come.
+//! A line that looks complete waits, too, until the next line about kills, or one that is too late for a part: a container may
+//! have put the look of an end into the name of a cgroup, and made that name so long that the kernel breaks the line behind it.
+//! Where parts have no mark, what follows such a summary may also be a line that begins with a name of a tenant's: then the
+//! summary says nothing. An incomplete line leaves as it is, when it is certain that its rest does not come.
 
 use super::parse::{KILLED_FOR, SUMMARY, is_of_kill, is_summary};
 use super::record::{Line, Part};
@@ -58,6 +58,12 @@ fn can_continue(text: &str, next: &str) -> bool {
     is_path || is_cpuset || begins_with(next, &KEYS)
 }
 
+/// Whether the times allow that a part belongs to a line.
+fn is_near(line: &Line, part: &Line) -> bool {
+    let passed = line.timestamp_us.zip(part.timestamp_us);
+    passed.is_none_or(|(one, other)| one.abs_diff(other) <= REST_WITHIN_US)
+}
+
 /// Whether a text can be the next part of a line that the kernel prints in parts.
 pub(super) fn continues_line(text: &str, next: &str) -> bool {
     is_start(text) && can_continue(text, next)
@@ -87,7 +93,7 @@ impl Assembler {
         let is_of_kill = !is_start && !self.open.is_empty() && is_of_kill(&line.text);
         let is_over = |open: &mut Line| {
             let is_next = || line.text.starts_with(SUMMARY) || !open.text.starts_with(SUMMARY);
-            is_of_kill || is_start && open.caller == line.caller && is_next()
+            is_of_kill || !is_near(open, &line) || is_start && open.caller == line.caller && is_next()
         };
         let mut ready: Vec<Line> = self.open.extract_if(.., is_over).collect();
         if is_start {
@@ -112,10 +118,9 @@ impl Assembler {
 
     /// The open line that this part continues.
     fn open_for(&self, part: &Line) -> Option<usize> {
-        let passed = |line: &Line| Some(line.timestamp_us?.abs_diff(part.timestamp_us?));
         self.open.iter().position(|line| {
             line.caller == part.caller
-                && passed(line).is_none_or(|passed| passed <= REST_WITHIN_US)
+                && is_near(line, part)
                 && line.text.len() + part.text.len() <= LONGEST_LINE
                 && can_continue(&line.text, &part.text)
         })
@@ -241,6 +246,20 @@ mod tests {
         );
         let next = line(Part::Unmarked, None, "memory: usage 4kB, limit 4kB, failcnt 1");
         assert_eq!(texts([start.clone(), next.clone()]), [start.text, next.text]);
+    }
+
+    #[test]
+    fn a_line_waits_two_seconds_for_its_rest() {
+        let whole = line(Part::Start, None, &PIECES.concat());
+        let later = |timestamp_us| Line {
+            timestamp_us: Some(timestamp_us),
+            ..line(Part::Start, Some("T2"), "anything")
+        };
+        let mut assembler = Assembler::default();
+        assert_eq!(assembler.push(whole.clone()), []);
+        assert_eq!(assembler.push(later(2_000_001)), [later(2_000_001)]);
+        assert_eq!(assembler.push(later(2_000_002)), [whole, later(2_000_002)]);
+        assert!(assembler.is_empty());
     }
 
     #[test]

@@ -235,16 +235,15 @@ impl<'a> Case<'a> {
             notes.push(Note::new(None, None, why));
             Reason::NoVpa
         })?;
-        let mut active = vpas.iter().filter(|vpa| self.options.acts_on(vpa));
-        let first = active.next();
-        let vpa = *first.or_else(|| vpas.first()).ok_or(Reason::NoVpa)?;
+        let mut controlling = vpas.iter().filter(|vpa| self.options.controls(vpa));
+        let vpa = *controlling.next().or_else(|| vpas.first()).ok_or(Reason::NoVpa)?;
         let weaker = |VerticalPodAutoscaler { metadata, .. }: &&VerticalPodAutoscaler| {
             let name = &metadata.name;
             let text =
                 format!("VerticalPodAutoscaler {name} targets the workload too, but is younger or later by name");
             Note::new(None, None, text)
         };
-        Note::list(notes, active, weaker, "VerticalPodAutoscalers target it");
+        Note::list(notes, controlling, weaker, "VerticalPodAutoscalers target it");
         notes.extend(chain.unknown_owner.iter().map(|owner| {
             let text = format!(
                 "{owner} owns the workload, and vscaled does not read its kind: if it can be scaled, upstream follows only a \
@@ -256,7 +255,7 @@ impl<'a> Case<'a> {
         if let (Some(act), None) = (vpa.metadata.annotations.get(ACT), Act::of(vpa)) {
             notes.push(Note::unreadable(vpa, ACT, act, "true, false or on-trouble"));
         }
-        Ok((vpa, chain, first.is_some()))
+        Ok((vpa, chain, self.options.acts_on(vpa)))
     }
 
     /// Whether the pod is in a state in which it may be changed (`NewPodLister`, autoscaler `pkg/updater/logic`).

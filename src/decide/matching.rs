@@ -1,8 +1,8 @@
 //! Finds the workload above a pod, and the VPA that controls the pod.
 //!
 //! `GetControllingVPAForPod` (autoscaler `pkg/utils/vpa/api.go`) with `FindTopMostWellKnownOrScalable`
-//! (`pkg/target/controller_fetcher`): the topmost workload counts, the strongest VPA is chosen from those that the agent acts
-//! on, and the workload's selector must select the pod.
+//! (`pkg/target/controller_fetcher`): the topmost workload counts, the strongest VPA is chosen from those that can control pods,
+//! and the workload's selector must select the pod.
 //!
 //! A workload of a kind that is not well known counts if a VPA targets it by group, kind and name: whoever wrote the VPA says
 //! that it can be scaled. It has no selector here, and ends the owner chain, because the agent does not read such kinds.

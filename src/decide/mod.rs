@@ -143,7 +143,13 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Whether the agent acts on a VPA. The strongest VPA is chosen from those.
+    /// Whether a VPA can control pods: if the agent acts on it, or else ends the startup boosts that it gives. The strongest of
+    /// these VPAs controls (`RunOnce`, autoscaler `pkg/updater/logic`).
+    fn controls(&self, vpa: &VerticalPodAutoscaler) -> bool {
+        self.acts_on(vpa) || (vpa.has_startup_boost() && self.ends_boosts(vpa))
+    }
+
+    /// Whether the agent acts on a VPA.
     fn acts_on(&self, vpa: &VerticalPodAutoscaler) -> bool {
         let acts = match Act::of(vpa) {
             Some(act) => act != Act::Never,

@@ -269,6 +269,13 @@ impl VerticalPodAutoscaler {
         all.find(|one| one.container_name == container)
     }
 
+    /// Whether the VPA has a startup boost, for all containers or for some (`HasStartupBoost`).
+    pub fn has_startup_boost(&self) -> bool {
+        let policies = self.spec.resource_policy.iter();
+        let mut policies = policies.flat_map(|policies| &policies.container_policies);
+        self.spec.startup_boost.is_some() || policies.any(|policy| policy.startup_boost.is_some())
+    }
+
     /// Whether the VPA boosts containers of this name, by their own policy or for all.
     pub fn boosts(&self, container: &str) -> bool {
         self.startup_boosts(container).next().is_some()

@@ -1,4 +1,4 @@
-//! Containers whose boosts end one after the other.
+//! Containers whose boosts end one after the other, and VPAs of one workload that boost.
 
 use super::*;
 
@@ -58,4 +58,40 @@ fn a_boost_ends_beside_one_that_lasts() {
         (decision.reason, decision.boosts.done),
         (Reason::StartupBoost, vec!["app".to_owned()])
     );
+}
+
+#[test]
+fn an_older_vpa_with_a_boost_controls() {
+    let said = |view: &NodeView| {
+        let decision = decide_one(view);
+        (decision.vpa.unwrap(), decision.reason)
+    };
+    for mode in [UpdateMode::Off, UpdateMode::Initial] {
+        let mut view = boosted(30);
+        let mut younger = view.vpas[0].clone();
+        younger.metadata.name = "younger".to_owned();
+        younger.metadata.creation_timestamp = Some(now());
+        younger.spec.startup_boost = None;
+        set_mode(&mut view, mode);
+        view.vpas.push(younger);
+        let web = |reason| ("web".to_owned(), reason);
+        assert_eq!(said(&view), web(Reason::StartupBoost), "{mode:?}");
+        pod_of(&mut view).metadata.annotations.clear();
+        assert_eq!(said(&view), web(Reason::NotActedOn), "{mode:?}");
+        let boost = view.vpas[0].spec.startup_boost.take();
+        assert_eq!(said(&view).0, "younger", "{mode:?}");
+        let policy = ContainerPolicy {
+            container_name: "other".to_owned(),
+            startup_boost: boost,
+            ..ContainerPolicy::default()
+        };
+        view.vpas[0].spec.resource_policy = Some(ResourcePolicy {
+            pod_policy: None,
+            container_policies: vec![policy],
+        });
+        assert_eq!(said(&view), web(Reason::NotActedOn), "{mode:?}");
+        let annotations = &mut view.vpas[0].metadata.annotations;
+        annotations.insert(ACT.to_owned(), "false".to_owned());
+        assert_eq!(said(&view).0, "younger", "{mode:?}");
+    }
 }

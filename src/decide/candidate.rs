@@ -168,6 +168,11 @@ impl<'a> Candidate<'a> {
         self.recommended(Part::Target, resource)
     }
 
+    /// Whether any resource has a target.
+    pub(super) fn has_target(&self) -> bool {
+        Resource::ALL.iter().any(|resource| self.target(*resource).is_some())
+    }
+
     /// Whether the target of a resource is a bound of the VPA's policy.
     pub(super) fn is_pinned(&self, resource: Resource) -> bool {
         let bounds = self.policy.map(|policy| [&policy.min_allowed, &policy.max_allowed]);

@@ -376,10 +376,7 @@ impl<'a> Case<'a> {
 
     /// Errors: the `reason`, if no container has a target.
     fn check_targets(&self, reason: Reason) -> Result<(), Reason> {
-        let mut all = self
-            .candidates
-            .iter()
-            .flat_map(|one| Resource::ALL.map(|resource| one.target(resource)));
-        all.any(|target| target.is_some()).then_some(()).ok_or(reason)
+        let any = self.candidates.iter().any(Candidate::has_target);
+        any.then_some(()).ok_or(reason)
     }
 }

@@ -37,8 +37,8 @@
 //! - Where a pod has a limit of its own, a LimitRange for pods bounds that one, as in the API server, not the containers' limits.
 //! - A resource of a container is left alone if an autoscaler scales on that container's requests.
 //! - A pod that is still pending is changed like a running one. In `InPlaceOrRecreate` upstream waits.
-//! - Sidecars (init containers with `restartPolicy: Always`) are treated like regular containers. Upstream drops recommendations
-//!   for them (AEP-8905 is text only).
+//! - Sidecars (init containers with `restartPolicy: Always`) that have a recommendation are treated like regular containers. Upstream
+//!   drops recommendations for them (AEP-8905 is text only).
 //! - A workload of a kind that is not well known is the topmost if a VPA targets it. Upstream asks the API server whether the
 //!   workload can be scaled. Kinds that share a name with a well-known one are told apart by their group.
 //! - A smaller target replaces at once what the kubelet has deferred or refused, also if that lies within the bounds.

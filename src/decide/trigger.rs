@@ -20,10 +20,13 @@ impl Case<'_> {
         let counts = |container: &str| observed.as_ref().is_none_or(|names| names.contains(&container));
         let counted = self.candidates.iter().filter(|one| counts(&one.spec.name));
         let drift = Drift::of(&counted);
-        let quick_oom = pod
-            .statuses()
-            .filter(|status| pod.container(&status.name).is_some())
-            .any(|status| counts(&status.name) && was_quick_oom(status, vpa, options, self.now));
+        let quick_oom = self.candidates.iter().enumerate().any(|(at, one)| {
+            // No change helps a sidecar without a recommendation, and upstream's recommender has none for sidecars.
+            let is_followed = at < pod.spec.containers.len() || one.has_target();
+            let status = pod.container_status(&one.spec.name);
+            let was_killed = status.is_some_and(|status| was_quick_oom(status, vpa, options, self.now));
+            was_killed && is_followed && counts(&one.spec.name)
+        });
         match pod.status.start_time {
             _ if quick_oom && drift.any => Reason::QuickOOM,
             _ if quick_oom => Reason::InRange,

@@ -55,14 +55,32 @@ fn a_policy_for_a_sidecar_counts() {
     assert_eq!(memory(&capped, "mesh"), "60Mi/120Mi");
 }
 
+/// Ends the last run of the sidecar for memory, soon after its start.
+fn kill_mesh(view: &mut NodeView) {
+    let status = serde_json::json!([{"name": "mesh", "lastState": {"terminated": {"reason": "OOMKilled",
+        "startedAt": "2026-03-01T11:55:00Z", "finishedAt": "2026-03-01T11:56:00Z"}}}]);
+    pod_of(view).status.init_container_statuses = serde_json::from_value(status).unwrap();
+}
+
 #[test]
 fn a_sidecar_alone_makes_its_pod_due() {
     let mut view = meshed("{containerName: app, mode: 'Off'}");
     assert_eq!(decide_one(&view).reason, Reason::OutOfBounds);
-    let status = serde_json::json!([{"name": "mesh", "lastState": {"terminated": {"reason": "OOMKilled",
-        "startedAt": "2026-03-01T11:55:00Z", "finishedAt": "2026-03-01T11:56:00Z"}}}]);
-    pod_of(&mut view).status.init_container_statuses = serde_json::from_value(status).unwrap();
+    kill_mesh(&mut view);
     assert_eq!(decide_one(&view).reason, Reason::QuickOOM);
+}
+
+#[test]
+fn a_killed_sidecar_without_recommendation_does_not_count() {
+    let mut view = meshed("");
+    kill_mesh(&mut view);
+    assert_eq!(decide_one(&view).reason, Reason::QuickOOM);
+    let recommendation = view.vpas[0].status.recommendation.as_mut().unwrap();
+    recommendation
+        .container_recommendations
+        .retain(|said| said.container_name == "app");
+    recommendation.container_recommendations[0].lower_bound = crate::model::ResourceList::default();
+    assert_eq!(decide_one(&view).reason, Reason::TooYoung);
 }
 
 #[test]

@@ -17,15 +17,18 @@ impl Case<'_> {
     pub(super) fn trigger(&mut self, vpa: &VerticalPodAutoscaler) -> Reason {
         let (pod, options) = (self.pod, self.options);
         let observed = observed(pod);
-        let counts = |container: &str| observed.as_ref().is_none_or(|names| names.contains(&container));
+        let is_regular = |name: &str| pod.spec.containers.iter().any(|container| container.name == name);
+        let counts = |name: &str| {
+            let observed = observed.as_ref();
+            observed.is_none_or(|names| names.contains(&name) || !is_regular(name))
+        };
         let counted = self.candidates.iter().filter(|one| counts(&one.spec.name));
         let drift = Drift::of(&counted);
-        let quick_oom = self.candidates.iter().enumerate().any(|(at, one)| {
+        let quick_oom = counted.clone().any(|one| {
             // No change helps a sidecar without a recommendation, and upstream's recommender has none for sidecars.
-            let is_followed = at < pod.spec.containers.len() || one.has_target();
+            let is_followed = is_regular(&one.spec.name) || one.has_target();
             let status = pod.container_status(&one.spec.name);
-            let was_killed = status.is_some_and(|status| was_quick_oom(status, vpa, options, self.now));
-            was_killed && is_followed && counts(&one.spec.name)
+            is_followed && status.is_some_and(|status| was_quick_oom(status, vpa, options, self.now))
         });
         match pod.status.start_time {
             _ if quick_oom && drift.any => Reason::QuickOOM,
@@ -94,9 +97,9 @@ fn was_quick_oom(status: &ContainerStatus, vpa: &VerticalPodAutoscaler, options:
         && !vpa.policy_for(&status.name).is_some_and(ContainerPolicy::is_off)
 }
 
-/// The containers that upstream's webhook saw when the pod was created: containers that were injected
-/// later do not count. `None` if all containers count: without the list, and if an entry is no
-/// container name (`ParseVpaObservedContainersValue`, autoscaler `pkg/utils/annotations`).
+/// The regular containers that upstream's webhook saw when the pod was created: regular ones that were injected later do not
+/// count. `None` if all containers count: without the list, and if an entry is no container name
+/// (`ParseVpaObservedContainersValue`, autoscaler `pkg/utils/annotations`).
 fn observed(pod: &Pod) -> Option<Vec<&str>> {
     let list = pod.metadata.annotations.get(annotation::OBSERVED)?;
     let names: Vec<&str> = list.split(", ").filter(|_| !list.is_empty()).collect();

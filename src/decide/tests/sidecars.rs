@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::model::Reason;
+use crate::model::objects::annotation::OBSERVED;
 
 /// [`WEB`] with a sidecar, `mesh`, that has half of what is recommended for it, and a container that only prepares.
 fn meshed(policies: &str) -> NodeView {
@@ -65,6 +66,10 @@ fn kill_mesh(view: &mut NodeView) {
 #[test]
 fn a_sidecar_alone_makes_its_pod_due() {
     let mut view = meshed("{containerName: app, mode: 'Off'}");
+    assert_eq!(decide_one(&view).reason, Reason::OutOfBounds);
+    // The webhook lists regular containers only.
+    let annotations = &mut pod_of(&mut view).metadata.annotations;
+    annotations.insert(OBSERVED.to_owned(), "app".to_owned());
     assert_eq!(decide_one(&view).reason, Reason::OutOfBounds);
     kill_mesh(&mut view);
     assert_eq!(decide_one(&view).reason, Reason::QuickOOM);

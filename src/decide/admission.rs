@@ -71,15 +71,14 @@ pub(super) fn admitted(pod: &Pod, outcome: &PodAmounts, limits: &Limits<'_>, kub
     if !pod.resizes_in_place() {
         return admitted;
     }
-    let of_containers = limits.items.iter().filter(|(_, item)| item.kind == "Container");
-    let defaults: Vec<_> = of_containers.map(|(_, item)| *item).collect();
+    let defaults = defaults(limits);
     if !defaults.is_empty() {
         let spec = &mut admitted.spec;
         for container in spec.containers.iter_mut().chain(&mut spec.init_containers) {
             let mut has = container.resources.with_requests();
-            for item in &defaults {
-                has.requests = has.requests.or(item.default_request);
-                has.limits = has.limits.or(item.default);
+            for (_, default) in &defaults {
+                has.requests = has.requests.or(default.requests);
+                has.limits = has.limits.or(default.limits);
             }
             container.resources = has;
         }
@@ -89,6 +88,24 @@ pub(super) fn admitted(pod: &Pod, outcome: &PodAmounts, limits: &Limits<'_>, kub
         admitted.spec.resources = own;
     }
     admitted
+}
+
+/// The amounts that each LimitRange gives to containers without them, with its name. Of its lists the last one that has an amount counts
+/// (`defaultContainerResourceRequirements`, kubernetes `plugin/pkg/admission/limitranger`).
+fn defaults<'a>(limits: &Limits<'a>) -> Vec<(&'a str, Requirements)> {
+    let mut all: Vec<(&str, Requirements)> = Vec::new();
+    let of_containers = limits.items.iter().filter(|(_, item)| item.kind == "Container");
+    for (range, item) in of_containers {
+        let own = Requirements {
+            requests: item.default_request,
+            limits: item.default,
+        };
+        match all.last_mut() {
+            Some((of, earlier)) if *of == *range => earlier.overlay(&own),
+            _ => all.push((*range, own)),
+        }
+    }
+    all
 }
 
 /// The pod's own amounts, with those that the API server fills in.
@@ -146,12 +163,12 @@ fn breach_of(pod: &Pod, candidates: &[Candidate<'_>], admitted: &Pod, limits: &L
 /// The default limit of a LimitRange that is below the request of a container without a limit: the API server fills it in at each
 /// resize of the pod (`mergePodResourceRequirements`, kubernetes `plugin/pkg/admission/limitranger`), and then refuses it.
 fn low_default(pod: &Pod, outcome: &PodAmounts, limits: &Limits<'_>) -> Option<String> {
-    let mut of_containers = limits.items.iter().filter(|(_, item)| item.kind == "Container");
-    of_containers.find_map(|(range, item)| {
+    defaults(limits).iter().find_map(|(range, defaults)| {
         pod.all_containers().find_map(|container| {
             let after = outcome.container(&container.name).unwrap_or(&container.resources);
             Resource::ALL.into_iter().find_map(|resource| {
-                let default = item.default.get(resource).filter(|_| after.limits.amount(resource) == 0)?;
+                let default = defaults.limits.get(resource);
+                let default = default.filter(|_| after.limits.amount(resource) == 0)?;
                 let request = after.requests.get(resource).filter(|request| *request > default)?;
                 let [default, request] = [default, request].map(|amount| resource.quantity(amount));
                 let name = &container.name;

@@ -267,6 +267,9 @@ fn a_default_limit_below_a_request_skips() {
         ]
     );
     assert_eq!(range("64Mi").reason, Reason::OutOfBounds);
+    let last = |first: &str, last: &str| range(&format!("{first}}}}}, {{type: Container, default: {{memory: {last}"));
+    assert_eq!(last("16Mi", "64Mi").reason, Reason::OutOfBounds);
+    assert_eq!(last("64Mi", "16Mi").reason, Reason::LimitRangeExceeded);
 }
 
 /// [`WEB`] with limits that equal its requests, and a container that declares nothing, where the kubelet resizes; and a LimitRange that
@@ -305,6 +308,8 @@ fn defaults_that_admission_fills_in_count() {
     assert_eq!(mirror.reason, Reason::OutOfBounds, "no API server resizes a static pod");
     let burstable = decide_one(&with_bare_container(&default("30Mi")));
     assert_eq!(burstable.reason, Reason::OutOfBounds, "{:?}", burstable.notes);
+    let last = format!("{}, {}", default("300Mi"), default("30Mi"));
+    assert_eq!(decide_one(&with_bare_container(&last)).reason, Reason::OutOfBounds);
     let max = format!("{}, {{type: Pod, max: {{memory: 400Mi}}}}", default("30Mi"));
     let exceeded = decide_one(&with_bare_container(&max));
     assert_eq!(

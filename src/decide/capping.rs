@@ -55,12 +55,24 @@ fn cap_resource(candidate: &mut Candidate<'_>, limits: &Bounds, resource: Resour
             }
         }
     }
-    // A request of zero is no request: where the rules leave nothing, the resource keeps its amounts.
-    if candidate.target(resource) == Some(0) {
-        candidate.drop_recommendation(resource);
-        let text = format!("{resource} is left alone: its request would become zero");
-        notes.push(candidate.note(resource, text));
-    }
+    let why = match candidate.target(resource) {
+        // A request of zero is no request: where the rules leave nothing, the resource keeps its amounts.
+        Some(0) => "its request would become zero",
+        Some(target) if keeps_zero_limit(candidate, limits, resource, target) => {
+            "its limit is zero, and no request may be above it"
+        }
+        Some(_) | None => return,
+    };
+    candidate.drop_recommendation(resource);
+    notes.push(candidate.note(resource, format!("{resource} is left alone: {why}")));
+}
+
+/// Whether a container with this target keeps a limit that is set, and zero. To the kernel that is no limit, but the API server admits
+/// no request above it (`validateResourceRequirements`, kubernetes `pkg/apis/core/validation`).
+fn keeps_zero_limit(candidate: &Candidate<'_>, limits: &Bounds, resource: Resource, target: u64) -> bool {
+    let becomes = candidate.limit_rule(resource, limits).limit_for(target);
+    let becomes = becomes.filter(|_| candidate.moves_limit(resource));
+    becomes.is_none() && candidate.standing.limits.get(resource) == Some(0)
 }
 
 /// A rule, its effect on an amount, and its bound.

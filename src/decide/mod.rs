@@ -28,7 +28,8 @@
 //! - A LimitRange for pods never changes containers without a recommendation, and neither missing requests nor missing
 //!   bounds matter (upstream crashes). A share of nothing leaves the resource alone (upstream writes minus one byte).
 //!   Targets stay inside their range.
-//! - A request of zero is never written. A limit never ends below its request. Everything saturates, nothing wraps.
+//! - A request of zero is never written, nor one beside a limit of zero. A limit never ends below its request. Everything saturates,
+//!   nothing wraps.
 //! - A change that leads to the present values is no change.
 //! - Upstream sends changes of the QoS class and changes that restart containers, and evicts the pod if the API refuses
 //!   them. Here they are skipped. The part that restarts no container is decided on its own ([`PodDecision::without_restart`]).

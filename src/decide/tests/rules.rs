@@ -278,6 +278,32 @@ fn a_recommendation_of_zero_is_never_written() {
 }
 
 #[test]
+fn a_limit_of_zero_keeps_its_request() {
+    let zero = |mut view: NodeView| {
+        let resources = &mut pod_of(&mut view).spec.containers[0].resources;
+        resources.requests.set(Resource::Cpu, Some(0));
+        resources.limits.set(Resource::Cpu, Some(0));
+        view
+    };
+    let mut view = zero(view(WEB));
+    for values in ["RequestsAndLimits", "RequestsOnly"] {
+        let policy = format!(r#"{{"containerPolicies": [{{"containerName": "*", "controlledValues": "{values}"}}]}}"#);
+        view.vpas[0].spec.resource_policy = Some(serde_json::from_str(&policy).unwrap());
+        let decision = decide_one(&view);
+        assert_eq!(
+            (decision.reason, cpu(&decision, "app")),
+            (Reason::OutOfBounds, "0/0".into())
+        );
+        assert_eq!(
+            notes(&decision),
+            ["app: cpu is left alone: its limit is zero, and no request may be above it"]
+        );
+    }
+    let default = "kind: LimitRange\nmetadata: {name: l}\nspec: {limits: [{type: Container, default: {cpu: 500m}}]}";
+    assert_eq!(cpu(&decide_one(&zero(web_and(default))), "app"), "200m/200m");
+}
+
+#[test]
 fn a_default_limit_is_at_least_the_request() {
     let mut view =
         web_and("kind: LimitRange\nmetadata: {name: l}\nspec: {limits: [{type: Container, default: {cpu: 50m}}]}");

@@ -22,9 +22,10 @@ impl Case<'_> {
             return Some(Reason::QoSClassChange);
         }
         // What a container runs with already is no new harm.
-        let runs = |one: &&Candidate<'_>| one.changes() && one.standing.below_least(PageSize::KIB_4).is_none();
+        let lacks = |has: Requirements| has.with_least_quota().below_least(PageSize::KIB_4);
+        let runs = |one: &&Candidate<'_>| one.changes() && lacks(one.standing).is_none();
         for candidate in self.candidates.iter().filter(runs) {
-            if let Some(why) = candidate.outcome.below_least(PageSize::KIB_4) {
+            if let Some(why) = lacks(candidate.outcome) {
                 notes.push(Note::new(Some(&candidate.spec.name), None, why));
                 return Some(Reason::BelowLeast);
             }

@@ -30,7 +30,7 @@
 //!   Targets stay inside their range.
 //! - A request of zero is never written, nor one beside a limit of zero. A limit never ends below its request. Everything saturates,
 //!   nothing wraps.
-//! - A change that leads to the present values is no change.
+//! - A change that leads to the present values is no change. One that leaves a container less than a page of memory is skipped.
 //! - Upstream sends changes of the QoS class and changes that restart containers, and evicts the pod if the API refuses
 //!   them. Here they are skipped. The part that restarts no container is decided on its own ([`PodDecision::without_restart`]).
 //! - A change that breaks a LimitRange's rule is skipped, unless the VPA's own policy demands it. Where a minimum has raised a

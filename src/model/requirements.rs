@@ -109,6 +109,14 @@ impl Requirements {
         self.limits.set(resource, Some(least));
     }
 
+    /// These amounts with a cpu limit that the kernel holds: kubelets raise a smaller quota to the least
+    /// (`MilliCPUToQuota`, kubernetes `pkg/kubelet/cm`).
+    #[must_use]
+    pub fn with_least_quota(mut self) -> Self {
+        self.lift(Resource::Cpu, LEAST_CPU.get());
+        self
+    }
+
     /// Why no container can have these amounts, in a sentence: a limit below the least that the kernel holds, a request above
     /// its limit, or a memory request of less than a page.
     pub fn below_least(&self, page: PageSize) -> Option<String> {

@@ -150,16 +150,14 @@ fn no_container_is_given_less_than_it_can_run_with() {
     for bounds in [
         r#""maxAllowed": {"memory": "4095"}"#,
         r#""maxAllowed": {"memory": "1"}, "controlledValues": "RequestsOnly""#,
-        r#""maxAllowed": {"cpu": "3m"}"#,
     ] {
         let decision = with(bounds);
         assert_eq!(decision.reason, Reason::BelowLeast, "{bounds}");
         assert!(notes(&decision).last().unwrap().contains("below the least"));
     }
-    assert_eq!(
-        with(r#""maxAllowed": {"memory": "4Ki", "cpu": "4m"}"#).action(),
-        Action::Resize
-    );
+    // The kubelet gives each container a quota of at least 1 ms.
+    let least = with(r#""maxAllowed": {"memory": "4Ki", "cpu": "3m"}"#);
+    assert_eq!((least.action(), cpu(&least, "app")), (Action::Resize, "3m/9m".into()));
     let mut small = view(WEB);
     let has = r#"{"requests": {"cpu": "100m", "memory": "1000"}, "limits": {"cpu": "300m", "memory": "2000"}}"#;
     pod_of(&mut small).spec.containers[0].resources = serde_json::from_str(has).unwrap();

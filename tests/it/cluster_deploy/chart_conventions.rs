@@ -118,6 +118,24 @@ fn evictions_are_allowed_only_where_kills_are_reported_to_the_recommender() {
 }
 
 #[test]
+fn an_agent_with_a_group_may_give_it_the_socket() {
+    let Some(helm) = Helm::new("cluster_deploy::chart_conventions::an_agent_with_a_group") else {
+        return;
+    };
+    for (value, added) in [
+        ("config.logFormat=json", json!(["SYSLOG"])),
+        ("config.operatorGroup=1000", json!(["SYSLOG", "CHOWN"])),
+        ("config.readerGroup=1000", json!(["SYSLOG", "CHOWN"])),
+    ] {
+        let all = helm.template_for("1.36.0", CHART, &[IMAGE, "restore=true", value]);
+        let capabilities = |container: &Value| container["securityContext"]["capabilities"].clone();
+        assert_eq!(capabilities(agent(&all))["add"], added, "{value}");
+        // The container that restores serves no socket.
+        assert_eq!(capabilities(&pod(&all)["initContainers"][0]), json!({"drop": ["ALL"]}));
+    }
+}
+
+#[test]
 fn a_value_without_content_is_the_default() {
     let Some(helm) = Helm::new("cluster_deploy::chart_conventions::a_value_without_content") else {
         return;

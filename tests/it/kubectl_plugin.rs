@@ -418,7 +418,8 @@ fn completed(words: &[&str]) -> Vec<String> {
     let directory = TempDir::new().unwrap();
     let kubectl = directory.path().join("kubectl");
     // Each kind has one object, named after the call.
-    let answers = "#!/bin/sh\ncase \"$*\" in *'--namespace shop'*) echo shop-pod ;; *) echo \"$2-1\" ;; esac\n";
+    let answers = "#!/bin/sh\ncase \"$*\" in *=east*) echo \"east-$2\" ;; \
+                   *'--namespace shop'*) echo shop-pod ;; *) echo \"$2-1\" ;; esac\n";
     fs::write(&kubectl, answers).unwrap();
     fs::set_permissions(&kubectl, Permissions::from_mode(0o755)).unwrap();
     let path = format!("{}:{}", directory.path().display(), std::env::var("PATH").unwrap());
@@ -450,6 +451,9 @@ fn command_lines_are_completed() {
         (&["--context", ""], &[]),
         (&["explain", "-n", ""], &["namespaces-1"]),
         (&["explain", "-n", "shop", ""], &["shop-pod"]),
+        (&["--context", "east", "explain", ""], &["east-pods"]),
+        (&["explain", "--kubeconfig=east config", "--node", ""], &["east-nodes"]),
+        (&["--as=a", "-s", "east", "history", "shop/"], &["shop/east-pods"]),
     ] {
         assert_eq!(completed(words), candidates, "{words:?}");
     }

@@ -49,6 +49,26 @@ fn the_reference_of_overlays_is_what_they_patch() {
 }
 
 #[test]
+fn the_rights_to_install_name_every_kind() {
+    let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
+    let page = read("docs/rbac.md").to_lowercase();
+    let row = page.lines().find(|line| line.starts_with("| install | ")).unwrap();
+    let base: Value = serde_saphyr::from_str(&read("deploy/base/kustomization.yaml")).unwrap();
+    for file in base["resources"].as_array().unwrap() {
+        let text = read(&format!("deploy/base/{}", file.as_str().unwrap()));
+        let objects: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
+        for object in objects {
+            let kind = object["kind"].as_str().unwrap().to_lowercase();
+            assert!(row.contains(&kind), "docs/rbac.md lacks {kind}: {row}");
+        }
+    }
+    // The chart looks for another release, wherever it is.
+    let check = read("deploy/helm/templates/_check.tpl");
+    assert!(check.contains(r#"(lookup "apps/v1" "DaemonSet" "" "")"#), "{check}");
+    assert!(row.contains("list daemonsets of all namespaces"), "{row}");
+}
+
+#[test]
 fn the_reference_of_the_protocol_is_what_the_protocol_files_say() {
     let mut made = Vec::new();
     for file in ["control", "report"] {

@@ -107,7 +107,7 @@ async fn the_readmes_first_day_leaves_nothing() {
         remove[0].push_str(" --set kubeletPods=true");
     }
     day.type_all(&remove);
-    for line in ["vscaled.io/act- ", "rm /usr/local/bin/kubectl-vscale"] {
+    for line in ["vscaled.io/act- ", "rm /usr/local/bin/kubectl*vscale"] {
         let command = INSTALL.lines().find_map(|row| {
             let row = row.split('`').find(|part| part.contains(line.trim()))?;
             Some(row.replace("NAMESPACE", "shop").replace("NAME", "web"))

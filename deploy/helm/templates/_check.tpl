@@ -23,7 +23,12 @@
   {{- $metadata := .metadata -}}
   {{- $own := and (eq $metadata.name (include "vscaled.name" $)) (eq $metadata.namespace (include "vscaled.namespace" $)) -}}
   {{- if and (eq (get ($metadata.labels | default dict) "app.kubernetes.io/name" | default "") "vscaled") (not $own) -}}
-    {{- fail (printf "DaemonSet %s in namespace %s is vscaled already, and a node can have one agent: upgrade or uninstall that release (%s)" $metadata.name $metadata.namespace (get ($metadata.annotations | default dict) "meta.helm.sh/release-name" | default "not one of Helm's")) -}}
+    {{- $release := get ($metadata.annotations | default dict) "meta.helm.sh/release-name" | default "" -}}
+    {{- $from := get ($metadata.annotations | default dict) "meta.helm.sh/release-namespace" | default "" -}}
+    {{- if and (eq $release $.Release.Name) (eq $from $.Release.Namespace) -}}
+      {{- fail (printf "this release has DaemonSet %s in namespace %s, and an upgrade changes neither: restore and uninstall it, then install it anew" $metadata.name $metadata.namespace) -}}
+    {{- end -}}
+    {{- fail (printf "DaemonSet %s in namespace %s is vscaled already, and a node can have one agent: upgrade or uninstall that release (%s)" $metadata.name $metadata.namespace ($release | default "not one of Helm's")) -}}
   {{- end -}}
 {{- end -}}
 {{- end -}}

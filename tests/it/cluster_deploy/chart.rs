@@ -461,18 +461,22 @@ fn a_release_of_the_first_chart_is_upgraded_rolled_back_and_removed() {
     assert!(said.contains("vscaled.io/act=true"), "{said}");
     deployed(CHART, &after);
 
-    let mut second = helm.command(&[
-        "install",
-        "second",
-        CHART,
-        "--set=namespace=other,fullnameOverride=other,image.repository=r",
-    ]);
-    let refused = second.env("KUBECONFIG", &kubeconfig).output().unwrap();
-    let said = String::from_utf8_lossy(&refused.stderr);
-    assert!(
-        !refused.status.success() && said.contains("DaemonSet vscaled in namespace vscaled is vscaled already"),
-        "{said}"
-    );
+    let elsewhere = "--set=namespace=other,fullnameOverride=other,image.repository=r";
+    for (command, words) in [
+        (
+            ["install", "second"],
+            "DaemonSet vscaled in namespace vscaled is vscaled already",
+        ),
+        (
+            ["upgrade", "vscaled"],
+            "this release has DaemonSet vscaled in namespace vscaled",
+        ),
+    ] {
+        let mut command = helm.command(&[&command[..], &[CHART, elsewhere]].concat());
+        let refused = command.env("KUBECONFIG", &kubeconfig).output().unwrap();
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success() && said.contains(words), "{said}");
+    }
 
     run(&["rollback", "vscaled", "1"], &[]);
     deployed(FIRST, &before);

@@ -18,6 +18,10 @@
 {{- if and (hasKey .Values.config "observeOnly") (ne (toString .Values.config.observeOnly) (toString .Values.observeOnly)) -}}
 {{- fail (printf "config.observeOnly=%v and observeOnly=%v contradict each other: set observeOnly alone" .Values.config.observeOnly .Values.observeOnly) -}}
 {{- end -}}
+{{- /* The variable would also precede the one that keeps agents from acting again after they restored. */ -}}
+{{- range .Values.extraEnv -}}
+{{- if eq .name "VSCALED_OBSERVE_ONLY" -}}{{- fail "extraEnv has VSCALED_OBSERVE_ONLY: set observeOnly alone" -}}{{- end -}}
+{{- end -}}
 {{- /* One agent on each node: two would write the same files. */ -}}
 {{- range (lookup "apps/v1" "DaemonSet" "" "").items -}}
   {{- $metadata := .metadata -}}

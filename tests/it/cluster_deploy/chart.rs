@@ -407,6 +407,7 @@ fn values_that_mean_nothing_are_refused_by_name() {
         ("wholly.different=1", "there is no value wholly: the chart's README"),
         ("image.repository=", "image.repository is required"),
         ("config.observeOnly=false", "contradict"),
+        ("extraEnv[0].name=VSCALED_OBSERVE_ONLY", "set observeOnly alone"),
         ("reportTls.clientCertificate=true", "reportTls.secretName"),
         ("admissionPolicy=maybe", "/admissionPolicy"),
     ] {

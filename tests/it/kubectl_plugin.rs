@@ -413,6 +413,46 @@ fn help_names_every_option_the_plugin_takes() {
     assert!(!help.contains("set -eu") && ran.calls.is_empty(), "{help}");
 }
 
+#[test]
+fn a_commands_help_comes_from_any_agent() {
+    let two = Cluster {
+        agents: &[
+            "vscaled-a node-1 Running apps/v1 DaemonSet u-1 vscaled",
+            "vscaled-b node-2 Running apps/v1 DaemonSet u-1 vscaled",
+        ],
+        ..ONE_NODE
+    };
+    for (words, asked) in [
+        (&["resize", "--help"][..], "[resize][--help]"),
+        (&["get", "-h"], "[get][--help]"),
+        (&["--help", "explain", "shop/web"], "[explain][shop/web][--help]"),
+        (&["help", "oom", "list"], "[oom][list][--help]"),
+    ] {
+        let ran = two.run(words);
+        assert_eq!(
+            (ran.code(), ran.calls.len()),
+            (Some(0), 3),
+            "{words:?}: {}",
+            ran.complaint()
+        );
+        let exec = format!("[exec][--namespace][vscaled][vscaled-a][--][vscalectl]{asked}");
+        assert_eq!(ran.calls[2], exec);
+    }
+    let own = |word| ONE_NODE.run(&[word]).output.stdout;
+    assert_eq!(own("help"), own("--help"));
+    let none = Cluster {
+        agents: &[],
+        ..ONE_NODE
+    };
+    let ran = none.run(&["resize", "--help"]);
+    assert_eq!(ran.code(), Some(3));
+    assert!(
+        ran.complaint().contains("vscalectl resize --help"),
+        "{}",
+        ran.complaint()
+    );
+}
+
 /// The candidates for the last of these words, of `kubectl_complete-vscale`.
 fn completed(words: &[&str]) -> Vec<String> {
     let directory = TempDir::new().unwrap();

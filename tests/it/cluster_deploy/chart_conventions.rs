@@ -189,6 +189,8 @@ fn the_pod_of_helm_test_goes_where_agents_go_and_is_not_one() {
         "tolerations[0].key=web",
         "affinity.nodeAffinity.x=y",
         "fullnameOverride=resizer",
+        "extraEnv[0].name=VSCALED_LOG_LEVEL",
+        "extraEnv[0].value=debug",
     ];
     let all = helm.template_for("1.36.0", CHART, &values);
     let test = the("Pod", &all);
@@ -196,6 +198,11 @@ fn the_pod_of_helm_test_goes_where_agents_go_and_is_not_one() {
         assert_eq!(test["spec"][field], pod(&all)[field], "{field}");
     }
     assert_eq!(test["spec"]["volumes"][0]["configMap"]["name"], "resizer");
+    // The agent checks variables, too.
+    assert_eq!(
+        test["spec"]["containers"][0]["env"][1],
+        json!({"name": "VSCALED_LOG_LEVEL", "value": "debug"})
+    );
     // The DaemonSet would adopt a pod with all labels of its selector.
     let selector = the("DaemonSet", &all)["spec"]["selector"]["matchLabels"]
         .as_object()

@@ -27,14 +27,28 @@
   {{- $metadata := .metadata -}}
   {{- $own := and (eq $metadata.name (include "vscaled.name" $)) (eq $metadata.namespace (include "vscaled.namespace" $)) -}}
   {{- if and (eq (get ($metadata.labels | default dict) "app.kubernetes.io/name" | default "") "vscaled") (not $own) -}}
-    {{- $release := get ($metadata.annotations | default dict) "meta.helm.sh/release-name" | default "" -}}
-    {{- $from := get ($metadata.annotations | default dict) "meta.helm.sh/release-namespace" | default "" -}}
-    {{- if and (eq $release $.Release.Name) (eq $from $.Release.Namespace) -}}
+    {{- if include "vscaled.made" (dict "root" $ "metadata" $metadata) -}}
       {{- fail (printf "this release has DaemonSet %s in namespace %s, and an upgrade changes neither: restore and uninstall it, then install it anew" $metadata.name $metadata.namespace) -}}
     {{- end -}}
-    {{- fail (printf "DaemonSet %s in namespace %s is vscaled already, and a node can have one agent: upgrade or uninstall that release (%s)" $metadata.name $metadata.namespace ($release | default "not one of Helm's")) -}}
+    {{- fail (printf "DaemonSet %s in namespace %s is vscaled already, and a node can have one agent: upgrade or uninstall that release (%s)" $metadata.name $metadata.namespace (get ($metadata.annotations | default dict) "meta.helm.sh/release-name" | default "not one of Helm's")) -}}
   {{- end -}}
 {{- end -}}
+{{- /* Helm would name missing labels and no way out. */ -}}
+{{- $namespace := include "vscaled.namespace" . -}}
+{{- if ne $namespace .Release.Namespace -}}
+  {{- $metadata := (lookup "v1" "Namespace" "" $namespace).metadata -}}
+  {{- if and $metadata (not (include "vscaled.made" (dict "root" . "metadata" $metadata))) -}}
+    {{- fail (printf "namespace %s exists, and this release did not create it: add --namespace %s to helm's command, and label the namespace for pod security" $namespace $namespace) -}}
+  {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Says whether this release made an object of the cluster (.metadata). */}}
+{{- define "vscaled.made" -}}
+{{- $annotations := .metadata.annotations | default dict -}}
+{{- $name := get $annotations "meta.helm.sh/release-name" -}}
+{{- $namespace := get $annotations "meta.helm.sh/release-namespace" -}}
+{{- if and (eq $name .root.Release.Name) (eq $namespace .root.Release.Namespace) -}}yes{{- end -}}
 {{- end -}}
 
 {{/* Refuses keys of an object (.values, named .path) that its schema (.schema) does not have. */}}

@@ -462,22 +462,17 @@ fn a_release_of_the_first_chart_is_upgraded_rolled_back_and_removed() {
     assert!(said.contains("vscaled.io/act=true"), "{said}");
     deployed(CHART, &after);
 
-    let elsewhere = "--set=namespace=other,fullnameOverride=other,image.repository=r";
-    for (command, words) in [
-        (
-            ["install", "second"],
-            "DaemonSet vscaled in namespace vscaled is vscaled already",
-        ),
-        (
-            ["upgrade", "vscaled"],
-            "this release has DaemonSet vscaled in namespace vscaled",
-        ),
-    ] {
-        let mut command = helm.command(&[&command[..], &[CHART, elsewhere]].concat());
-        let refused = command.env("KUBECONFIG", &kubeconfig).output().unwrap();
-        let said = String::from_utf8_lossy(&refused.stderr);
-        assert!(!refused.status.success() && said.contains(words), "{said}");
-    }
+    let refused = |command: [&str; 2], values: &str, words: &str| {
+        let mut command = helm.command(&[&command[..], &[CHART, "--set", values]].concat());
+        let output = command.env("KUBECONFIG", &kubeconfig).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(words), "{said}");
+    };
+    let elsewhere = "namespace=other,fullnameOverride=other,image.repository=r";
+    let already = "DaemonSet vscaled in namespace vscaled is vscaled already";
+    refused(["install", "second"], elsewhere, already);
+    let own = "this release has DaemonSet vscaled in namespace vscaled";
+    refused(["upgrade", "vscaled"], elsewhere, own);
 
     run(&["rollback", "vscaled", "1"], &[]);
     deployed(FIRST, &before);
@@ -486,6 +481,8 @@ fn a_release_of_the_first_chart_is_upgraded_rolled_back_and_removed() {
     let kinds = "daemonsets,configmaps,serviceaccounts,clusterroles,clusterrolebindings";
     let left = cluster.kubectl(&["get", kinds, "--namespace=vscaled", "--output=name"], "");
     assert!(!left.contains("/vscaled"), "{left}");
+    let existing = "namespace=kube-system,image.repository=r";
+    refused(["install", "vscaled"], existing, "add --namespace kube-system");
 }
 
 /// Whether a cluster's object has every field of a manifest, and equal lists. Server-side apply keeps lists in its

@@ -395,6 +395,23 @@ fn kubelets_without_a_memory_manager_have_nothing_to_mount() {
 }
 
 #[test]
+fn an_agent_that_uses_no_runtime_mounts_no_socket() {
+    let Some(helm) = Helm::new("cluster_deploy::chart_conventions::an_agent_that_uses_no_runtime") else {
+        return;
+    };
+    for (value, has) in [
+        ("config.runtimeSocket=none", false),
+        ("config.runtimeSocket=auto", true),
+    ] {
+        let all = helm.template_for("1.36.0", CHART, &[IMAGE, "restore=true", value]);
+        check_names(&all, value);
+        for path in ["/run/containerd", "/host/runtime"] {
+            assert_eq!(pod(&all).to_string().contains(path), has, "{value}: {path}");
+        }
+    }
+}
+
+#[test]
 fn the_chart_is_complete_and_of_the_agents_version() {
     let Some(helm) = Helm::new("cluster_deploy::chart_conventions::the_chart_is_complete") else {
         return;

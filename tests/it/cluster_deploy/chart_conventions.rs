@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
@@ -380,6 +381,26 @@ fn nobody_connects_to_an_agent_that_serves_loopback_alone() {
     assert_eq!(*from, json!([{"podSelector": {"matchLabels": {"app": "prometheus"}}}]));
     let off = helm.template_for("1.36.0", CHART, &[IMAGE, "networkPolicy.enabled=false"]);
     assert!(!off.iter().any(|object| object["kind"] == "NetworkPolicy"));
+}
+
+#[test]
+fn every_documented_installation_names_the_image() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let docs = fs::read_dir(root.join("docs")).unwrap();
+    let pages = docs.map(|entry| entry.unwrap().path()).filter(|path| path.is_file());
+    let pages = pages.chain(["README.md", "deploy/helm/README.md"].map(|page| root.join(page)));
+    let texts: Vec<_> = pages.map(|page| fs::read_to_string(page).unwrap()).collect();
+    let lines = texts.iter().flat_map(|text| text.lines());
+    let commands: Vec<_> = lines
+        .filter(|line| line.trim_start().starts_with("helm install "))
+        .collect();
+    assert!(commands.len() > 4, "{commands:?}");
+    for command in commands {
+        assert!(
+            command.contains(" --set image.repository="),
+            "the chart refuses {command}"
+        );
+    }
 }
 
 #[test]

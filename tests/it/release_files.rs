@@ -208,13 +208,17 @@ fn packages_are_complete_and_the_same_whoever_makes_them() {
     assert!(installed.path().join("etc/vscaled/manifests").is_dir());
     let conffiles = fs::read_to_string(installed.path().join("DEBIAN/conffiles")).unwrap();
     assert_eq!(conffiles, "/etc/vscaled/agent.yaml\n");
-    for (root, packed) in [(installed.path().join("usr"), ".gz"), (local.clone(), "")] {
+    // zsh reads other directories below /usr/local than below /usr.
+    for (root, packed, zsh) in [
+        (installed.path().join("usr"), ".gz", "vendor-completions"),
+        (local.clone(), "", "site-functions"),
+    ] {
         for file in [
             &format!("share/man/man1/vscalectl.1{packed}"),
             &format!("share/man/man1/vscalectl-resize.1{packed}"),
             &format!("share/man/man8/vscaled-run.8{packed}"),
             "share/bash-completion/completions/vscalectl",
-            "share/zsh/vendor-completions/_vscalectl",
+            &format!("share/zsh/{zsh}/_vscalectl"),
             "share/fish/vendor_completions.d/vscalectl.fish",
             "bin/vscaled",
             "bin/vscalectl",

@@ -293,7 +293,7 @@ fn every_value_reaches_the_pods() {
         CHART,
         &[
             "restore=true",
-            "image.repository=registry.example/vscaled",
+            "image.repository=registry.example:5000/vscaled",
             "image.tag=",
             "image.pullPolicy=Always",
             "imagePullSecrets[0]=first",
@@ -311,7 +311,7 @@ fn every_value_reaches_the_pods() {
     );
     let template = &the("DaemonSet", &all)["spec"]["template"];
     let pod = &template["spec"];
-    let image = concat!("registry.example/vscaled:", env!("CARGO_PKG_VERSION"));
+    let image = concat!("registry.example:5000/vscaled:", env!("CARGO_PKG_VERSION"));
     for container in [&pod["initContainers"][0], &pod["containers"][0]] {
         assert_eq!(container["image"], image);
         assert_eq!(container["imagePullPolicy"], "Always");
@@ -392,6 +392,7 @@ fn values_that_mean_nothing_are_refused_by_name() {
         ("observeOnly=yes", "/observeOnly"),
         ("namespace=Resizer", "/namespace"),
         ("image.repository=r/v@sha256:1", "/image/repository"),
+        ("image.repository=r:5000/v:1", "/image/repository"),
         ("image.digest=latest", "/image/digest"),
         ("image.pullPolicy=Sometimes", "/image/pullPolicy"),
         ("resources.limits.memory=plenty", "/resources/limits/memory"),

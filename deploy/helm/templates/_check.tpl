@@ -18,6 +18,9 @@
 {{- if and (hasKey .Values.config "observeOnly") (ne (toString .Values.config.observeOnly) (toString .Values.observeOnly)) -}}
 {{- fail (printf "config.observeOnly=%v and observeOnly=%v contradict each other: set observeOnly alone" .Values.config.observeOnly .Values.observeOnly) -}}
 {{- end -}}
+{{- if hasSuffix ".sock" .Values.runtimeDirectory -}}
+{{- fail (printf "runtimeDirectory=%s is a socket: name its directory, %s" .Values.runtimeDirectory (dir .Values.runtimeDirectory)) -}}
+{{- end -}}
 {{- /* The variable would also precede the one that keeps agents from acting again after they restored. */ -}}
 {{- range .Values.extraEnv -}}
 {{- if eq .name "VSCALED_OBSERVE_ONLY" -}}{{- fail "extraEnv has VSCALED_OBSERVE_ONLY: set observeOnly alone" -}}{{- end -}}

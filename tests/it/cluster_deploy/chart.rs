@@ -397,6 +397,7 @@ fn values_that_mean_nothing_are_refused_by_name() {
         ("image.pullPolicy=Sometimes", "/image/pullPolicy"),
         ("resources.limits.memory=plenty", "/resources/limits/memory"),
         ("runtimeDirectory=run", "/runtimeDirectory"),
+        ("runtimeDirectory=/run/x/containerd.sock", "its directory, /run/x"),
         ("imagePullSecrets=first", "/imagePullSecrets"),
         ("imagePullSecrets[0].nmae=first", "/imagePullSecrets/0"),
         ("observeonly=true", "did you mean observeOnly?"),

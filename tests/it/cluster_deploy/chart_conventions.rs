@@ -107,8 +107,14 @@ fn evictions_are_allowed_only_where_kills_are_reported_to_the_recommender() {
     let Some(helm) = Helm::new("cluster_deploy::chart_conventions::evictions") else {
         return;
     };
-    for (value, allowed) in [("config.logFormat=json", false), ("config.reportVpaEvents=true", true)] {
-        let all = helm.template_for("1.36.0", CHART, &[IMAGE, value]);
+    for (option, value, allowed) in [
+        ("--set", "config.logFormat=json", false),
+        ("--set", "config.reportVpaEvents=true", true),
+        ("--set-string", "config.reportVpaEvents=true", true),
+        ("--set-string", "config.reportVpaEvents=false", false),
+    ] {
+        let chart = ["template", "vscaled", CHART, "--kube-version", "1.36.0", "--set", IMAGE];
+        let all = objects(&output(&mut helm.command(&[&chart[..], &[option, value]].concat())));
         let policy = named("ValidatingAdmissionPolicy", "vscaled-events", &all).to_string();
         assert_eq!(
             policy.contains("['OOMKilled', 'Evicted',"),

@@ -191,12 +191,24 @@ impl Layer {
         KEYS.iter().filter_map(text)
     }
 
+    /// Errors: a line for each refused value.
     pub(super) fn parse(&self) -> Result<Config> {
-        let flags = self.texts().map(|(key, text)| format!("{}={text}", key.flag()));
-        definition()
-            .try_get_matches_from(flags)
+        let flag = |key: &Key, text: &str| format!("{}={text}", key.flag());
+        let flags = self.texts().map(|(key, text)| flag(key, text));
+        let parsed = definition().try_get_matches_from(flags);
+        parsed
             .and_then(|matches| Config::from_arg_matches(&matches))
-            .map_err(|error| self.refused_by(&error))
+            .map_err(|first| {
+                // clap ends with the first one, so each is parsed alone.
+                let given = self.texts().filter(|(key, text)| **text != key.default);
+                let errors = given.filter_map(|(key, text)| definition().try_get_matches_from([flag(key, text)]).err());
+                let refused: Vec<String> = errors.map(|error| self.refused_by(&error).to_string()).collect();
+                if refused.is_empty() {
+                    self.refused_by(&first)
+                } else {
+                    Error::msg(refused.join("\n"))
+                }
+            })
     }
 
     /// These values, with the values of some keys replaced by those of `others`.
@@ -238,6 +250,8 @@ fn read_file(path: &Path) -> Result<Layer> {
 }
 
 /// Parses the one document of a configuration file. Any key may be absent or null.
+///
+/// Errors: a line for each refused key.
 fn parse_file(text: &str, path: &Path) -> Result<Layer, String> {
     let options = || serde_saphyr::options! { strict_booleans: true, with_snippet: false };
     let document: Value =
@@ -257,23 +271,35 @@ fn parse_file(text: &str, path: &Path) -> Result<Layer, String> {
     // A second parse gives the lines, which only a mapping has.
     let values: BTreeMap<String, Spanned<Value>> =
         serde_saphyr::from_str_with_options(text, options()).map_err(|error| unreadable(&error, text))?;
-    let mut layer = Layer::default();
+    let (mut layer, mut refused) = (Layer::default(), BTreeMap::new());
     for (name, value) in values {
         let line = value.referenced.line();
         if ["apiVersion", "kind"].contains(&name.as_str()) {
             continue;
         }
         let Some(key) = KEYS.iter().find(|key| key.name == name) else {
-            return Err(format!("line {line}: {}", unknown(&name)));
+            let message = format!("line {line}: {}", unknown(&name));
+            refused.insert((line, name), message);
+            continue;
         };
         let written = written(text, value.defined.span());
-        let text = text_of(value.value, written).map_err(|message| format!("line {line}: {name}: {message}"))?;
-        let place = format!("{}:{line}", path.display());
-        layer
-            .0
-            .extend(text.map(|text| (key.field.clone(), PlacedText { text, place })));
+        match text_of(value.value, written) {
+            Ok(text) => {
+                let place = format!("{}:{line}", path.display());
+                layer
+                    .0
+                    .extend(text.map(|text| (key.field.clone(), PlacedText { text, place })));
+            }
+            Err(allowed) => {
+                let message = format!("line {line}: {name}: {allowed}");
+                refused.insert((line, name), message);
+            }
+        }
     }
-    Ok(layer)
+    if refused.is_empty() {
+        return Ok(layer);
+    }
+    Err(refused.into_values().collect::<Vec<_>>().join("\n"))
 }
 
 /// The part of the file that a span covers.

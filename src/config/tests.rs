@@ -102,6 +102,29 @@ fn a_refused_value_names_key_place_and_range() {
 }
 
 #[test]
+fn every_refused_key_and_value_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = file(&dir, "worker: 3\nsweepInterval: 2h\nactOn: {a: 1}\nguard: {a: 1}\n");
+    let refused = refusal(&["--config", &path]);
+    let lines: Vec<_> = refused.lines().collect();
+    assert_eq!(lines.len(), 3, "{refused}");
+    assert!(
+        lines[0].starts_with(&format!("{path}: line 3: unknown field `worker`")),
+        "{refused}"
+    );
+    assert!(lines[1].starts_with("line 5: unknown field `actOn`"), "{refused}");
+    assert!(lines[2].starts_with("line 6: guard: the value must be"), "{refused}");
+    file(&dir, "sweepInterval: 2h\n");
+    assert_eq!(
+        refusal(&["--config", &path, "--workers=65"]),
+        format!(
+            "sweepInterval: \"2h\" from {path}:3 is refused: it must be a duration from 1s to 1h\n\
+             workers: \"65\" from the flag --workers is refused: it must be a number from 1 to 64"
+        )
+    );
+}
+
+#[test]
 fn every_key_refuses_nonsense_and_names_itself() {
     for key in KEYS.iter() {
         // Any text names a recommender.

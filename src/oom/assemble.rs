@@ -173,10 +173,10 @@ mod tests {
             "Task in /a/b killed as a result of limit of /a",
         ] {
             let mut assembler = Assembler::default();
-            assert_eq!(assembler.push(other.clone()), [other.clone()]);
+            assert_eq!(assembler.push(other.clone()), std::slice::from_ref(&other));
             let whole = line(Part::Start, None, whole);
             assert_eq!(assembler.push(whole.clone()), []);
-            assert_eq!(assembler.push(other.clone()), [other.clone()]);
+            assert_eq!(assembler.push(other.clone()), std::slice::from_ref(&other));
             for next in [
                 "Memory cgroup out of memory: Killed process 7 (hog)",
                 "memory: usage 4kB, limit 4kB, failcnt 1",

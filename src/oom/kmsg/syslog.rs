@@ -133,7 +133,7 @@ impl Syslog {
         self.has_fine_clock |= steps.any(|step| (1..LEAST_TICK_US).contains(&step));
         let (mut records, mut latest) = (Vec::<Line>::new(), None);
         for (header, _, line) in lines {
-            let is_same = std::mem::replace(&mut latest, Some(header)) == Some(header);
+            let is_same = latest.replace(header) == Some(header);
             let is_own =
                 |text: &str| continues_line(text, &line.text) || is_task(text) && line.text.starts_with(SUMMARY);
             match records.last_mut() {

@@ -176,12 +176,12 @@ fn a_workload_is_read_again_after_a_day() {
     let (this, none) = (BTreeSet::from([set.clone()]), BTreeSet::new());
     let (mut owners, now) = (Owners::default(), Instant::now());
     let hours = |hours: u64| now + Duration::from_secs(hours * 3600);
-    assert_eq!(owners.take_due(&this, &none, now), [set.clone()]);
+    assert_eq!(owners.take_due(&this, &none, now), std::slice::from_ref(&set));
     assert_eq!(owners.take_due(&this, &none, hours(99)), [], "a request is under way");
     let found = workload("ReplicaSet", "web-5c", "");
     owners.store(set.clone(), Ok(Some(found)), now);
     assert_eq!(owners.take_due(&none, &this, hours(11)), []);
-    assert_eq!(owners.take_due(&none, &this, hours(37)), [set.clone()]);
+    assert_eq!(owners.take_due(&none, &this, hours(37)), std::slice::from_ref(&set));
     let call = Call::new(Verb::Get, Kind::new("apps", "v1", "replicasets"));
     let failed = ApiError::of(&call, Problem::Timeout(Duration::from_secs(1)));
     owners.store(set.clone(), Err(failed), hours(37));

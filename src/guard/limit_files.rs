@@ -6,7 +6,7 @@
 //! a line as a temporary limit, and lets a pass compare the pod with its state. Where the state file is lost, it resets
 //! every marked pod. The agent removes a mark when the pod is gone.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
@@ -45,14 +45,14 @@ type Marks = Mutex<HashMap<PodUid, bool>>;
 /// the sender after it has done so, or failed to.
 type Line = (PodUid, Option<String>, oneshot::Sender<()>);
 
-/// The temporary memory limits in a pod's mark, with the containers' names. The latest may not have come into force.
-pub type MarkedLimits = BTreeSet<(ContainerName, LatestLimit)>;
+/// The temporary memory limits in a pod's mark, with the containers' names, oldest first. The latest may not have come into force.
+pub type MarkedLimits = Vec<(ContainerName, LatestLimit)>;
 
 /// The temporary memory limits of a pod's containers, by name.
 pub type LatestLimits = BTreeMap<ContainerName, LatestLimit>;
 
 /// A temporary memory limit in a mark.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LatestLimit {
     pub to: Bytes,
     /// As of [`Terms::for_pod`](super::Terms::for_pod).
@@ -235,8 +235,9 @@ mod tests {
         files.note_lent(&"uid-a".into(), "side", for_pod);
         files.note_lent(&"uid-a".into(), "app", mib(256));
         let (files, mut left) = found(state.path(), files);
-        let all = [("app", mib(128)), ("app", mib(256)), ("side", for_pod)].map(|(name, limit)| (name.into(), limit));
-        assert_eq!(left.remove("uid-a"), Some(all.into()));
+        let all = [("app", mib(128)), ("side", for_pod), ("app", mib(256))];
+        let all: MarkedLimits = all.into_iter().map(|(name, limit)| (name.into(), limit)).collect();
+        assert_eq!(left.remove("uid-a"), Some(all));
         forget(&files, |uid| uid == "uid-a");
         let (_, left) = found(state.path(), files);
         assert!(left.contains_key("uid-a") && !left.contains_key("uid-b"));
@@ -330,7 +331,8 @@ mod tests {
 
     #[test]
     fn a_line_that_is_not_whole_says_nothing() {
-        assert_eq!(parse("app 1048576\napp 20"), [("app".into(), mib(1))].into());
+        let whole: MarkedLimits = vec![("app".into(), mib(1))];
+        assert_eq!(parse("app 1048576\napp 20"), whole);
         assert_eq!(parse("app\n\napp x\n"), MarkedLimits::new());
     }
 

@@ -66,7 +66,7 @@ fn low_pod_level(node: &Node, live: &LivePod, object: &Pod) -> Option<LowPodLeve
     LowPodLevel::find(object, &held.ok()?)
 }
 
-/// The temporary limits among `lent` that containers still have.
+/// The temporary limits among `lent` that containers still have. Of equal ones the latest counts.
 fn held(node: &Node, live: &LivePod, lent: MarkedLimits) -> Result<LatestLimits, CgroupError> {
     let handles = PodHandles::open(&node.hierarchy, live)?;
     let mut held = LatestLimits::new();
@@ -90,20 +90,34 @@ mod tests {
     use crate::guard::LatestLimit;
     use crate::model::Bytes;
 
-    #[test]
-    fn a_limit_of_an_earlier_line_is_held() {
+    fn limit(mebibytes: u64, for_pod: bool) -> LatestLimit {
+        let to = Bytes::new(mebibytes << 20);
+        LatestLimit { to, for_pod }
+    }
+
+    /// The limits of these that a container with 2 MiB has.
+    fn held_of(lent: &[LatestLimit]) -> LatestLimits {
         let root = tempfile::tempdir().unwrap();
         let node = Node::on_files(root.path());
         let cgroup = root.path().join("pod/app");
         fs::create_dir_all(&cgroup).unwrap();
         fs::write(cgroup.join("memory.max"), "2097152\n").unwrap();
+        let lent: MarkedLimits = lent.iter().map(|limit| ("app".into(), *limit)).collect();
+        held(&node, &LivePod::on_files(["app"]), lent).unwrap()
+    }
+
+    #[test]
+    fn a_limit_of_an_earlier_line_is_held() {
         // The agent was killed after it had noted the last limit, and before it wrote it.
-        let limit = |mebibytes: u64| LatestLimit {
-            to: Bytes::new(mebibytes << 20),
-            for_pod: false,
-        };
-        let lent = [1, 2, 4].map(|mebibytes| ("app".into(), limit(mebibytes)));
-        let held = held(&node, &LivePod::on_files(["app"]), lent.into()).unwrap();
-        assert_eq!(held, [("app".into(), limit(2))].into());
+        let lent = [1, 2, 4].map(|mebibytes| limit(mebibytes, false));
+        assert_eq!(held_of(&lent), [("app".into(), limit(2, false))].into());
+    }
+
+    #[test]
+    fn the_latest_of_equal_lines_is_held() {
+        for for_pod in [false, true] {
+            let lent = [!for_pod, for_pod].map(|for_pod| limit(2, for_pod));
+            assert_eq!(held_of(&lent), [("app".into(), limit(2, for_pod))].into());
+        }
     }
 }

@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
+
 use super::desired::DesiredState;
 use super::overrides::Override;
 use super::pod::{Effect, Now};
@@ -358,6 +360,23 @@ impl WorkItem {
             Before::Override(before) => Some(&mut before.0),
             Before::Release(_) => None,
         }
+    }
+
+    /// Every date of requests without an answer, and of what comes back if they are refused, that is compared with the wall clock.
+    pub(super) fn dates(&mut self) -> impl Iterator<Item = &mut Timestamp> {
+        let queued = self.queued.iter_mut().filter_map(|(_, request)| match request {
+            OperatorRequest::Override(overridden) => Some(overridden),
+            OperatorRequest::Release { .. } => None,
+        });
+        let before = self.request.as_mut().and_then(|request| request.before.as_mut());
+        let (replaced, ended) = match before {
+            Some(Before::Override(before)) => (Some(&mut **before), None),
+            Some(Before::Release(ended)) => (None, Some(ended)),
+            None => (None, None),
+        };
+        let replaced = replaced.into_iter();
+        let replaced = replaced.flat_map(|(desired, backoffs)| desired.dates().chain(backoffs.dates()));
+        queued.chain(ended).flat_map(Override::dates).chain(replaced)
     }
 
     /// The requests without an answer.

@@ -29,7 +29,8 @@ impl PodState {
         let dates = dates.chain(self.growth.dates()).chain(self.hooks.dates());
         let waits = self.decision.canary.waits.iter_mut();
         let dates = dates.chain(waits.map(|waits| &mut waits.since));
-        for date in dates.chain(self.drift.dates()).chain(&mut self.trouble) {
+        let dates = dates.chain(self.drift.dates()).chain(self.work.dates());
+        for date in dates.chain(&mut self.trouble) {
             *date = date.checked_add(by).unwrap_or(*date);
         }
     }
@@ -55,8 +56,9 @@ mod tests {
     use crate::plan::shrink::FailedShrinks;
     use crate::reconcile::desired::{Denied, DesiredState, TemporaryLimit};
     use crate::reconcile::overrides::Override;
-    use crate::reconcile::pod::{Located, PodInput};
+    use crate::reconcile::pod::{Effect, Located, PodInput};
     use crate::reconcile::store::{SavedPod, SavedTargets};
+    use crate::reconcile::work::{Before, OperatorRequest};
     use crate::resize::Resize;
 
     const HOUR: SignedDuration = SignedDuration::from_hours(1);
@@ -150,6 +152,30 @@ mod tests {
                 "{hours}"
             );
         }
+    }
+
+    #[test]
+    fn requests_without_an_answer_follow_the_clock() {
+        let (mut state, now) = (any_pod(), Timestamp::now());
+        let mut replaced = DesiredState::default();
+        replaced.put_override(for_an_hour(now));
+        let replaced = Box::new((replaced, FailedShrinks::default()));
+        state.work.wait_for_answer(1, Before::Override(replaced));
+        let queued = OperatorRequest::Override(for_an_hour(now));
+        assert!(state.work.enqueue(2, queued).is_none());
+        state.move_dates(HOUR * 5);
+        let ends = Some(later(now, HOUR * 6));
+        let replaced = state.work.before_override().unwrap();
+        assert_eq!(replaced.override_ends_at(), ends);
+        drop(state.work.take_request());
+        let Some(Effect::AdmitRequest {
+            request: OperatorRequest::Override(queued),
+            ..
+        }) = state.work.admit_next()
+        else {
+            panic!("the override waits for its turn");
+        };
+        assert_eq!((queued.since, queued.until), (later(now, HOUR * 5), ends));
     }
 
     #[test]

@@ -91,6 +91,10 @@ pub(super) enum Event {
     Waits {
         seconds: u64,
     },
+    /// The wall clock is set forward by so much, or back.
+    ClockIsSet {
+        seconds: i64,
+    },
     /// The same for the second container.
     InSide(Box<Event>),
 }
@@ -114,6 +118,7 @@ pub(super) fn event() -> impl Strategy<Value = Event> {
         2 => mib().prop_map(|mib| Event::SomebodyElseSets { mib }),
         2 => (any::<bool>(), any::<bool>()).prop_map(|(low, repair)| Event::PodLevelIs { low, repair }),
         2 => any::<bool>().prop_map(Event::PodLevelRaised),
+        1 => (-20_000_i64..20_000).prop_map(|seconds| Event::ClockIsSet { seconds }),
     ];
     let passes = prop_oneof![
         2 => Just(Event::PassBegins),
@@ -259,6 +264,7 @@ impl World {
                 let took = Duration::ZERO;
                 self.apply(PodInput::Decided { decision, took });
             }
+            Event::ClockIsSet { seconds } => self.set_clock(*seconds),
             Event::InSide(event) => self.meet_in(1, event),
             Event::Runs(_)
             | Event::AnotherRuns
@@ -270,6 +276,12 @@ impl World {
             | Event::Quiet { .. }
             | Event::Throttled(_) => {}
         }
+    }
+
+    fn set_clock(&mut self, seconds: i64) {
+        let by = SignedDuration::from_secs(seconds);
+        self.now.wall = self.now.wall.checked_add(by).unwrap();
+        self.apply(PodInput::ClockSet(by));
     }
 
     fn apply_simple(&mut self, which: usize) {

@@ -36,9 +36,9 @@
     {{- fail (printf "DaemonSet %s in namespace %s is vscaled already, and a node can have one agent: upgrade or uninstall that release (%s)" $metadata.name $metadata.namespace (get ($metadata.annotations | default dict) "meta.helm.sh/release-name" | default "not one of Helm's")) -}}
   {{- end -}}
 {{- end -}}
-{{- /* Helm would name missing labels and no way out. */ -}}
+{{- /* Helm would name missing labels and no way out. At an upgrade it does not look. */ -}}
 {{- $namespace := include "vscaled.namespace" . -}}
-{{- if ne $namespace .Release.Namespace -}}
+{{- if and .Release.IsInstall (ne $namespace .Release.Namespace) -}}
   {{- $metadata := (lookup "v1" "Namespace" "" $namespace).metadata -}}
   {{- if and $metadata (not (include "vscaled.made" (dict "root" . "metadata" $metadata))) -}}
     {{- fail (printf "namespace %s exists, and this release did not create it: add --namespace %s to helm's command, and label the namespace for pod security" $namespace $namespace) -}}

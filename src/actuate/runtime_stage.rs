@@ -349,4 +349,6 @@ fn detected_formula(pass: &Pass, observed: &Observed, tree: &PodTree) -> Option<
 }
 
 #[cfg(test)]
+mod sync_tests;
+#[cfg(test)]
 mod tests;

@@ -219,3 +219,6 @@ impl Pass {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -399,6 +399,111 @@ mod tests {
             read_back: shares(150),
         };
         assert_eq!(parts(&step, &failed(mismatch)), std::slice::from_ref(&step));
-        assert_eq!(parts(&step, &failed(Reason::Invalid { wanted: shares(200) })), []);
+        let invalid = failed(Reason::Invalid { wanted: shares(200) });
+        assert_eq!(parts(&step, &invalid), []);
+        let [from, to] = [shares(100), shares(200)].map(|shares| Settings::from_iter([shares]));
+        let unit = Step {
+            target: Target::Pod,
+            change: Change::Unit { from, to },
+        };
+        // systemd may have written it.
+        assert_eq!(parts(&unit, &invalid), [step]);
+    }
+
+    #[test]
+    fn a_units_files_are_undone_as_well() {
+        let root = tempfile::tempdir().unwrap();
+        let (node, handles) = pod(root.path(), &[("cpu.max", "10000 100000"), ("cpu.weight", "39")]);
+        let held = || [ControlFile::CpuMax, ControlFile::CpuWeight].map(|file| value(&handles, &Target::Pod, file));
+        let settings = |max: &str, weight: &str| {
+            let values = [(ControlFile::CpuMax, max), (ControlFile::CpuWeight, weight)];
+            let settings = values.map(|(file, value)| Setting::parse(file, value).unwrap());
+            Settings::from_iter(settings)
+        };
+        let unit = Step {
+            target: Target::Pod,
+            change: Change::Unit {
+                from: settings("10000 100000", "39"),
+                to: settings("20000 100000", "79"),
+            },
+        };
+        let app = Target::Container("app".into());
+        // There is no such file.
+        let steps = vec![unit, step(&app, "memory.max", ["4096", "8192"])];
+        let mut executor = Executor::new(&node, &handles);
+        let ended = executor.run(&Plan { steps });
+        assert!(matches!(ended, Err(Outcome::RolledBack(_))), "{ended:?}");
+        assert_eq!(held(), ["20000 100000", "79"]);
+        executor.undo().unwrap();
+        assert_eq!(held(), ["10000 100000", "39"]);
+    }
+
+    /// Steps that raise the quota of the pod and of this container.
+    fn quotas(name: &str) -> Vec<Step> {
+        let targets = [Target::Pod, Target::Container(name.into())];
+        let steps = targets.map(|target| step(&target, "cpu.max", ["10000 100000", "20000 100000"]));
+        Vec::from(steps)
+    }
+
+    #[test]
+    fn an_ended_container_interrupts_and_undoes_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        let (node, handles) = pod(root.path(), &[("cpu.max", "10000 100000")]);
+        let held = || value(&handles, &Target::Pod, ControlFile::CpuMax);
+        let mut executor = Executor::new(&node, &handles);
+        let ended = executor.run(&Plan { steps: quotas("side") });
+        assert!(matches!(ended, Err(Outcome::Interrupted(_))), "{ended:?}");
+        assert_eq!(
+            held(),
+            "10000 100000",
+            "a container without a cgroup ends the pass before any write"
+        );
+        fs::remove_dir_all(root.path().join("pod/app")).unwrap();
+        let ended = executor.run(&Plan { steps: quotas("app") });
+        assert!(matches!(ended, Err(Outcome::Interrupted(_))), "{ended:?}");
+        assert_eq!(executor.done.written, quotas("app")[..1]);
+        assert_eq!(held(), "20000 100000");
+        executor.done.written = quotas("app");
+        executor.undo().unwrap();
+        assert_eq!(held(), "10000 100000", "an undo goes on without it");
+    }
+
+    #[test]
+    fn an_undo_ends_where_a_step_fails() {
+        let root = tempfile::tempdir().unwrap();
+        let (node, handles) = pod(root.path(), &[("cpu.max", "20000 100000")]);
+        fs::remove_file(root.path().join("pod/app/cpu.max")).unwrap();
+        let mut executor = Executor::new(&node, &handles);
+        executor.done.written = quotas("app");
+        let failed = executor.undo().unwrap_err();
+        assert!(failed.contains("pod/app/cpu.max"), "{failed}");
+        assert_eq!(value(&handles, &Target::Pod, ControlFile::CpuMax), "20000 100000");
+        let records = executor.done.records.iter();
+        let records: Vec<_> = records
+            .map(|record| (record.rollback, record.error.is_some()))
+            .collect();
+        assert_eq!(records, [(true, true)]);
+    }
+
+    #[test]
+    fn a_limit_without_room_is_not_shrinkable() {
+        let root = tempfile::tempdir().unwrap();
+        let files = [
+            ("memory.max", "16777216"),
+            ("memory.current", "12582912"),
+            ("memory.stat", "anon 1048576\ninactive_file 11534336"),
+            ("memory.reclaim", ""),
+        ];
+        let (node, handles) = pod(root.path(), &files);
+        let app = Target::Container("app".into());
+        let steps = vec![step(&app, "memory.max", ["16777216", "8388608"])];
+        let mut executor = Executor::new(&node, &handles);
+        let ended = executor.run(&Plan { steps });
+        assert!(matches!(ended, Err(Outcome::RolledBack(_))), "{ended:?}");
+        assert!(executor.done.not_shrinkable && executor.done.written.is_empty());
+        assert_eq!(value(&handles, &app, ControlFile::MemoryMax), "16777216");
+        // The limit keeps half a mebibyte free.
+        let reclaimed = fs::read_to_string(root.path().join("pod/app/memory.reclaim")).unwrap();
+        assert_eq!(reclaimed.trim(), (12_582_912 - (8_388_608 - (512 << 10))).to_string());
     }
 }

@@ -130,3 +130,108 @@ pub(in crate::actuate) fn reclaim_below_limits(wanted: &PodTree, handles: &PodHa
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+    use crate::actuate::node::Node;
+    use crate::model::{LivePod, MemoryReading, Setting, Settings, Step};
+
+    const fn mib(mebibytes: u64) -> Bytes {
+        Bytes::new(mebibytes << 20)
+    }
+
+    fn limit(mebibytes: u64) -> Setting {
+        Setting::MemoryMax(MemoryLimit::Bytes(mebibytes << 20))
+    }
+
+    fn app() -> Target {
+        Target::Container("app".into())
+    }
+
+    /// The open cgroups of a pod whose container `app` uses so many MiB, and once used so many, if that is known.
+    fn handles(root: &Path, used: u64, peak: Option<u64>) -> PodHandles {
+        let directory = root.join("pod/app");
+        fs::create_dir_all(&directory).unwrap();
+        let write = |name: &str, text: String| fs::write(directory.join(name), text).unwrap();
+        write("memory.current", format!("{}\n", used << 20));
+        write("memory.reclaim", String::new());
+        if let Some(peak) = peak {
+            write("memory.peak", format!("{}\n", peak << 20));
+        }
+        let live = LivePod::on_files(["app"]);
+        PodHandles::open(&Node::on_files(root).hierarchy, &live).unwrap()
+    }
+
+    #[test]
+    fn each_lower_limit_is_checked() {
+        let plan = |to: u64| Plan {
+            steps: vec![Step::of_file(app(), limit(128), limit(to))],
+        };
+        let next = |used: u64, peak: Option<u64>| {
+            let root = tempfile::tempdir().unwrap();
+            let handles = handles(root.path(), used, peak);
+            let mut checks = ShrinkChecks::of(&plan(64), &handles, &SeenBefore::new()).unwrap();
+            let next = checks.advance(&handles, true).unwrap();
+            (next, checks.seen()[&app()].most())
+        };
+        assert!(matches!(next(40, Some(41)), (Next::Ready, Some(most)) if most == mib(40)));
+        assert!(matches!(next(40, None), (Next::Wait(_), Some(most)) if most == mib(40)));
+        let (refused, most) = next(100, Some(100));
+        assert!(
+            matches!(&refused, Next::Refused(why) if why.starts_with("container app: ")),
+            "{refused:?}"
+        );
+        assert_eq!(most, None);
+        let root = tempfile::tempdir().unwrap();
+        let handles = handles(root.path(), 40, None);
+        let checks = |to| ShrinkChecks::of(&plan(to), &handles, &SeenBefore::new()).unwrap();
+        assert!(!checks(127).is_empty() && checks(129).is_empty());
+    }
+
+    #[test]
+    fn a_watch_begins_with_the_most_that_fits() {
+        let most = |held: u64, peak: Option<u64>| {
+            let last = WatchReading {
+                memory: MemoryReading {
+                    usage: mib(held),
+                    anonymous: mib(held),
+                    peak: peak.map(mib),
+                    ..MemoryReading::default()
+                },
+                kills: 0,
+                stalled: None,
+            };
+            let before = ShrinkChecks::default().before(&app(), last, mib(100));
+            assert_eq!((before.last, before.refaults), (last, Bytes::ZERO));
+            before.most
+        };
+        assert_eq!(most(60, Some(80)), mib(80));
+        assert_eq!(most(60, Some(100)), mib(100));
+        assert_eq!(
+            most(60, Some(101)),
+            mib(60),
+            "the peak is from before the lower limit was wanted"
+        );
+        assert_eq!(most(60, None), mib(60));
+        assert_eq!(most(60, Some(40)), mib(60));
+    }
+
+    #[test]
+    fn a_sixteenth_of_a_limit_is_kept_free() {
+        for (used, reclaimed) in [(150, ""), (151, "1048576\n"), (190, "33554432\n")] {
+            let root = tempfile::tempdir().unwrap();
+            let handles = handles(root.path(), used, None);
+            let wanted = PodTree {
+                containers: [("app".into(), Settings::from_iter([limit(160)]))].into(),
+                ..PodTree::default()
+            };
+            reclaim_below_limits(&wanted, &handles).unwrap();
+            let text = fs::read_to_string(root.path().join("pod/app/memory.reclaim")).unwrap();
+            assert_eq!(text, reclaimed, "{used}");
+        }
+    }
+}

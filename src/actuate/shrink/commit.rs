@@ -172,3 +172,70 @@ fn write_frozen(
         None => Ok(Tried::DidNotFit),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
+    use super::*;
+    use crate::cgroup::Hierarchy;
+    use crate::model::CgroupPath;
+
+    const KIB: u64 = 1 << 10;
+
+    /// Lowers the limit of a cgroup from 16 MiB to 8, beside a kernel in which that uses so much once it is frozen. Returns how that
+    /// ended, with the number of freezes.
+    fn lowered(root: &Path, used_frozen: u64) -> (Result<(), StepError>, usize) {
+        let app = root.join("app");
+        fs::create_dir(&app).unwrap();
+        fs::write(root.join("cgroup.controllers"), "cpu memory\n").unwrap();
+        let write = |name: &str, text: &str| fs::write(app.join(name), text).unwrap();
+        write("memory.max", "16777216\n");
+        write("memory.current", "4194304\n");
+        write("cgroup.freeze", "0\n");
+        write("cgroup.events", "populated 1\nfrozen 0\n");
+        let hierarchy = Hierarchy::of_tree(root).unwrap();
+        let cgroup = Cgroup::open(&hierarchy, &CgroupPath::new("/app").unwrap()).unwrap();
+        let freezer = Freezer::below(root).unwrap();
+        let (mut freezes, done) = (Vec::new(), AtomicBool::new(false));
+        let ended = thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    if fs::read_to_string(app.join("cgroup.freeze")).unwrap().trim() == "1" {
+                        write("memory.current", &format!("{used_frozen}\n"));
+                        write("cgroup.events", "populated 1\nfrozen 1\n");
+                        return;
+                    }
+                    thread::yield_now();
+                }
+            });
+            let wanted = Setting::MemoryMax(MemoryLimit::Bytes(8192 * KIB));
+            let ended = lower(&cgroup, wanted, &freezer, &mut freezes);
+            done.store(true, Ordering::Relaxed);
+            ended
+        });
+        (ended, freezes.len())
+    }
+
+    #[test]
+    fn use_counts_while_nothing_can_allocate() {
+        // Half a mebibyte stays free.
+        for (used_frozen, fits) in [(7680 * KIB, true), (7681 * KIB, false), (9000 * KIB, false)] {
+            let root = tempfile::tempdir().unwrap();
+            let (ended, freezes) = lowered(root.path(), used_frozen);
+            assert_eq!(ended.is_ok(), fits, "{used_frozen}: {ended:?}");
+            assert!(ended.is_ok() || ended.is_err_and(|error| error.is_not_shrinkable()));
+            assert_eq!(freezes, 1);
+            let first_line = |name: &str| {
+                let text = fs::read_to_string(root.path().join("app").join(name)).unwrap();
+                text.lines().next().unwrap().to_owned()
+            };
+            assert_eq!(first_line("memory.max"), if fits { "8388608" } else { "16777216" });
+            assert_eq!(first_line("cgroup.freeze"), "0");
+            assert_eq!(fs::read_dir(root.path().join("frozen")).unwrap().count(), 0);
+        }
+    }
+}

@@ -51,3 +51,41 @@ impl CgroupDir {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::cgroup::{Hierarchy, Reason};
+    use crate::model::CgroupPath;
+
+    #[test]
+    fn an_alarm_is_about_its_own_file() {
+        let root = tempfile::tempdir().unwrap();
+        for directory in ["cpu/app", "memory/app"] {
+            fs::create_dir_all(root.path().join(directory)).unwrap();
+        }
+        let file = |name: &str| root.path().join("memory/app").join(name);
+        fs::write(file(CONTROL), "").unwrap();
+        let hierarchy = Hierarchy::of_tree(root.path()).unwrap();
+        let cgroup = CgroupDir::open(&hierarchy, &CgroupPath::new("/app").unwrap()).unwrap();
+        let event_fd = EventFd::new().unwrap();
+        let number = event_fd.as_raw_fd().to_string();
+        let at_use = || cgroup.alarm_at(&[4096], &event_fd).map_err(|error| error.reason);
+        let at_oom = || cgroup.alarm_at_oom(&event_fd).map_err(|error| error.reason);
+        for (name, argument) in [("memory.usage_in_bytes", Some("4096")), ("memory.oom_control", None)] {
+            fs::write(file(name), "0\n").unwrap();
+            let (here, elsewhere) = match argument {
+                Some(_) => (at_use(), at_oom()),
+                None => (at_oom(), at_use()),
+            };
+            assert_eq!((here, elsewhere), (Ok(()), Err(Reason::Absent)), "{name}");
+            let text = fs::read_to_string(file(CONTROL)).unwrap();
+            let words: Vec<_> = text.lines().next().unwrap().split_whitespace().collect();
+            assert_eq!((words[0], words.get(2).copied()), (number.as_str(), argument), "{text}");
+            fs::remove_file(file(name)).unwrap();
+            fs::write(file(CONTROL), "").unwrap();
+        }
+    }
+}

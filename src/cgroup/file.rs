@@ -247,6 +247,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_missing_file_is_no_missing_cgroup() {
+        let root = tempfile::tempdir().unwrap();
+        let [path, earlier] = ["app", "earlier"].map(|name| root.path().join(name));
+        fs::create_dir(&path).unwrap();
+        let dir = Dir::open(path.clone()).unwrap();
+        let reason = || dir.open_file("cpu.max", OFlag::O_RDONLY).map(drop).unwrap_err().reason;
+        assert_eq!((reason(), dir.text("cpu.max")), (Reason::Absent, Ok(None)));
+        fs::rename(&path, &earlier).unwrap();
+        assert_eq!(reason(), Reason::Vanished);
+        assert!(dir.text("cpu.max").unwrap_err().is_gone());
+        fs::create_dir(&path).unwrap();
+        assert_eq!(reason(), Reason::Recreated);
+        fs::remove_dir(&path).unwrap();
+        assert_eq!(Dir::open(path).map(drop).unwrap_err().reason, Reason::Vanished);
+    }
+
+    #[test]
     fn a_text_ends_where_its_file_ends() {
         let directory = tempfile::tempdir().unwrap();
         let dir = Dir::open(directory.path().to_owned()).unwrap();

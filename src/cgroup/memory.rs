@@ -335,6 +335,7 @@ mod tests {
             ("cpu.stat", "nr_periods 10\nnr_throttled 4\nthrottled_time 2500000000\n"),
             ("cpuacct.usage", "1500000\n"),
             ("memory.usage_in_bytes", "9000\n"),
+            ("memory.max_usage_in_bytes", "9500\n"),
             ("memory.stat", "total_inactive_file 2000\ntotal_active_file 500\n"),
             ("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"),
         ];
@@ -344,6 +345,7 @@ mod tests {
                 "usage_usec 1500\nnr_periods 10\nnr_throttled 4\nthrottled_usec 2500000\n",
             ),
             ("memory.current", "9000\n"),
+            ("memory.peak", "9500\n"),
             ("memory.stat", "inactive_file 2000\nactive_file 500\n"),
             ("memory.events", "oom 4\noom_kill 3\n"),
             (
@@ -367,7 +369,36 @@ mod tests {
             assert_eq!(cgroup.usage(&hierarchy), Ok(usage), "{version:?}");
             let reading = cgroup.outer().watch_reading().unwrap();
             assert_eq!((reading.kills, reading.stalled), (3, stalled), "{version:?}");
+            assert_eq!(reading.memory.peak, Some(Bytes::new(9500)), "{version:?}");
+            assert_eq!(cgroup.outer().reclaimable(), Ok(2500), "{version:?}");
         }
+    }
+
+    #[test]
+    fn refused_charges_count_in_both_cgroups() {
+        let files = [
+            ("memory.failcnt", "1\n"),
+            ("memory.memsw.failcnt", "2\n"),
+            ("../memory.failcnt", "4\n"),
+            ("../memory.memsw.failcnt", "8\n"),
+        ];
+        let refused = |files: &[(&str, &str)]| {
+            let root = tempfile::tempdir().unwrap();
+            let (_, cgroup) = cgroup(root.path(), CgroupVersion::V1, files);
+            cgroup.outer().refused_charges()
+        };
+        assert_eq!(refused(&files), Ok(15));
+        assert_eq!(refused(&files[..1]), Ok(1), "a kernel without accounting of swap");
+    }
+
+    #[test]
+    fn v1_may_count_cpu_time_elsewhere() {
+        let root = tempfile::tempdir().unwrap();
+        let (hierarchy, cgroup) = cgroup(root.path(), CgroupVersion::V1, &[]);
+        assert_eq!(cgroup.cpu_time(&hierarchy), Ok(None));
+        fs::create_dir_all(root.path().join("cpuacct/app")).unwrap();
+        fs::write(root.path().join("cpuacct/app/cpuacct.usage"), "1500\n").unwrap();
+        assert_eq!(cgroup.cpu_time(&hierarchy), Ok(Some(Duration::from_nanos(1500))));
     }
 
     #[test]

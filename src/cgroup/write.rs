@@ -73,3 +73,65 @@ fn undo_below_usage(dir: &Dir, open: &ControlFd<'_>, from: Setting, wanted: Sett
     write_value(dir, open, from)?;
     Err(below_usage)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+    use crate::cgroup::Hierarchy;
+    use crate::model::{CgroupPath, MemoryLimit};
+
+    fn max(mebibytes: u64) -> Setting {
+        Setting::MemoryMax(MemoryLimit::Bytes(mebibytes << 20))
+    }
+
+    fn high(mebibytes: u64) -> Setting {
+        Setting::MemoryHigh(MemoryLimit::Bytes(mebibytes << 20))
+    }
+
+    /// A v2 cgroup of plain files that uses 8 MiB of 16.
+    fn cgroup(root: &Path) -> CgroupDir {
+        fs::write(root.join("cgroup.controllers"), "cpu memory\n").unwrap();
+        fs::create_dir(root.join("app")).unwrap();
+        for (name, mebibytes) in [("memory.max", 16), ("memory.high", 16), ("memory.current", 8)] {
+            fs::write(root.join("app").join(name), format!("{}\n", mebibytes << 20)).unwrap();
+        }
+        let hierarchy = Hierarchy::of_tree(root).unwrap();
+        CgroupDir::open(&hierarchy, &CgroupPath::new("/app").unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_limit_below_grown_use_is_taken_back() {
+        for (from, wanted, is_taken_back) in [
+            (max(16), max(8), false),
+            (max(16), max(7), true),
+            (max(4), max(7), false),
+            (high(16), high(7), false),
+        ] {
+            let root = tempfile::tempdir().unwrap();
+            let cgroup = cgroup(root.path());
+            let (dir, file) = (cgroup.memory_dir(), wanted.file());
+            let open = dir.open_file(file.name(), OFlag::O_RDWR).unwrap();
+            write_value(dir, &open, wanted).unwrap();
+            let kept = undo_below_usage(dir, &open, from, wanted);
+            assert_eq!(kept.is_err(), is_taken_back, "{file} {wanted}: {kept:?}");
+            assert_eq!(open.setting(file), Ok(if is_taken_back { from } else { wanted }));
+        }
+    }
+
+    #[test]
+    fn a_write_keeps_whole_pages_above_use() {
+        let root = tempfile::tempdir().unwrap();
+        let cgroup = cgroup(root.path());
+        let odd = Setting::MemoryMax(MemoryLimit::Bytes(20_000_001));
+        let written = cgroup.write(odd).unwrap();
+        assert_eq!((written, written == odd), (odd.in_pages(page_size()), false));
+        let refused = cgroup.write(max(7)).unwrap_err().reason;
+        let [usage, wanted] = [8 << 20, 7 << 20];
+        assert_eq!(refused, Reason::BelowUsage { usage, wanted });
+        assert_eq!(cgroup.read(ControlFile::MemoryMax), Ok(Some(written)));
+        assert_eq!(cgroup.write(max(8)), Ok(max(8)));
+    }
+}

@@ -67,6 +67,8 @@ fn the_tighter_limit_and_outer_weight_bind() {
     let read = open(&hierarchy, SCOPE).read_all().unwrap();
     let texts: Vec<String> = read.iter().map(|setting| setting.to_string()).collect();
     assert_eq!(texts, ["20000 100000", "39", "4194304"]);
+    let limit = open(&hierarchy, SCOPE).memory_limit();
+    assert_eq!(limit, Ok(MemoryLimit::Bytes(4_194_304)));
 }
 
 #[test]
@@ -191,4 +193,22 @@ fn the_lower_brake_and_higher_reservation_bind() {
     let expected = values(["4096", "4096", "max"]);
     assert_eq!(binding(one.clone(), &other), expected);
     assert_eq!(binding(other, &one), expected);
+}
+
+#[test]
+fn a_container_is_throttled_by_either_cgroup() {
+    let values = ["20000 100000", "39", "max"];
+    let (tree, hierarchy) = scope(values, Some(values));
+    let outer = tree.path().join(SCOPE.trim_start_matches('/'));
+    let write = |directory: &Path, all: u64, throttled: u64, micros: u64| {
+        let stat = format!("nr_periods {all}\nnr_throttled {throttled}\nthrottled_usec {micros}\n");
+        fs::write(directory.join("cpu.stat"), stat).unwrap();
+    };
+    write(&outer, 10, 3, 500);
+    for (inner, throttled) in [(4, 7), (9, 10)] {
+        write(&outer.join(INNER), 9, inner, 700);
+        let periods = open(&hierarchy, SCOPE).periods().unwrap();
+        assert_eq!((periods.all, periods.throttled), (10, throttled));
+        assert_eq!(periods.throttled_for.as_micros(), 1200);
+    }
 }

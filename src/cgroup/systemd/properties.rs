@@ -186,6 +186,35 @@ mod tests {
     }
 
     #[test]
+    fn brakes_and_reservations_have_properties() {
+        let bytes = MemoryLimit::Bytes;
+        let wanted = Settings::from_iter([
+            Setting::MemoryMin(bytes(4096)),
+            Setting::MemoryLow(bytes(8192)),
+            Setting::MemoryHigh(bytes(16_384)),
+        ]);
+        let expected = [("MemoryHigh", 16_384), ("MemoryLow", 8192), ("MemoryMin", 4096)];
+        assert_eq!(pairs(&wanted, 257), expected);
+    }
+
+    #[test]
+    fn v1_values_are_read_back() {
+        let wanted = Settings::from_iter([
+            Setting::CfsQuota(CpuQuota::Micros(50_000)),
+            Setting::CfsPeriod(250_000),
+            Setting::CpuShares(CpuShares::new(512)),
+            Setting::MemoryLimit(MemoryLimit::Bytes(1 << 20)),
+        ]);
+        let read = |systemd| settings(&properties(&wanted, systemd).unwrap(), CgroupVersion::V1);
+        assert_eq!(read(257), wanted);
+        let without_period = CpuMax {
+            quota: CpuQuota::Micros(20_000),
+            period_us: DEFAULT_CFS_PERIOD_US,
+        };
+        assert_eq!(read(241).cpu_max(), Some(without_period));
+    }
+
+    #[test]
     fn only_what_is_given_is_set() {
         let weight: Settings = [Setting::CpuWeight(CpuWeight::new(5))].into_iter().collect();
         assert_eq!(pairs(&weight, 257), [("CPUWeight", 5)]);

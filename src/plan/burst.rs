@@ -99,15 +99,21 @@ mod tests {
     #[test]
     fn a_failed_kubelet_finds_no_burst() {
         let held = tree(Some(1000), Some(900));
-        let mut pod = Pod::default();
-        pod.metadata.generation = 3;
-        pod.status.conditions = serde_json::from_value(json!([{
-            "type": "PodResizeInProgress", "status": "True", "reason": "Error", "observedGeneration": 2,
-        }]))
-        .unwrap();
-        let given = bursts("100%".parse().unwrap(), &pod, &held, &held, &held);
-        let given: Vec<_> = given.iter().map(|(_, burst)| burst.burst_us()).collect();
-        assert_eq!(given, [Some(0), Some(0)]);
+        for (status, reason, expected) in [
+            ("True", "Error", [0, 0]),
+            ("True", "", [100_000, 90_000]),
+            ("False", "Error", [100_000, 90_000]),
+        ] {
+            let mut pod = Pod::default();
+            pod.metadata.generation = 3;
+            pod.status.conditions = serde_json::from_value(json!([{
+                "type": "PodResizeInProgress", "status": status, "reason": reason, "observedGeneration": 2,
+            }]))
+            .unwrap();
+            let given = bursts("100%".parse().unwrap(), &pod, &held, &held, &held);
+            let given: Vec<_> = given.iter().map(|(_, burst)| burst.burst_us()).collect();
+            assert_eq!(given, expected.map(Some), "{status} {reason}");
+        }
     }
 
     #[test]

@@ -58,6 +58,8 @@ impl LowPodLevel {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::model::{MemoryLimit, Setting, Settings};
 
@@ -145,6 +147,34 @@ mod tests {
         let mut pod = two("512Mi");
         pod.metadata.generation = 3;
         assert_eq!(needs(&pod, &held(128, &[("side", 64)])), None);
+    }
+
+    #[test]
+    fn only_a_resize_that_moves_hides_levels() {
+        let low = held(96, &[("app", 128), ("side", 64)]);
+        for (kind, reason, expected) in [
+            ("PodResizeInProgress", "", None),
+            ("PodResizeInProgress", "Error", Some(192)),
+            ("PodResizePending", "Deferred", Some(192)),
+        ] {
+            let mut pod = two("128Mi");
+            let condition = json!({"type": kind, "status": "True", "reason": reason, "observedGeneration": 2});
+            pod.status.conditions = serde_json::from_value(json!([condition])).unwrap();
+            assert_eq!(needs(&pod, &low), expected, "{kind} {reason}");
+        }
+    }
+
+    #[test]
+    fn a_reported_limit_and_the_overhead_count() {
+        let containers = [("app", 512), ("side", 64)];
+        let mut pod = two("128Mi");
+        assert_eq!(needs(&pod, &held(128, &containers)), Some(192));
+        let reported = json!([{"name": "app", "resources": {"limits": {"memory": "512Mi"}}}]);
+        pod.status.container_statuses = serde_json::from_value(reported).unwrap();
+        assert_eq!(needs(&pod, &held(192, &containers)), Some(576), "not lowered yet");
+        pod.spec.overhead.memory = Some(Bytes::new(8 * MIB));
+        assert_eq!(needs(&pod, &held(575, &containers)), Some(584));
+        assert_eq!(needs(&pod, &held(576, &containers)), None);
     }
 
     #[test]

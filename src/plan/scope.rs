@@ -255,6 +255,23 @@ mod tests {
     }
 
     #[test]
+    fn newer_entries_replace_older_ones() {
+        let (live, app) = (LivePod::on_files(["c"]), Target::from(Some("c")));
+        let declared = cgroup(102, Some(200));
+        let learned = |target: &Target, held: &Settings| {
+            let mut quotas = Quotas::default();
+            quotas.learn(&live, target, held, &declared);
+            quotas
+        };
+        let mut known = learned(&Target::Pod, &cgroup(102, None));
+        for (held, is_enforced) in [(cgroup(102, None), false), (declared.clone(), true)] {
+            known.update(learned(&app, &held), &live);
+            assert_eq!(known.enforced(&live, &app), is_enforced);
+            assert!(!known.enforced(&live, &Target::Pod), "nothing new of the pod");
+        }
+    }
+
+    #[test]
     fn a_container_named_pod_is_not_the_pod() {
         let (live, named) = (LivePod::on_files(["pod", "app"]), Target::from(Some("pod")));
         let mut quotas = Quotas::default();

@@ -103,7 +103,7 @@ mod tests {
     use crate::model::objects::PodId;
     use crate::model::{
         Bytes, CgroupPath, CgroupVersion, ContainerId, ContainerName, ControlFile, CpuWeight, Driver, LiveContainer,
-        Setting,
+        MilliCpu, ResourceList, Setting,
     };
     use crate::plan::WriteScope;
     use crate::plan::tests::traits;
@@ -176,6 +176,71 @@ mod tests {
         let quota = |cgroup: &Settings| cgroup.get(ControlFile::CpuMax).map(|quota| quota.to_string());
         assert_eq!((quota(&tree.pod), quota(&tree.containers["app"])), (None, None));
         assert_eq!(quota(&tree.containers["side"]).as_deref(), Some("25000 50000"));
+    }
+
+    #[test]
+    fn only_a_return_removes_undeclared_limits() {
+        for (lift_undeclared, expected) in [(false, [None, None]), (true, [Some("max 100000"), Some("max")])] {
+            let mut targets = targets(true, true);
+            targets.lift_undeclared = lift_undeclared;
+            targets.amounts.containers[0].resources.limits = ResourceList::default();
+            let app = values(targets).tree.containers["app"].clone();
+            let limits = [ControlFile::CpuMax, ControlFile::MemoryMax].map(|file| app.get(file));
+            let limits = limits.map(|limit| limit.map(|limit| limit.to_string()));
+            assert_eq!(limits, expected.map(|limit| limit.map(str::to_owned)));
+        }
+    }
+
+    #[test]
+    fn a_resource_out_of_scope_is_not_wanted() {
+        let mut targets = targets(true, true);
+        targets.scope.resources = [Resource::Memory].into();
+        let PodValues { tree, specs } = values(targets);
+        for cgroup in [&tree.pod, &tree.containers["app"]] {
+            let files: Vec<_> = cgroup.iter().map(|setting| setting.file()).collect();
+            assert_eq!(files, [ControlFile::MemoryMax]);
+        }
+        assert_eq!((specs["app"].cpu_quota, specs["app"].cpu_shares), (None, None));
+    }
+
+    #[test]
+    fn an_unasked_kubelet_may_restart_its_containers() {
+        for (kubelet_unasked, quota) in [(false, "20000"), (true, "50000")] {
+            let mut targets = targets(true, true);
+            targets.kubelet_unasked = kubelet_unasked;
+            for container in &mut targets.amounts.containers {
+                container.resources.limits.cpu = Some(MilliCpu::new(100));
+            }
+            let traits = traits(CgroupVersion::V1, Driver::Cgroupfs);
+            let tree = targets.values(&PodTree::default(), &traits).tree;
+            let of_pod = tree.pod.get(ControlFile::CfsQuota).unwrap();
+            assert_eq!(of_pod.to_string(), quota);
+        }
+    }
+
+    #[test]
+    fn bursts_and_reservations_follow_the_targets() {
+        let mut targets = targets(true, true);
+        targets.amounts.containers[0].resources.limits.memory = Some(Bytes::new(96 << 20));
+        let reserved = |mebibytes: u64| Setting::MemoryMin(MemoryLimit::Bytes(mebibytes << 20));
+        let held = PodTree {
+            pod: Settings::from_iter([Setting::CpuMaxBurst(0)]),
+            containers: [(
+                "app".into(),
+                Settings::from_iter([Setting::CpuMaxBurst(0), reserved(64)]),
+            )]
+            .into(),
+        };
+        let mut given = |burst: Option<&str>| {
+            targets.burst = burst.map(|burst| burst.parse().unwrap());
+            let tree = targets.values(&held, &traits(CgroupVersion::V2, Driver::Cgroupfs)).tree;
+            let app = &tree.containers["app"];
+            assert_eq!(app.get(ControlFile::MemoryMin), Some(reserved(96)));
+            [tree.pod.burst(), app.burst()]
+        };
+        assert_eq!(given(None), [None, None]);
+        let expected = [50_000, 25_000].map(|burst| Some(Setting::CpuMaxBurst(burst)));
+        assert_eq!(given(Some("50%")), expected);
     }
 
     #[test]

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use super::traits;
 use crate::model::objects::Pod;
 use crate::model::{
-    Bytes, CgroupVersion, ControlFile, Driver, KubeletVersion, MemoryLimit, MilliCpu, NamedRequirements, NodeTraits,
-    PodAmounts, QosClass, Setting, Settings, Target,
+    Bytes, CgroupVersion, ControlFile, CriResources, Driver, KubeletVersion, MemoryLimit, MilliCpu, NamedRequirements,
+    NodeTraits, PodAmounts, QosClass, Setting, Settings, Target,
 };
 use crate::plan::lift_kept;
 use crate::plan::shrink::Holds;
@@ -73,6 +73,13 @@ fn an_undeclared_limit_is_kept_once_there() {
     let given = on_v2(&pod);
     assert_eq!(shown(&given.created().tree.pod, ControlFile::CpuMax), "max 100000");
     assert_eq!(shown(&given.created().tree.pod, ControlFile::MemoryMax), "max");
+    let unbounded = CriResources {
+        cpu_shares: Some(1024),
+        cpu_quota: Some(-1),
+        cpu_period: Some(100_000),
+        memory_limit_in_bytes: Some(-1),
+    };
+    assert_eq!(given.created().specs["a"], unbounded);
     let wanted = given.wanted();
     for cgroup in [&wanted.tree.pod, &wanted.tree.containers["a"]] {
         let files: Vec<_> = cgroup.iter().map(|setting| setting.file()).collect();
@@ -244,15 +251,54 @@ fn a_v1_pod_admits_restarting_containers() {
 }
 
 #[test]
+fn a_v1_pod_admits_limits_in_force() {
+    let mut pod = pod(&json!({ "containers": [{ "name": "a", "resources": limited("500m", "64Mi") }] }));
+    let reported = json!([{ "name": "a", "resources": limited("700m", "64Mi") }]);
+    pod.status.container_statuses = serde_json::from_value(reported).unwrap();
+    let given = hierarchy(&pod, PodAmounts::NONE, &traits(CgroupVersion::V1, Driver::Cgroupfs));
+    assert_eq!(given.pod.cpu_limit, cpu(500));
+    assert_eq!(given.admitting(&pod).pod.cpu_limit, cpu(700));
+}
+
+#[test]
+fn a_zero_limit_bounds_nothing() {
+    let limits = |resources: Value| {
+        let given = on_v2(&pod(
+            &json!({ "containers": [{ "name": "a", "resources": resources }] }),
+        ));
+        [given.containers[0].1, given.pod].map(|one| (one.cpu_limit, one.memory_limit))
+    };
+    assert_eq!(limits(limited("0", "64Mi")), [(None, mebibytes(64)); 2]);
+    assert_eq!(limits(limited("200m", "0")), [(cpu(200), None); 2]);
+}
+
+#[test]
+fn the_class_in_the_status_counts() {
+    let mut pod = pod(&json!({ "containers": [{ "name": "a", "resources": limited("1", "64Mi") }] }));
+    assert_eq!(on_v2(&pod).qos, QosClass::Guaranteed);
+    pod.status.qos_class = Some(QosClass::Burstable);
+    assert_eq!(on_v2(&pod).qos, QosClass::Burstable);
+}
+
+#[test]
 fn systemd_rounds_quotas_to_percents() {
     let pod = pod(&json!({ "containers": [{ "name": "a", "resources": limited("175m", "20000001") }] }));
-    let created = hierarchy(&pod, PodAmounts::NONE, &traits(CgroupVersion::V1, Driver::Systemd)).created();
-    for cgroup in [&created.tree.pod, &created.tree.containers["a"]] {
-        assert_eq!(shown(cgroup, ControlFile::CfsQuota), "18000");
-        assert_eq!(shown(cgroup, ControlFile::MemoryLimit), "19996672");
+    let exact = CriResources {
+        cpu_shares: Some(179),
+        cpu_quota: Some(17_500),
+        cpu_period: Some(100_000),
+        memory_limit_in_bytes: Some(20_000_001),
+    };
+    for (driver, quota) in [(Driver::Systemd, "18000"), (Driver::Cgroupfs, "17500")] {
+        let created = hierarchy(&pod, PodAmounts::NONE, &traits(CgroupVersion::V1, driver)).created();
+        for cgroup in [&created.tree.pod, &created.tree.containers["a"]] {
+            assert_eq!(shown(cgroup, ControlFile::CfsQuota), quota);
+            assert_eq!(shown(cgroup, ControlFile::CfsPeriod), "100000");
+            assert_eq!(shown(cgroup, ControlFile::CpuShares), "179");
+            assert_eq!(shown(cgroup, ControlFile::MemoryLimit), "19996672");
+        }
+        assert_eq!(created.specs["a"], exact);
     }
-    assert_eq!(created.specs["a"].cpu_quota, Some(17_500));
-    assert_eq!(created.specs["a"].memory_limit_in_bytes, Some(20_000_001));
 }
 
 #[test]

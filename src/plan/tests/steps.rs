@@ -186,6 +186,27 @@ fn what_the_v1_kernel_refuses_has_no_plan() {
 }
 
 #[test]
+fn only_a_new_excess_of_quotas_has_no_plan() {
+    let v1 = |quota: u64| format!("cpu.cfs_quota_us={quota} cpu.cfs_period_us=100000");
+    let v2 = |quota: u64| format!("cpu.max={quota},100000");
+    let has_plan = |version, observed: &PodValues, desired: &str| {
+        let desired = state("", &[("a", desired)]);
+        Plan::between(observed, &desired, &traits(version, Driver::Cgroupfs)).is_ok()
+    };
+    let [within, beyond] = [20_000, 30_000].map(|own| state(&v1(20_000), &[("a", &v1(own))]));
+    assert!(!has_plan(CgroupVersion::V1, &within, &v1(40_000)));
+    assert!(
+        has_plan(CgroupVersion::V1, &beyond, &v1(40_000)),
+        "it is beyond already"
+    );
+    let within = state(&v2(20_000), &[("a", &v2(20_000))]);
+    assert!(has_plan(CgroupVersion::V2, &within, &v2(40_000)), "the lower one binds");
+    let memory = "memory.limit_in_bytes=4096";
+    let within = state(memory, &[("a", memory)]);
+    assert!(has_plan(CgroupVersion::V1, &within, "memory.limit_in_bytes=8192"));
+}
+
+#[test]
 fn the_runtime_gets_changes_after_the_files() {
     let spec = |shares, quota, memory| CriResources {
         cpu_shares: Some(shares),
@@ -318,6 +339,19 @@ fn a_burst_comes_down_to_a_new_quota() {
     let plan = Plan::between(&unbounded, &bounded, &traits).unwrap();
     let through: Vec<_> = plan.steps.iter().map(|step| step.change.via().to_string()).collect();
     assert_eq!(through, ["cgroup", "systemd"], "systemd has no property for bursts");
+    let unbounded = state("cpu.max=max,100000 cpu.max.burst=50000", &[]);
+    assert_eq!(
+        planned(
+            CgroupVersion::V2,
+            Driver::Systemd,
+            &unbounded,
+            &state("cpu.max=20000,100000", &[])
+        ),
+        [
+            "pod through cgroup: cpu.max.burst 50000 → 20000",
+            "pod through systemd: cpu.max max 100000 → 20000 100000",
+        ]
+    );
 }
 
 #[test]

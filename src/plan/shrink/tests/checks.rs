@@ -76,6 +76,11 @@ fn a_hook_makes_room_for_a_quarter_more() {
     let fits = |held, cached, wanted| leaves_room(&reading(held, cached, 500), mib(wanted));
     assert!(fits(40, 0, 50) && !fits(40, 0, 49));
     assert!(fits(40, 400, 50), "the kernel can drop what is cached");
+    let least = 1536 << 10;
+    let fits = |wanted| leaves_room(&reading(1, 0, 500), Bytes::new(wanted));
+    assert!(fits(least) && !fits(least - 1), "half a mebibyte at least");
+    let free = [8, 16, 100].map(|limit| slack(mib(limit)));
+    assert_eq!(free, [512 << 10, 1 << 20, 1 << 20].map(Bytes::new));
 }
 
 #[test]
@@ -211,6 +216,33 @@ fn reclaim_ends_when_nothing_is_found() {
     };
     assert_eq!(asked, 3);
     assert!(why.contains("found nothing more to reclaim"), "{why}");
+}
+
+#[test]
+fn more_than_an_eighth_of_a_reclaim_is_progress() {
+    let clock = Clock::new();
+    // Of each 32 MiB, the kernel finds this many.
+    for (found, is_progress) in [(4, false), (5, true)] {
+        let mut container = reading(40, 400, 440);
+        let mut check = check(100, Reclaim::OnRequest);
+        let (mut now, mut asked) = (clock.after(0.0), 0);
+        let end = loop {
+            match check.next(&container, now) {
+                CheckStep::LookAt(at) => now = at,
+                CheckStep::Reclaim(_) => {
+                    asked += 1;
+                    container.usage = container.usage.saturating_sub(mib(found));
+                    container.evictable = container.evictable.saturating_sub(mib(found));
+                }
+                end => break end,
+            }
+        };
+        assert_eq!(
+            (end == CheckStep::Ready, asked > 3),
+            (is_progress, is_progress),
+            "{end:?}"
+        );
+    }
 }
 
 #[test]

@@ -67,6 +67,23 @@ fn a_limit_above_an_undone_one_waits() {
 }
 
 #[test]
+fn the_higher_of_two_kept_limits_counts() {
+    let mut regrets = FailedShrinks::default();
+    regrets.note(&app(), limit(200), "it hurt", at(0));
+    regrets.put_off(&[(app(), limit(150))], at(10));
+    assert_eq!(regrets.holds(at(11)), Holds::from([(app(), limit(200))]));
+    let waiting = [app(), Target::Pod].map(|target| regrets.put_off_limit(&target));
+    assert_eq!(waiting, [Some(150 << 20), None]);
+    regrets.forgive(&app(), limit(100));
+    assert!(regrets.waits() && !regrets.has_failed(), "it still waits for its turn");
+    regrets.note(&Target::Pod, limit(300), "later", at(20));
+    regrets.note(&app(), limit(200), "earlier", at(10));
+    assert_eq!(regrets.next(at(21)).unwrap().why, "earlier");
+    regrets.forget(&app());
+    assert_eq!(regrets.holds(at(21)), Holds::from([(Target::Pod, limit(300))]));
+}
+
+#[test]
 fn a_clock_set_back_ends_pauses() {
     let mut regrets = FailedShrinks::default();
     let year = 365 * 24 * 3600;

@@ -114,6 +114,31 @@ fn growth_is_noticed_before_a_kill() {
 }
 
 #[test]
+fn slow_growth_up_to_the_limit_is_noticed() {
+    let clock = Clock::new();
+    // 1.2 MiB in each second: more than a second before the rest is used up, less than a part in 64 is left.
+    let growing = |seconds: f64| {
+        let millis = u64::try_from(Duration::from_secs_f64(seconds * 1.2).as_millis()).unwrap();
+        let held = Bytes::new(mib(60).get() + mib(millis).get() / 1000);
+        WatchReading {
+            memory: MemoryReading {
+                usage: LIMIT,
+                anonymous: held,
+                evictable: LIMIT.saturating_sub(held),
+                ..reading(0, 0, 128)
+            },
+            ..calm()
+        }
+    };
+    let (end, ..) = follow(&mut watch(clock), clock, growing);
+    let Trouble::Full { held, .. } = trouble(end) else {
+        panic!()
+    };
+    let kib = held.get() >> 10;
+    assert!((126 << 10..(126 << 10) + 716).contains(&kib), "{kib}");
+}
+
+#[test]
 fn a_start_is_not_endless_growth() {
     let clock = Clock::new();
     // Nothing at first, and within a few milliseconds all it ever needs.

@@ -130,15 +130,20 @@ fn an_uncounted_container_blocks_patches() {
         "{metadata: {name: p}, spec: {resources: {limits: {memory: 1Gi}}, containers: [{name: app, resources: {limits: {memory: 100Mi}}}]}}",
     );
     assert_eq!(patched(&account, &own, &to(&own, 50)), Ok(()));
-    let with_default = |cpu: &str| {
-        let item = format!("{{type: Container, defaultRequest: {{cpu: {cpu}}}}}");
+    let with_default = |kind: &str, cpu: &str| {
+        let item = format!("{{type: {kind}, defaultRequest: {{cpu: {cpu}}}}}");
         let range: LimitRange = parse(&format!("{{metadata: {{name: l}}, spec: {{limits: [{item}]}}}}"));
         let account = account.clone().with_limit_ranges(&[Shared::from(Arc::new(range))]);
         patched(&account, &pod, &to(&pod, 50))
     };
-    assert_eq!(with_default("100m"), Ok(()), "admission fills it in first");
+    assert_eq!(with_default("Container", "100m"), Ok(()), "admission fills it in first");
     assert_eq!(
-        with_default("2").unwrap_err(),
+        with_default("Pod", "100m").unwrap_err(),
+        refused,
+        "only containers have defaults"
+    );
+    assert_eq!(
+        with_default("Container", "2").unwrap_err(),
         "exceeded quota: team, requested: requests.cpu=2, used: requests.cpu=0, limited: requests.cpu=1"
     );
 }

@@ -183,3 +183,207 @@ async fn wait_for_room(node: &Arc<Node>, run: &HookRun) -> Result<(), String> {
         tokio::time::sleep(POLL).await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use parking_lot::Mutex;
+    use serde_json::json;
+
+    use super::*;
+    use crate::model::CriResources;
+    use crate::plan::hook::HookSignal;
+    use crate::runtime::{RuntimeError, RuntimeInfo};
+
+    /// Records what it is told to run.
+    #[derive(Debug, Default)]
+    struct Recorder {
+        exit_code: i32,
+        /// Why a call fails.
+        refuses: Option<Problem>,
+        calls: Mutex<Vec<String>>,
+    }
+
+    impl Recorder {
+        fn answer<T>(&self, call: String, answer: T) -> Result<T, RuntimeError> {
+            self.calls.lock().push(call);
+            match self.refuses.clone() {
+                None => Ok(answer),
+                Some(problem) => Err(RuntimeError {
+                    method: "ExecSync",
+                    socket: Path::new("/run/x.sock").into(),
+                    container: None,
+                    problem,
+                }),
+            }
+        }
+    }
+
+    #[tonic::async_trait]
+    impl ContainerRuntime for Recorder {
+        async fn info(&self) -> Result<RuntimeInfo, RuntimeError> {
+            unreachable!()
+        }
+
+        async fn stored(&self, _: &str) -> Result<Option<CriResources>, RuntimeError> {
+            unreachable!()
+        }
+
+        async fn update(&self, _: &str, _: &CriResources) -> Result<(), RuntimeError> {
+            unreachable!()
+        }
+
+        async fn exec(&self, id: &str, command: &[String], _: Duration) -> Result<Executed, RuntimeError> {
+            let executed = Executed {
+                exit_code: self.exit_code,
+                output: "dumped to /tmp/heap".to_owned(),
+            };
+            self.answer(format!("{id}: {}", command.join(" ")), executed)
+        }
+
+        async fn signal(&self, id: &str, signal: u32) -> Result<(), RuntimeError> {
+            self.answer(format!("{id}: {signal}"), ())
+        }
+
+        async fn first_process(&self, _: &str) -> Result<Option<i32>, RuntimeError> {
+            Ok(None)
+        }
+    }
+
+    fn refused(code: Code) -> Recorder {
+        let message = String::new();
+        Recorder {
+            refuses: Some(Problem::Refused { code, message }),
+            ..Recorder::default()
+        }
+    }
+
+    fn command() -> HookAction {
+        HookAction::Command(["set", "{old}", "{new}"].map(str::to_owned).into())
+    }
+
+    /// Runs a hook of a container that uses so many MiB and whose limit goes from 128 MiB to 64. Returns how that ended, and what the
+    /// runtime was told.
+    async fn ran(runtime: Recorder, moment: HookMoment, action: HookAction, used: u64) -> (HookEnd, Vec<String>) {
+        let root = tempfile::tempdir().unwrap();
+        let app = root.path().join("pod/app");
+        fs::create_dir_all(&app).unwrap();
+        fs::write(app.join("memory.current"), format!("{}\n", used << 20)).unwrap();
+        let runtime = Arc::new(runtime);
+        let mut node = Node::on_files(root.path());
+        node.runtime = RuntimeLink::Found(Arc::clone(&runtime) as _);
+        let run = HookRun {
+            number: 1,
+            container: "app".into(),
+            live: LivePod::on_files(["app"]).containers["app"].clone(),
+            moment,
+            hook: Hook {
+                action,
+                wait: Duration::from_millis(500),
+                memory: Bytes::ZERO,
+            },
+            old: 128 << 20,
+            new: 64 << 20,
+        };
+        let end = run_hook(Arc::new(node), "shop", &run).await;
+        let calls = std::mem::take(&mut *runtime.calls.lock());
+        (end, calls)
+    }
+
+    #[tokio::test]
+    async fn a_command_ends_well_with_zero_alone() {
+        let ended = |exit_code| Recorder {
+            exit_code,
+            ..Recorder::default()
+        };
+        for (runtime, is_ok, expected) in [
+            (ended(0), true, "ended with 0 (after "),
+            (ended(3), false, "ended with 3 (after "),
+            (refused(Code::DeadlineExceeded), false, "it did not end in time (after "),
+            (
+                refused(Code::OutOfRange),
+                false,
+                "it printed too much to be read (after ",
+            ),
+        ] {
+            let (end, calls) = ran(runtime, HookMoment::AfterGrow, command(), 100).await;
+            assert_eq!(end.how.is_ok(), is_ok, "{end:?}");
+            let (Ok(how) | Err(how)) = end.how;
+            assert!(how.starts_with(expected), "{how}");
+            assert_eq!(calls, ["app: set 134217728 67108864"]);
+        }
+    }
+
+    #[tokio::test]
+    async fn only_a_hook_under_pressure_leaves_evidence() {
+        for moment in HookMoment::ALL {
+            let (end, _) = ran(Recorder::default(), moment, command(), 40).await;
+            let evidence = (moment == HookMoment::OnMemoryPressure).then(|| Evidence {
+                path: Some("/tmp/heap".to_owned()),
+                exit_code: Some(0),
+            });
+            let how = end.how.unwrap();
+            assert_eq!(how.contains("named /tmp/heap"), evidence.is_some(), "{how}");
+            let waits = how.contains("fits the new limit");
+            assert_eq!(waits, moment == HookMoment::BeforeShrink, "{how}");
+            assert_eq!(end.evidence, evidence);
+        }
+        let (end, _) = ran(Recorder::default(), HookMoment::BeforeShrink, command(), 60).await;
+        let why = end.how.unwrap_err();
+        assert!(why.starts_with("ended with 0, but memory in use did not fall"), "{why}");
+    }
+
+    #[tokio::test]
+    async fn a_signal_goes_through_the_runtime() {
+        let signal = || HookAction::Signal(HookSignal::SigUsr2);
+        let unimplemented = Recorder {
+            refuses: Some(Problem::Unimplemented),
+            ..Recorder::default()
+        };
+        for (runtime, is_ok, expected) in [
+            (Recorder::default(), true, "SIGUSR2 was sent"),
+            (
+                unimplemented,
+                false,
+                "the runtime does not say which process is the first",
+            ),
+            (refused(Code::Internal), false, "ExecSync at /run/x.sock"),
+        ] {
+            let (end, calls) = ran(runtime, HookMoment::AfterGrow, signal(), 40).await;
+            assert_eq!(end.how.is_ok(), is_ok, "{end:?}");
+            let (Ok(how) | Err(how)) = end.how;
+            assert!(how.starts_with(expected), "{how}");
+            assert_eq!(calls, ["app: 12"]);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_hooks_problems_are_found_without_a_run() {
+        let env = json!([{"name": "VSCALED_AFTER_GROW", "value": "signal: SIGHUP"}]);
+        let pod = json!({"metadata": {"name": "web"}, "spec": {"containers": [{"name": "app", "env": env}]}});
+        let pod: Pod = serde_json::from_value(pod).unwrap();
+        let live = LivePod::on_files(["app"]);
+        let root = tempfile::tempdir().unwrap();
+        let mut node = Node::on_files(root.path());
+        let without = hook_problems(&node, &pod, &live, None).await;
+        assert!(
+            matches!(&without[..], [one] if one.ends_with(NO_RUNTIME)),
+            "{without:?}"
+        );
+        for (runtime, forbidden_by, expected) in [
+            (Recorder::default(), None, None),
+            (Recorder::default(), Some("hooks.run"), Some("forbids it: hooks.run")),
+            (refused(Code::Internal), None, Some("its signal cannot be sent: ")),
+        ] {
+            let runtime = Arc::new(runtime);
+            node.runtime = RuntimeLink::Found(Arc::clone(&runtime) as _);
+            let problems = hook_problems(&node, &pod, &live, forbidden_by).await;
+            assert_eq!(problems.len(), usize::from(expected.is_some()), "{problems:?}");
+            let is_expected = |problem: &String| expected.is_some_and(|expected| problem.contains(expected));
+            assert!(problems.iter().all(is_expected), "{problems:?}");
+            let tries: &[&str] = if forbidden_by.is_none() { &["app: 0"] } else { &[] };
+            assert_eq!(*runtime.calls.lock(), tries, "a signal of 0 only tries");
+        }
+    }
+}

@@ -104,6 +104,35 @@ mod tests {
         CgroupPath, CgroupVersion, ContainerId, Driver, LiveContainer, LivePod, PageSize, RuntimeKind, WeightFormula,
     };
 
+    #[test]
+    fn only_a_configured_version_is_kept() {
+        let stated = KubeletVersion(30);
+        for (from, expected) in [
+            (KnownFrom::Configured, (KubeletVersion::NEWEST, KnownFrom::Configured)),
+            (KnownFrom::Reported, (stated, KnownFrom::Reported)),
+            (KnownFrom::Inferred, (stated, KnownFrom::Reported)),
+        ] {
+            let root = tempfile::tempdir().unwrap();
+            let mut node = Node::on_files(root.path());
+            node.kubelet_from = from;
+            let node = Arc::new(node).with_stated_kubelet(Some(stated));
+            assert_eq!((node.traits.kubelet, node.kubelet_from), expected);
+            let silent = node.with_stated_kubelet(None);
+            assert_eq!((silent.traits.kubelet, silent.kubelet_from), expected);
+        }
+    }
+
+    #[test]
+    fn a_burst_needs_a_kernel_with_bursts() {
+        let root = tempfile::tempdir().unwrap();
+        let half: CpuBurst = "50%".parse().unwrap();
+        for (has_bursts, wanted, lacks) in [(true, half, false), (false, half, true), (false, CpuBurst::ZERO, false)] {
+            let mut node = Node::on_files(root.path());
+            node.has_bursts = has_bursts;
+            assert_eq!(node.lacks_burst(wanted).is_some(), lacks, "{has_bursts} {wanted}");
+        }
+    }
+
     impl LivePod {
         /// A pod in `/pod` of [`Node::on_files`], with containers whose names are their ids and their cgroups' names.
         pub(crate) fn on_files<const N: usize>(names: [&str; N]) -> Self {

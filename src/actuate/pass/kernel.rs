@@ -231,6 +231,59 @@ mod tests {
 
     use super::*;
     use crate::actuate::node::Node;
+    use crate::model::{LivePod, Step};
+
+    #[test]
+    fn only_a_first_burst_notes_the_throttling() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = root.path().join("pod/app");
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(
+            directory.join("cpu.stat"),
+            "nr_periods 5\nnr_throttled 2\nthrottled_usec 700\n",
+        )
+        .unwrap();
+        let live = LivePod::on_files(["app"]);
+        let handles = PodHandles::open(&Node::on_files(root.path()).hierarchy, &live).unwrap();
+        let app = || Target::Container("app".into());
+        for (target, from, to, is_new) in [
+            (app(), 0, 100, true),
+            (app(), 50, 100, false),
+            (app(), 100, 0, false),
+            (Target::Pod, 0, 100, false),
+        ] {
+            let [from, to] = [from, to].map(Setting::CpuMaxBurst);
+            let steps = vec![Step::of_file(target, from, to)];
+            let expected = is_new.then(|| (ContainerName::from("app"), Duration::from_micros(700)));
+            let bursts = new_bursts(&Plan { steps }, &handles);
+            assert_eq!(bursts, Ok(Vec::from_iter(expected)), "{from} {to}");
+        }
+    }
+
+    #[test]
+    fn a_limit_that_others_lowered_is_watched() {
+        let root = tempfile::tempdir().unwrap();
+        let set = |directory: &str, mebibytes: u64| {
+            let file = root.path().join(directory).join("memory.max");
+            fs::write(file, format!("{}\n", mebibytes << 20)).unwrap();
+        };
+        let mut pass = Pass::on_plain_files(root.path(), Node::on_files(root.path()));
+        for directory in ["pod", "pod/app"] {
+            set(directory, 200);
+        }
+        let mut observed = pass.observe().unwrap();
+        set("pod/app", 160);
+        let lowered = pass.plan_again(&mut observed).unwrap();
+        let lowered: Vec<_> = lowered.into_iter().map(|one| (one.target, one.from, one.to)).collect();
+        let [from, to] = [200, 160].map(|mebibytes| Bytes::new(mebibytes << 20));
+        let app = Target::Container("app".into());
+        assert_eq!(lowered, [(app, MemoryLimit::Bytes(from.get()), to)]);
+        let steps: Vec<_> = observed.plan.steps.iter().map(|step| &step.target).collect();
+        assert_eq!((steps, pass.done.stale), (vec![&Target::Pod], false));
+        fs::remove_dir_all(root.path().join("pod/app")).unwrap();
+        pass.plan_again(&mut observed).unwrap();
+        assert!(pass.done.stale, "a container has ended");
+    }
 
     #[test]
     fn a_growth_beside_the_write_is_kept() {

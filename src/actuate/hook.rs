@@ -198,14 +198,14 @@ mod tests {
 
     /// Records what it is told to run.
     #[derive(Debug, Default)]
-    struct Recorder {
+    struct CallRecorder {
         exit_code: i32,
         /// Why a call fails.
         refuses: Option<Problem>,
         calls: Mutex<Vec<String>>,
     }
 
-    impl Recorder {
+    impl CallRecorder {
         fn answer<T>(&self, call: String, answer: T) -> Result<T, RuntimeError> {
             self.calls.lock().push(call);
             match self.refuses.clone() {
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[tonic::async_trait]
-    impl ContainerRuntime for Recorder {
+    impl ContainerRuntime for CallRecorder {
         async fn info(&self) -> Result<RuntimeInfo, RuntimeError> {
             unreachable!()
         }
@@ -251,11 +251,11 @@ mod tests {
         }
     }
 
-    fn refused(code: Code) -> Recorder {
+    fn refused(code: Code) -> CallRecorder {
         let message = String::new();
-        Recorder {
+        CallRecorder {
             refuses: Some(Problem::Refused { code, message }),
-            ..Recorder::default()
+            ..CallRecorder::default()
         }
     }
 
@@ -265,7 +265,7 @@ mod tests {
 
     /// Runs a hook of a container that uses so many MiB and whose limit goes from 128 MiB to 64. Returns how that ended, and what the
     /// runtime was told.
-    async fn ran(runtime: Recorder, moment: HookMoment, action: HookAction, used: u64) -> (HookEnd, Vec<String>) {
+    async fn ran(runtime: CallRecorder, moment: HookMoment, action: HookAction, used: u64) -> (HookEnd, Vec<String>) {
         let root = tempfile::tempdir().unwrap();
         let app = root.path().join("pod/app");
         fs::create_dir_all(&app).unwrap();
@@ -293,9 +293,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_command_ends_well_with_zero_alone() {
-        let ended = |exit_code| Recorder {
+        let ended = |exit_code| CallRecorder {
             exit_code,
-            ..Recorder::default()
+            ..CallRecorder::default()
         };
         for (runtime, is_ok, expected) in [
             (ended(0), true, "ended with 0 (after "),
@@ -318,7 +318,7 @@ mod tests {
     #[tokio::test]
     async fn only_a_hook_under_pressure_leaves_evidence() {
         for moment in HookMoment::ALL {
-            let (end, _) = ran(Recorder::default(), moment, command(), 40).await;
+            let (end, _) = ran(CallRecorder::default(), moment, command(), 40).await;
             let evidence = (moment == HookMoment::OnMemoryPressure).then(|| Evidence {
                 path: Some("/tmp/heap".to_owned()),
                 exit_code: Some(0),
@@ -329,7 +329,7 @@ mod tests {
             assert_eq!(waits, moment == HookMoment::BeforeShrink, "{how}");
             assert_eq!(end.evidence, evidence);
         }
-        let (end, _) = ran(Recorder::default(), HookMoment::BeforeShrink, command(), 60).await;
+        let (end, _) = ran(CallRecorder::default(), HookMoment::BeforeShrink, command(), 60).await;
         let why = end.how.unwrap_err();
         assert!(why.starts_with("ended with 0, but memory in use did not fall"), "{why}");
     }
@@ -337,12 +337,12 @@ mod tests {
     #[tokio::test]
     async fn a_signal_goes_through_the_runtime() {
         let signal = || HookAction::Signal(HookSignal::SigUsr2);
-        let unimplemented = Recorder {
+        let unimplemented = CallRecorder {
             refuses: Some(Problem::Unimplemented),
-            ..Recorder::default()
+            ..CallRecorder::default()
         };
         for (runtime, is_ok, expected) in [
-            (Recorder::default(), true, "SIGUSR2 was sent"),
+            (CallRecorder::default(), true, "SIGUSR2 was sent"),
             (
                 unimplemented,
                 false,
@@ -372,8 +372,12 @@ mod tests {
             "{without:?}"
         );
         for (runtime, forbidden_by, expected) in [
-            (Recorder::default(), None, None),
-            (Recorder::default(), Some("hooks.run"), Some("forbids it: hooks.run")),
+            (CallRecorder::default(), None, None),
+            (
+                CallRecorder::default(),
+                Some("hooks.run"),
+                Some("forbids it: hooks.run"),
+            ),
             (refused(Code::Internal), None, Some("its signal cannot be sent: ")),
         ] {
             let runtime = Arc::new(runtime);

@@ -143,3 +143,65 @@ impl JobDone {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+    use crate::actuate::pass::Pass;
+    use crate::model::Bytes;
+
+    /// A preview of the pass that gives a pod one cpu and 160 MiB, where its files have half a cpu and this limit.
+    async fn previewed(root: &Path, mebibytes: u64, prepare: impl FnOnce(&mut Job)) -> Result<Vec<String>, String> {
+        let pass = Pass::on_plain_files(root, Node::on_files(root));
+        for directory in ["pod", "pod/app"] {
+            fs::write(root.join(directory).join("cpu.max"), "50000 100000\n").unwrap();
+            fs::write(
+                root.join(directory).join("memory.max"),
+                format!("{}\n", mebibytes << 20),
+            )
+            .unwrap();
+        }
+        let Pass { node, mut job, .. } = *pass;
+        prepare(&mut job);
+        node.least_limits.raise(&"u".into(), "app", Bytes::new(176 << 20));
+        let steps = preview(node, *job).await?;
+        Ok(steps
+            .iter()
+            .map(|step| format!("{} {}", step.target, step.change))
+            .collect())
+    }
+
+    #[tokio::test]
+    async fn a_preview_writes_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        let steps = previewed(root.path(), 176, |_| {}).await.unwrap();
+        let quota = "cpu.max 50000 100000 → 100000 100000";
+        assert_eq!(steps, [format!("pod {quota}"), format!("container app {quota}")]);
+        for directory in ["pod", "pod/app"] {
+            let text = fs::read_to_string(root.path().join(directory).join("cpu.max")).unwrap();
+            assert_eq!(text, "50000 100000\n");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_preview_refuses_what_a_pass_would() {
+        let root = tempfile::tempdir().unwrap();
+        let refused = |job: &mut Job| {
+            job.resize = Act::End {
+                outcome: Outcome::Refused("no room".to_owned()),
+                retry_after: None,
+                no_room: true,
+            };
+        };
+        assert_eq!(previewed(root.path(), 176, refused).await, Err("no room".to_owned()));
+        let in_use = |_: &mut Job| {
+            let file = root.path().join("pod/app/memory.current");
+            fs::write(file, format!("{}\n", 180 << 20)).unwrap();
+        };
+        let why = previewed(root.path(), 200, in_use).await.unwrap_err();
+        assert!(why.contains("not shrinkable now"), "{why}");
+    }
+}

@@ -325,6 +325,38 @@ mod tests {
         let limit = mib(128);
         // The other container holds 40 MiB.
         assert_eq!(bound(&own), Some(PodBound { limit, left: mib(88) }));
+        // No pass changes the limit that the pod has all the same.
+        assert_eq!(bound(&undeclared()), Some(PodBound { limit, left: mib(88) }));
+    }
+
+    /// The containers of a pod that declares no limit, because one of them has none.
+    fn undeclared() -> Value {
+        let limited = json!({"name": "app", "resources": {"limits": {"cpu": "1", "memory": "64Mi"}}});
+        json!({"containers": [limited, {"name": "side"}]})
+    }
+
+    #[test]
+    fn an_unbounded_pod_bounds_no_growth() {
+        let root = tempfile::tempdir().unwrap();
+        let (node, live, growable) = scene(root.path(), &undeclared(), 128);
+        fs::write(root.path().join("pod/memory.max"), "max\n").unwrap();
+        let handles = PodHandles::open(&node.hierarchy, &live).unwrap();
+        assert_eq!(growable.bound(&node, &handles, "app", mib(256)), Ok(None));
+        let grown = grow_memory(&node, &handles, &growable, "gone", mib(96));
+        assert_eq!((grown.from, grown.outcome), (None, Outcome::Unchanged));
+    }
+
+    #[test]
+    fn other_containers_count_with_what_they_hold() {
+        let root = tempfile::tempdir().unwrap();
+        let (node, live, growable) = scene(root.path(), &json!({}), 128);
+        fs::write(root.path().join("pod/side/memory.max"), format!("{}\n", 80 * MIB)).unwrap();
+        let handles = PodHandles::open(&node.hierarchy, &live).unwrap();
+        let given = [("app", 96), ("side", 72)].map(|(name, limit)| (name.into(), mib(limit)));
+        let raised = raise_again(&node, &handles, &growable, &OfPod::from(given));
+        assert_eq!(raised.outcome, Outcome::Applied);
+        let [of_pod, app] = ["pod", "container app"].map(str::to_owned);
+        assert_eq!(written(&raised), [(of_pod, 128, 176), (app, 64, 96)]);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::resize::{Act, Facts, Resize};
 
 /// An API server with one pod.
 #[derive(Debug, Default)]
-struct Server {
+struct OnePodServer {
     pod: Mutex<Pod>,
     /// The pod as a watch has shown it.
     known: Option<Pod>,
@@ -23,7 +23,7 @@ struct Server {
     calls: Mutex<Vec<&'static str>>,
 }
 
-impl Server {
+impl OnePodServer {
     fn of(resize_errors: impl IntoIterator<Item = ResizeError>) -> Self {
         Self {
             resize_errors: Mutex::new(resize_errors.into_iter().collect()),
@@ -44,7 +44,7 @@ impl Server {
 }
 
 #[tonic::async_trait]
-impl PodResizer for Server {
+impl PodResizer for OnePodServer {
     async fn resize(&self, _: &Pod, changes: &[Step]) -> Result<Pod, ResizeError> {
         self.calls.lock().push("resize");
         if let Some(error) = self.resize_errors.lock().pop_front() {
@@ -80,7 +80,7 @@ struct Scene {
     pass: Box<Pass>,
     /// From 160 MiB to 192.
     patch: Patch,
-    server: Arc<Server>,
+    server: Arc<OnePodServer>,
 }
 
 /// The pod of the pass with this limit, as the API server has it.
@@ -95,7 +95,7 @@ fn pod(pass: &Pass, mebibytes: u64) -> Pod {
 }
 
 /// A pass and its patch, where the spec has this limit, and a watch has shown the pod with another one, if any.
-fn scene(mut server: Server, has: u64, known: Option<u64>) -> Scene {
+fn scene(mut server: OnePodServer, has: u64, known: Option<u64>) -> Scene {
     let root = tempfile::tempdir().unwrap();
     let mut pass = Pass::on_plain_files(root.path(), Node::on_files(root.path()));
     *server.pod.get_mut() = pod(&pass, has);
@@ -133,13 +133,13 @@ async fn a_conflict_is_read_and_patched_again() {
         patch,
         server,
         ..
-    } = scene(Server::of(stale(2)), 160, None);
+    } = scene(OnePodServer::of(stale(2)), 160, None);
     let patched = pass.patch(&patch).await.unwrap();
     assert_eq!(server.calls(), ["read", "resize"].repeat(3));
     assert_eq!((patched.metadata.generation, server.mebibytes()), (2, 192));
     assert_eq!(pass.done.record.steps.len(), 1, "a conflict changes nothing");
 
-    let mut scene = scene(Server::of(stale(99)), 160, None);
+    let mut scene = scene(OnePodServer::of(stale(99)), 160, None);
     let ended = scene.pass.patch(&scene.patch).await;
     assert!(matches!(ended, Err(ResizeError::Stale)), "{ended:?}");
     assert_eq!(scene.server.calls(), ["read", "resize"].repeat(MOST_CONFLICTS));
@@ -148,16 +148,16 @@ async fn a_conflict_is_read_and_patched_again() {
 
 #[tokio::test]
 async fn a_pod_that_a_watch_shows_is_not_read() {
-    let away = || Server {
+    let away = || OnePodServer {
         away: Some("it hangs".to_owned()),
-        ..Server::default()
+        ..OnePodServer::default()
     };
     for (server, known, reads_first, expected) in [
-        (Server::default(), 160, false, vec!["resize"]),
-        (Server::of(stale(1)), 160, false, vec!["resize", "read", "resize"]),
+        (OnePodServer::default(), 160, false, vec!["resize"]),
+        (OnePodServer::of(stale(1)), 160, false, vec!["resize", "read", "resize"]),
         // An earlier request has no answer.
-        (Server::default(), 160, true, vec!["read", "resize"]),
-        (Server::default(), 176, false, vec!["read", "resize"]),
+        (OnePodServer::default(), 160, true, vec!["read", "resize"]),
+        (OnePodServer::default(), 176, false, vec!["read", "resize"]),
         (away(), 160, false, vec!["read", "resize"]),
     ] {
         let mut scene = scene(server, 160, Some(known));
@@ -170,7 +170,7 @@ async fn a_pod_that_a_watch_shows_is_not_read() {
 
 #[tokio::test]
 async fn another_clients_spec_is_not_patched() {
-    let mut scene = scene(Server::default(), 176, None);
+    let mut scene = scene(OnePodServer::default(), 176, None);
     let ended = scene.pass.patch(&scene.patch).await;
     assert!(matches!(ended, Err(ResizeError::Stale)), "{ended:?}");
     assert_eq!((scene.server.calls(), scene.server.mebibytes()), (vec!["read"], 176));
@@ -180,9 +180,9 @@ async fn another_clients_spec_is_not_patched() {
 async fn a_denied_read_is_no_denied_patch() {
     let denied = || ResizeError::Denied("a later LimitRange".to_owned());
     for is_empty in [false, true] {
-        let server = Server {
+        let server = OnePodServer {
             read_errors: Mutex::new([denied()].into()),
-            ..Server::default()
+            ..OnePodServer::default()
         };
         let mut scene = scene(server, 160, None);
         if is_empty {
@@ -203,7 +203,7 @@ async fn a_failed_patch_says_what_became_of_it() {
         (ResizeError::Denied(why()), Answer::Denied(why())),
         (ResizeError::Gone(why()), Answer::NotCarriedOut),
     ] {
-        let mut scene = scene(Server::of([error]), 160, None);
+        let mut scene = scene(OnePodServer::of([error]), 160, None);
         let ended = scene.pass.patch(&scene.patch).await;
         assert!(ended.is_err());
         let done = &scene.pass.done;
@@ -216,14 +216,14 @@ async fn a_failed_patch_says_what_became_of_it() {
 #[tokio::test]
 async fn an_older_generation_means_a_restored_server() {
     for (accepted, is_forgotten) in [(None, false), (Some(1), false), (Some(2), true)] {
-        let mut scene = scene(Server::default(), 160, None);
+        let mut scene = scene(OnePodServer::default(), 160, None);
         scene.pass.job.accepted_generation = accepted;
         scene.pass.read_soon().await.unwrap();
         assert_eq!(scene.pass.done.api.forgotten, is_forgotten, "{accepted:?}");
     }
-    let away = Server {
+    let away = OnePodServer {
         away: Some("it hangs".to_owned()),
-        ..Server::default()
+        ..OnePodServer::default()
     };
     let mut scene = scene(away, 160, None);
     let read = scene.pass.read_soon().await;
@@ -233,7 +233,7 @@ async fn an_older_generation_means_a_restored_server() {
 
 /// Takes back a patch that the API server has accepted, where the next calls fail so.
 async fn taken_back(errors: impl IntoIterator<Item = ResizeError>, prepare: fn(&Scene)) -> Scene {
-    let mut scene = scene(Server::default(), 160, None);
+    let mut scene = scene(OnePodServer::default(), 160, None);
     let patched = scene.pass.patch(&scene.patch).await.unwrap();
     assert_eq!(scene.server.calls(), ["read", "resize"]);
     scene.server.resize_errors.lock().extend(errors);

@@ -21,7 +21,7 @@ const WANTED: CriResources = CriResources {
 
 /// Shows a stored spec, and records every update.
 #[derive(Debug, Default)]
-struct Recorder {
+struct UpdateRecorder {
     stored: Option<CriResources>,
     /// Why it does not show the stored spec.
     hides: Option<Problem>,
@@ -32,7 +32,7 @@ struct Recorder {
     updates: Mutex<Vec<CriResources>>,
 }
 
-impl Recorder {
+impl UpdateRecorder {
     fn updates(&self) -> Vec<CriResources> {
         self.updates.lock().clone()
     }
@@ -50,7 +50,7 @@ fn answer(problem: Option<&Problem>) -> Result<(), RuntimeError> {
 }
 
 #[tonic::async_trait]
-impl ContainerRuntime for Recorder {
+impl ContainerRuntime for UpdateRecorder {
     async fn info(&self) -> Result<RuntimeInfo, RuntimeError> {
         unreachable!()
     }
@@ -92,7 +92,7 @@ fn app() -> Target {
 }
 
 /// A pass over files with this quota in each 100 ms, where 100000 is the wanted one.
-fn pass(root: &Path, quota: &str, runtime: Recorder) -> (Box<Pass>, Arc<Recorder>) {
+fn pass(root: &Path, quota: &str, runtime: UpdateRecorder) -> (Box<Pass>, Arc<UpdateRecorder>) {
     let runtime = Arc::new(runtime);
     let mut node = Node::on_files(root);
     node.runtime = RuntimeLink::Found(Arc::clone(&runtime) as _);
@@ -150,9 +150,9 @@ async fn only_the_fields_that_differ_are_updated() {
         (None, true, Some(WANTED)),
     ] {
         let root = tempfile::tempdir().unwrap();
-        let runtime = Recorder {
+        let runtime = UpdateRecorder {
             stored,
-            ..Recorder::default()
+            ..UpdateRecorder::default()
         };
         let (mut pass, runtime) = pass(root.path(), "100000", runtime);
         let observed = pass.observe().unwrap();
@@ -171,9 +171,9 @@ async fn only_the_fields_that_differ_are_updated() {
 async fn an_unknown_container_is_skipped_while_it_runs() {
     for has_ended in [false, true] {
         let root = tempfile::tempdir().unwrap();
-        let runtime = Recorder {
+        let runtime = UpdateRecorder {
             hides: Some(Problem::NotFound),
-            ..Recorder::default()
+            ..UpdateRecorder::default()
         };
         let (mut pass, runtime) = pass(root.path(), "100000", runtime);
         let observed = pass.observe().unwrap();
@@ -188,13 +188,13 @@ async fn an_unknown_container_is_skipped_while_it_runs() {
 }
 
 /// How the update of another stored memory limit ends, after `prepare`, and how many updates the runtime got.
-async fn synced(runtime: Recorder, prepare: fn(&mut Pass)) -> (Result<(), Outcome>, usize) {
+async fn synced(runtime: UpdateRecorder, prepare: fn(&mut Pass)) -> (Result<(), Outcome>, usize) {
     let root = tempfile::tempdir().unwrap();
     let stored = CriResources {
         memory_limit_in_bytes: Some(128 << 20),
         ..WANTED
     };
-    let runtime = Recorder {
+    let runtime = UpdateRecorder {
         stored: Some(stored),
         ..runtime
     };
@@ -215,15 +215,15 @@ async fn a_runtime_that_is_away_gets_no_update() {
         |pass| pass.node.least_limits.raise(&"u".into(), "app", Bytes::new(192 << 20)),
     ];
     for prepare in prepares {
-        let (synced, updates) = synced(Recorder::default(), prepare).await;
+        let (synced, updates) = synced(UpdateRecorder::default(), prepare).await;
         assert!(is_owed(&synced) && updates == 0, "{synced:?} {updates}");
     }
     let without: fn(&mut Pass) = |pass| Arc::make_mut(&mut pass.node).runtime = RuntimeLink::None;
-    assert_eq!(synced(Recorder::default(), without).await, (Ok(()), 0));
+    assert_eq!(synced(UpdateRecorder::default(), without).await, (Ok(()), 0));
     for (problem, is_late) in [(refused(), false), (Problem::Deadline { limit: Duration::ZERO }, true)] {
-        let runtime = Recorder {
+        let runtime = UpdateRecorder {
             refuses: Some(problem),
-            ..Recorder::default()
+            ..UpdateRecorder::default()
         };
         let (synced, updates) = synced(runtime, |_| {}).await;
         assert_eq!((is_owed(&synced), updates), (is_late, 1), "{synced:?}");
@@ -241,13 +241,13 @@ async fn files_are_verified_after_an_update() {
         ("cpu.weight", "77\n", None, false),
     ] {
         let root = tempfile::tempdir().unwrap();
-        let runtime = Recorder {
+        let runtime = UpdateRecorder {
             stored: Some(CriResources {
                 memory_limit_in_bytes: Some(128 << 20),
                 ..WANTED
             }),
             writes: Some((root.path().join("pod/app").join(file), text)),
-            ..Recorder::default()
+            ..UpdateRecorder::default()
         };
         let (mut pass, _) = pass(root.path(), "100000", runtime);
         fs::write(root.path().join("pod/app/cpu.weight"), "100\n").unwrap();
@@ -272,7 +272,7 @@ fn updated(from: CriResources, to: CriResources) -> StepRecord {
 }
 
 /// The updates that undo these, and how the pass ends.
-async fn undone(outcome: Outcome, steps: Vec<StepRecord>, runtime: Recorder) -> (Vec<CriResources>, Outcome) {
+async fn undone(outcome: Outcome, steps: Vec<StepRecord>, runtime: UpdateRecorder) -> (Vec<CriResources>, Outcome) {
     let root = tempfile::tempdir().unwrap();
     let (mut pass, runtime) = pass(root.path(), "100000", runtime);
     let before = steps.len();
@@ -321,7 +321,7 @@ async fn an_undo_restores_what_was_stored() {
         (incomplete(), old, WANTED, Some(without_memory(old))),
         (rolled_back(), none, shares, None),
     ] {
-        let (updates, ended) = undone(outcome.clone(), vec![updated(from, to)], Recorder::default()).await;
+        let (updates, ended) = undone(outcome.clone(), vec![updated(from, to)], UpdateRecorder::default()).await;
         assert_eq!(updates, Vec::from_iter(expected), "{from:?} {to:?}");
         assert_eq!(ended, outcome);
     }
@@ -344,11 +344,11 @@ async fn updates_are_undone_from_last_to_first() {
             failed.clone(),
         ]
     };
-    let (updates, ended) = undone(rolled_back(), steps(), Recorder::default()).await;
+    let (updates, ended) = undone(rolled_back(), steps(), UpdateRecorder::default()).await;
     assert_eq!((updates, ended), (vec![memory(128), memory(64)], rolled_back()));
-    let runtime = Recorder {
+    let runtime = UpdateRecorder {
         refuses: Some(refused()),
-        ..Recorder::default()
+        ..UpdateRecorder::default()
     };
     let (updates, ended) = undone(rolled_back(), steps(), runtime).await;
     assert_eq!(updates.len(), 2, "each container gets back what it can");
@@ -364,13 +364,13 @@ async fn a_refused_update_undoes_the_files() {
         (Problem::NoSocket, owed, "100000 100000"),
     ] {
         let root = tempfile::tempdir().unwrap();
-        let runtime = Recorder {
+        let runtime = UpdateRecorder {
             stored: Some(CriResources {
                 cpu_quota: Some(50_000),
                 ..WANTED
             }),
             refuses: Some(problem),
-            ..Recorder::default()
+            ..UpdateRecorder::default()
         };
         let (pass, runtime) = pass(root.path(), "50000", runtime);
         let Pass { node, job, .. } = *pass;

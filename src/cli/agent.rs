@@ -71,4 +71,20 @@ mod tests {
         assert_eq!(left_out(Some(&agent)).collect::<Vec<_>>(), [lacks]);
         assert_eq!(left_out(None).count(), 0);
     }
+
+    #[test]
+    fn the_exit_code_says_who_failed() {
+        let text = String::new;
+        for (error, code) in [
+            (ClientError::NoAgent(text()), 3),
+            (ClientError::Path(PathBuf::new()), 2),
+            (ClientError::Answer(tonic::Status::invalid_argument("")), 2),
+            (ClientError::Answer(tonic::Status::internal("")), 1),
+            (ClientError::Denied(text()), 1),
+            (ClientError::Unknown, 1),
+        ] {
+            let said = error.to_string();
+            assert_eq!(Failure::from(error).code, code, "{said}");
+        }
+    }
 }

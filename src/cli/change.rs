@@ -181,3 +181,139 @@ pub(super) fn watch(output: &Output, agent: &Agent) -> Result<(), Failure> {
         }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::proto::Stages;
+
+    fn changed(outcome: &str, reason: &str, steps: &[Step]) -> Change {
+        Change {
+            at: "2026-01-31T12:00:00.25Z".to_owned(),
+            namespace: "shop".to_owned(),
+            name: "web".to_owned(),
+            cause: "periodic check".to_owned(),
+            outcome: outcome.to_owned(),
+            reason: reason.to_owned(),
+            steps: steps.to_vec(),
+            stages: Some(Stages {
+                queued_us: 5,
+                verified_us: 1290,
+                ..Stages::default()
+            }),
+            ..Change::default()
+        }
+    }
+
+    fn step(error: &str, rollback: bool) -> Step {
+        Step {
+            via: "cgroup".to_owned(),
+            level: "container".to_owned(),
+            name: "app".to_owned(),
+            file: "memory.max".to_owned(),
+            from: "134217728".to_owned(),
+            to: "67108864".to_owned(),
+            took_us: 85,
+            error: error.to_owned(),
+            rollback,
+        }
+    }
+
+    #[test]
+    fn a_step_says_what_became_of_it() {
+        for (error, rollback, note) in [
+            ("", false, ""),
+            ("", true, "\u{1b}[33mput back\u{1b}[0m"),
+            ("EBUSY", false, "\u{1b}[31mEBUSY\u{1b}[0m"),
+            ("EBUSY", true, "\u{1b}[31mnot put back: EBUSY\u{1b}[0m"),
+        ] {
+            let cells = row(&step(error, rollback)).map(|cell| cell.shown(true));
+            let (from, to) = ("134217728 (128Mi)", "67108864 (64Mi)");
+            assert_eq!(
+                cells,
+                ["cgroup", "container app", "memory.max", from, to, "85 µs", note]
+            );
+        }
+    }
+
+    #[test]
+    fn a_planned_step_took_no_time() {
+        let planned = render(&changed("Planned", "", &[step("", false)])).shown(false);
+        assert!(
+            planned.starts_with("VIA     LEVEL          FILE        FROM               TO\n"),
+            "{planned}"
+        );
+        assert!(!planned.contains("85 µs"), "{planned}");
+        let mut unverified = changed("Refused", "no room", &[]);
+        unverified.stages = None;
+        assert_eq!(render(&unverified).shown(false), "shop/web: Refused: no room\n");
+    }
+
+    #[test]
+    fn a_watched_change_is_one_line() {
+        let of = changed("Refused", "no room", &[step("", false), step("", true)]);
+        assert_eq!(
+            line(&of).shown(false),
+            "2026-01-31T12:00:00Z  shop/web  Refused  periodic check  2 steps in 1.2 ms  no room"
+        );
+        assert_eq!(
+            line_of_pod(&of).shown(false),
+            "2026-01-31T12:00:00Z  Refused  periodic check, 2 steps in 1.2 ms: no room"
+        );
+        let none = changed("Unchanged", "", &[]);
+        assert_eq!(
+            line_of_pod(&none).shown(false),
+            "2026-01-31T12:00:00Z  Unchanged  periodic check"
+        );
+    }
+
+    #[test]
+    fn an_outcome_says_whether_to_wait() {
+        // Whether another attempt can succeed, and what the error says, if the outcome is one.
+        for (outcome, follows, said) in [
+            ("Applied", false, None),
+            ("Unchanged", false, None),
+            ("Planned", false, None),
+            ("RuntimeOwed", false, None),
+            ("SpecLater", false, None),
+            ("Refused", true, Some("shop/web was not changed: why")),
+            (
+                "RolledBack",
+                true,
+                Some("shop/web: a step failed and everything was put back: why"),
+            ),
+            (
+                "Incomplete",
+                true,
+                Some("shop/web: not every value is what it should be: why; `vscalectl explain shop/web` shows which"),
+            ),
+            ("Interrupted", true, Some("shop/web does not have the values yet: why")),
+            ("Deferred", true, Some("shop/web does not have the values yet: why")),
+            ("Unanswered", true, Some("shop/web does not have the values yet: why")),
+            ("Postponed", true, Some("shop/web does not have the values yet: why")),
+            ("ResizeError", true, Some("shop/web does not have the values yet: why")),
+            (
+                "Infeasible",
+                false,
+                Some("shop/web: this node can never hold the values: why"),
+            ),
+            (
+                "Novel",
+                true,
+                Some("shop/web: this vscalectl does not know the outcome \"Novel\""),
+            ),
+        ] {
+            let change = changed(outcome, "why", &[]);
+            assert_eq!(can_follow(&change), follows, "{outcome}");
+            match (check_outcome(&change), said) {
+                (Ok(()), None) => {}
+                (Err(Failure { code: 1, error }), Some(said)) => {
+                    assert!(error.to_string().starts_with(said), "{outcome}: {error}");
+                }
+                (other, _) => panic!("{outcome}: {other:?}"),
+            }
+        }
+        let error = check_outcome(&changed("Refused", "", &[])).unwrap_err().error;
+        assert_eq!(error.to_string(), "shop/web was not changed: no reason was given");
+    }
+}

@@ -108,3 +108,85 @@ fn restored(result: &PodResult) -> bool {
     let outcome = result.change.as_ref().map(|change| change.outcome.as_str());
     matches!(outcome, Some("Applied" | "Unchanged" | "Planned"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::proto::Change;
+
+    fn arguments(line: &str) -> RestoreArguments {
+        let words = ["vscaled", "restore"].into_iter().chain(line.split_whitespace());
+        match CommandLine::try_parse_from(words).unwrap().command {
+            Command::Restore(arguments) => arguments,
+            Command::Run(_) => panic!("restore was given"),
+        }
+    }
+
+    fn result(name: &str, outcome: Option<&str>, error: &str) -> PodResult {
+        PodResult {
+            namespace: "shop".to_owned(),
+            name: name.to_owned(),
+            change: outcome.map(|outcome| Change {
+                namespace: "shop".to_owned(),
+                name: name.to_owned(),
+                outcome: outcome.to_owned(),
+                ..Change::default()
+            }),
+            error: error.to_owned(),
+            ..PodResult::default()
+        }
+    }
+
+    #[test]
+    fn only_yes_writes_and_only_then_watches() {
+        assert_eq!(arguments("").how(), Restore::Rehearse);
+        assert_eq!(arguments("--yes").how(), Restore::ApplyAndWatch);
+        assert_eq!(arguments("--yes --no-watch").how(), Restore::Apply);
+    }
+
+    #[test]
+    fn a_pod_is_restored_when_all_agrees() {
+        for (outcome, is_restored) in [
+            (Some("Applied"), true),
+            (Some("Unchanged"), true),
+            (Some("Planned"), true),
+            (Some("RuntimeOwed"), false),
+            (Some("SpecLater"), false),
+            (Some("Refused"), false),
+            (None, false),
+        ] {
+            assert_eq!(restored(&result("web", outcome, "")), is_restored, "{outcome:?}");
+        }
+    }
+
+    #[test]
+    fn each_pod_has_its_result() {
+        let mut refused = result("db", Some("Refused"), "");
+        if let Some(change) = &mut refused.change {
+            change.reason = "it uses more".to_owned();
+        }
+        let restoration = Restoration {
+            remarks: vec!["the runtime does not answer".to_owned()],
+            results: vec![
+                result("web", Some("Unchanged"), ""),
+                refused,
+                result("job", None, "two pods have this name"),
+            ],
+        };
+        let shown = |line: &str| arguments(line).render(&restoration).shown(false);
+        assert_eq!(
+            shown("--yes"),
+            "note: the runtime does not answer\nshop/web: as its spec says\nshop/db: Refused: it uses more\n\
+             shop/job: Refused: two pods have this name\n"
+        );
+        assert!(shown("").ends_with("nothing was written: add --yes to do it\n"));
+        let nothing = Restoration {
+            remarks: Vec::new(),
+            results: Vec::new(),
+        };
+        assert_eq!(
+            arguments("--yes").render(&nothing).shown(false),
+            "no source describes a pod that runs on this node\n"
+        );
+    }
+}

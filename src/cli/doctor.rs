@@ -156,4 +156,27 @@ mod tests {
         1 failing, 1 degraded
         ");
     }
+
+    #[test]
+    fn a_missing_agent_comes_with_the_way_out() {
+        let check = no_agent("no vscaled answers at /run/x; start it");
+        assert_eq!(
+            (&*check.name, &*check.status, &*check.found),
+            ("agent", "fail", "no vscaled answers at /run/x")
+        );
+        assert!(check.mend.starts_with("start it; what follows is"), "{check:?}");
+        let check = no_agent("it is gone");
+        assert_eq!((&*check.status, &*check.found), ("fail", "it is gone"));
+        assert!(check.mend.starts_with("what follows is"), "{check:?}");
+    }
+
+    #[test]
+    fn all_is_well_where_nothing_is_missing() {
+        let report = DoctorReport {
+            examined_by: "agent",
+            checks: vec![Check::new("kernel", Ok("Linux".to_owned()))],
+        };
+        assert_eq!(render(&report).shown(false), "ok    kernel  Linux\nall is well\n");
+        assert_eq!(of_nodes(&Vec::new()).shown(false), "all is well\n");
+    }
 }

@@ -199,3 +199,152 @@ fn pair(pair: Option<&RequestAndLimit>) -> String {
     };
     optional(pair.map(both))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::proto::Change;
+
+    /// The words of each line.
+    fn words(page: &Page) -> Vec<String> {
+        let text = page.shown(false);
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        text.lines().map(words).collect()
+    }
+
+    #[test]
+    fn each_amount_is_in_its_column() {
+        let text = |text: &str| Some(text.to_owned());
+        let pair = |request: &str, limit: &str| {
+            Some(RequestAndLimit {
+                request: text(request),
+                limit: text(limit),
+            })
+        };
+        let mut amount = Amount {
+            container: "app".to_owned(),
+            resource: "cpu".to_owned(),
+            target: text("1"),
+            lower_bound: text("2"),
+            upper_bound: text("3"),
+            decided: pair("4", "5"),
+            wanted: pair("6", "7"),
+            spec: pair("8", "9"),
+            allocated: text("10"),
+            in_force: pair("11", "12"),
+            rules: Vec::new(),
+        };
+        let shown = |amount: &Amount| words(&amounts(std::slice::from_ref(amount), 100));
+        assert_eq!(
+            shown(&amount),
+            [
+                "CONTAINER VPA BOUNDS DECIDED WANTED SPEC ALLOCATED IN FORCE",
+                "app cpu 1 2…3 4 / 5 6 / 7 8 / 9 10 11 / 12",
+            ]
+        );
+        (amount.upper_bound, amount.allocated, amount.in_force) = (None, None, None);
+        (amount.wanted, amount.spec) = (None, pair("8", ""));
+        assert_eq!(
+            shown(&amount),
+            [
+                "CONTAINER VPA BOUNDS DECIDED WANTED SPEC",
+                "app cpu 1 2…- 4 / 5 - 8 / -"
+            ]
+        );
+        (amount.lower_bound, amount.upper_bound) = (None, text("3"));
+        assert!(shown(&amount)[1].starts_with("app cpu 1 -…3 "));
+        amount.upper_bound = None;
+        assert!(shown(&amount)[1].starts_with("app cpu 1 - 4"));
+    }
+
+    fn value(file: &str, kernel: &str) -> Value {
+        Value {
+            level: "container".to_owned(),
+            name: "app".to_owned(),
+            path: "/kubepods/pod1/c0ffee".to_owned(),
+            file: file.to_owned(),
+            kernel: kernel.to_owned(),
+            ..Value::default()
+        }
+    }
+
+    #[test]
+    fn each_source_has_its_row() {
+        let all = Value {
+            spec: "1".to_owned(),
+            allocated: "2".to_owned(),
+            wanted: "3".to_owned(),
+            runtime: "4".to_owned(),
+            systemd: "5".to_owned(),
+            owner: "systemd".to_owned(),
+            difference: "another program wrote it".to_owned(),
+            ..value("cpu.weight", "6")
+        };
+        let page = levels(&[all], 100);
+        assert_eq!(
+            words(&page),
+            [
+                "container app /kubepods/pod1/c0ffee",
+                "cpu.weight !",
+                "spec 1",
+                "allocated 2",
+                "wanted 3",
+                "runtime 4",
+                "systemd 5",
+                "kernel 6",
+                "owner systemd",
+                "! cpu.weight: another program wrote it",
+            ]
+        );
+        assert!(page.shown(true).contains("\u{1b}[31m6\u{1b}[0m"));
+        assert_eq!(
+            words(&levels(&[value("cpu.weight", "6")], 100)),
+            [
+                "container app /kubepods/pod1/c0ffee",
+                "cpu.weight",
+                "spec -",
+                "wanted -",
+                "kernel 6",
+                "owner -"
+            ]
+        );
+    }
+
+    #[test]
+    fn files_without_any_limit_are_left_out() {
+        let unlimited = value("memory.memsw.limit_in_bytes", "9223372036854771712");
+        let limited = value("memory.limit_in_bytes", "67108864");
+        let shown = |other: Value| levels(&[limited.clone(), other], 100).shown(false);
+        let text = shown(unlimited.clone());
+        assert!(text.contains("67108864 (64Mi)") && !text.contains("memsw"), "{text}");
+        let wanted = Value {
+            wanted: "134217728".to_owned(),
+            ..unlimited
+        };
+        let text = shown(wanted);
+        assert!(
+            text.contains("memsw") && text.contains("9223372036854771712 (none)"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn only_the_latest_changes_are_recent() {
+        let changes = (0..7).map(|number| Change {
+            outcome: "Applied".to_owned(),
+            cause: format!("cause-{number}"),
+            ..Change::default()
+        });
+        let reply = ExplainReply {
+            changes: changes.collect(),
+            ..ExplainReply::default()
+        };
+        let text = render(&reply).shown(false);
+        assert_eq!(text.matches("Applied").count(), 5, "{text}");
+        assert!(
+            !text.contains("cause-1") && text.contains("cause-2") && text.contains("cause-6"),
+            "{text}"
+        );
+        assert!(text.starts_with("next\n  -\n"), "{text}");
+    }
+}

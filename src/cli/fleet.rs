@@ -265,3 +265,19 @@ fn reason(errors: &[u8], code: &str) -> String {
         None => format!("it ended with exit code {code} and said nothing"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_line_says_why_nothing_came() {
+        assert_eq!(
+            reason(b"vscalectl: warning: slow\nvscalectl: no vscaled answers\n \n", "3"),
+            "no vscaled answers"
+        );
+        assert_eq!(reason(b"error: no such host", "1"), "error: no such host");
+        assert_eq!(reason("ä".repeat(400).as_bytes(), "1"), "ä".repeat(300));
+        assert_eq!(reason(b" \n", "137"), "it ended with exit code 137 and said nothing");
+    }
+}

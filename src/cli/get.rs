@@ -154,3 +154,54 @@ fn decisions_table(pods: &[Pod]) -> Table {
     }
     table::fitted("POD  DECISION  CONTAINER  RESOURCE  REQUEST  LIMIT", rows)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_override_says_how_long_it_lasts() {
+        let held = |since: &str, until: Option<&str>| Override {
+            uid: 7,
+            pid: 8,
+            since: since.to_owned(),
+            until: until.map(str::to_owned),
+            ..Override::default()
+        };
+        let past = "2020-01-31T12:00:00Z";
+        let [by, age, left, reason] = by_hand(&held("then", None));
+        assert_eq!(
+            [by, age, left, reason],
+            ["uid 7 (pid 8)", "then", "until released", "-"]
+        );
+        let [_, age, left, _] = by_hand(&held("9999-01-01T00:00:00Z", Some(past)));
+        assert_eq!([age, left], ["0s", "0s"]);
+        let [_, age, left, _] = by_hand(&held(past, Some("soon")));
+        assert_eq!(left, "soon");
+        assert!(age.contains('d'), "{age}");
+
+        let pod = |until| Pod {
+            r#override: Some(held(past, until)),
+            ..Pod::default()
+        };
+        let shown = |until| pods_table(&[pod(until)]).or("").shown(false);
+        assert!(shown(Some(past)).contains("0s left"), "{}", shown(Some(past)));
+        assert!(!shown(None).contains(" left"), "{}", shown(None));
+    }
+
+    #[test]
+    fn a_decision_is_its_action_and_reason() {
+        for (action, reason, shown) in [
+            ("skip", "QuotaExceeded", "skip: QuotaExceeded"),
+            ("none", "", "none"),
+            ("", "", "-"),
+        ] {
+            let pod = Pod {
+                action: action.to_owned(),
+                reason: reason.to_owned(),
+                ..Pod::default()
+            };
+            assert_eq!(decision(&pod), shown);
+        }
+    }
+}

@@ -115,3 +115,157 @@ fn note(kill: &OomKill) -> TextLine {
     let [enforced, group, evidence, down] = [enforced, group, evidence, down].map(|note| note.map(TextLine::from));
     TextLine::joined([enforced, group, own, evidence, down].into_iter().flatten(), "; ")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::proto::OomOwnWrite;
+    use crate::oom::proto::{Container, Evidence, HitLimit, Memory};
+
+    fn limit(mebibytes: u64) -> Option<HitLimit> {
+        Some(HitLimit {
+            limit_bytes: Some(mebibytes << 20),
+            ..HitLimit::default()
+        })
+    }
+
+    fn victim(pid: u32, role: &str) -> OomVictim {
+        OomVictim {
+            pid,
+            comm: "java".to_owned(),
+            role: role.to_owned(),
+            memory: Some(Memory {
+                total_vm_bytes: 1 << 30,
+                anon_rss_bytes: 32 << 20,
+                ..Memory::default()
+            }),
+            ..OomVictim::default()
+        }
+    }
+
+    fn kill() -> OomKill {
+        OomKill {
+            id: "b-log-1".to_owned(),
+            time: "2026-01-31T12:00:00.25Z".to_owned(),
+            pod: Some(ReportedPod {
+                namespace: "shop".to_owned(),
+                name: "web".to_owned(),
+                uid: "u-1".to_owned(),
+            }),
+            container: Some(Container {
+                name: "app".to_owned(),
+                id: "c0ffee".to_owned(),
+            }),
+            level: "pod".to_owned(),
+            limit: limit(64),
+            victim: Some(victim(7, "main")),
+            confidence: "exact".to_owned(),
+            ..OomKill::default()
+        }
+    }
+
+    fn shown(kill: &OomKill) -> [String; 9] {
+        cells(kill).map(|cell| cell.shown(false))
+    }
+
+    #[test]
+    fn each_column_has_its_part_of_a_kill() {
+        let of_pod = shown(&kill());
+        let expected = [
+            "2026-01-31T12:00:00Z",
+            "shop/web",
+            "app",
+            "pod",
+            "64Mi",
+            "7 java (main)",
+            "32Mi",
+            "exact",
+            "",
+        ];
+        assert_eq!(of_pod, expected);
+        let mut of_container = kill();
+        of_container.limit_of = "container".to_owned();
+        of_container.container_limit = limit(48);
+        of_container.container = Some(Container {
+            name: String::new(),
+            id: "0123456789abcdef".to_owned(),
+        });
+        let [_, _, container, level, hit, .., note] = shown(&of_container);
+        assert_eq!(
+            [container, level, hit, note].each_ref().map(String::as_str),
+            ["0123456789ab", "container", "48Mi", "at the pod limit of 64Mi"]
+        );
+        let nothing = OomKill {
+            cgroup: Some("/system.slice/db".to_owned()),
+            ..OomKill::default()
+        };
+        assert_eq!(
+            shown(&nothing),
+            ["", "/system.slice/db", "-", "-", "-", "-", "-", "-", ""]
+        );
+    }
+
+    #[test]
+    fn killed_processes_are_named_or_counted() {
+        let of = |victim: Option<OomVictim>, pids: &[u32], more_candidates| {
+            killed(&OomKill {
+                victim,
+                candidates: pids.iter().map(|pid| self::victim(*pid, "")).collect(),
+                more_candidates,
+                ..OomKill::default()
+            })
+        };
+        assert_eq!(of(Some(victim(7, "main")), &[], 0), "7 java (main)");
+        assert_eq!(of(Some(victim(7, "child")), &[8], 0), "7 java (child)");
+        assert_eq!(of(Some(victim(7, "unspecified")), &[], 0), "7 java");
+        assert_eq!(of(None, &[], 0), "");
+        assert_eq!(of(None, &[7, 8, 9, 10], 0), "one of 7, 8, 9, 10");
+        assert_eq!(of(None, &[7, 8, 9, 10, 11], 0), "one of 5 processes");
+        assert_eq!(of(None, &[7, 8], 96), "one of 98 processes");
+    }
+
+    #[test]
+    fn notes_say_what_else_is_known() {
+        let mut of = kill();
+        of.group = vec![7, 8, 9];
+        of.own_write = Some(OomOwnWrite {
+            what: "memory.max of pod from 128 to 64".to_owned(),
+            ..OomOwnWrite::default()
+        });
+        of.evidence = Some(Evidence {
+            path: Some("/dump".to_owned()),
+            ..Evidence::default()
+        });
+        of.while_down = true;
+        let note = "a group of 3; after vscaled lowered memory.max of pod from 128 to 64; evidence in /dump; while no agent ran";
+        assert_eq!(super::note(&of).shown(false), note);
+        assert!(super::note(&of).shown(true).contains("\u{1b}[31mafter vscaled lowered"));
+        of = kill();
+        of.container_limit = limit(48);
+        of.limit = Some(HitLimit::default());
+        of.evidence = Some(Evidence {
+            unfinished: Some(true),
+            ..Evidence::default()
+        });
+        assert_eq!(
+            super::note(&of).shown(false),
+            "at the pod limit; its hook had not ended"
+        );
+        of = kill();
+        of.evidence = Some(Evidence {
+            exit_code: Some(1),
+            ..Evidence::default()
+        });
+        assert_eq!(super::note(&of).shown(false), "");
+    }
+
+    #[test]
+    fn a_watched_kill_is_one_sentence() {
+        let mut of = kill();
+        of.while_down = true;
+        assert_eq!(
+            line(&of).shown(false),
+            "2026-01-31T12:00:00Z  shop/web  OOM kill  app: 7 java (main) (32Mi) at the pod limit of 64Mi; exact  while no agent ran"
+        );
+    }
+}

@@ -229,4 +229,35 @@ mod tests {
         assert_eq!(wrap("unbreakable word", 0, 4), "unbreakable\nword\n");
         assert_eq!(wrap("", 2, 9), "");
     }
+
+    #[test]
+    fn words_have_the_tone_of_what_they_mean() {
+        for (tone, words) in [
+            (Tone::Good, &["Applied", "InSync"][..]),
+            (
+                Tone::Waiting,
+                &["Working", "Owed", "RuntimeOwed", "Planned", "InFlight"],
+            ),
+            (Tone::Bad, &["Refused", "RolledBack", "Incomplete", "Foreign"]),
+            (Tone::Plain, &["NotManaged", "Unchanged", "other"]),
+        ] {
+            for word in words {
+                assert_eq!(Tone::of(word), tone, "{word}");
+            }
+        }
+        let sequences = [Tone::Good, Tone::Waiting, Tone::Bad, Tone::Title].map(|tone| toned(tone, "x").shown(true));
+        assert_eq!(
+            sequences,
+            [32, 33, 31, 1].map(|code| format!("\u{1b}[{code}mx\u{1b}[0m"))
+        );
+    }
+
+    #[test]
+    fn observing_is_no_problem() {
+        assert_eq!(problem(OBSERVING).shown(true), OBSERVING);
+        assert_eq!(
+            problem("no runtime answers").shown(true),
+            "\u{1b}[31mdegraded:\u{1b}[0m no runtime answers"
+        );
+    }
 }

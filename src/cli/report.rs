@@ -117,3 +117,107 @@ fn row(name: String, savings: &WorkloadWorth) -> [String; 8] {
         format!("{:.0} s", savings.avoided_throttled_seconds),
     ]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_number_has_its_column() {
+        let amounts = |cpu: &str, memory: &str| {
+            Some(Amounts {
+                cpu: Some(cpu.to_owned()),
+                memory: Some(memory.to_owned()),
+            })
+        };
+        let worth = WorkloadWorth {
+            pods: 1,
+            requested_before: amounts("2", "3Gi"),
+            requested: amounts("4", "5Gi"),
+            avoided_kills: 6,
+            avoided_evictions: 7,
+            avoided_restarts: 8,
+            avoided_throttled_seconds: 9.6,
+            ..WorkloadWorth::default()
+        };
+        let expected = ["all", "1", "2 → 4", "3Gi → 5Gi", "6", "7", "8", "10 s"];
+        assert_eq!(row("all".to_owned(), &worth), expected);
+        let unknown = row(String::new(), &WorkloadWorth::default());
+        assert_eq!(unknown[2..4], ["- → -", "- → -"]);
+    }
+
+    #[test]
+    fn a_burst_is_compared_with_before() {
+        let worth = |name: &str, now, before| WorkloadWorth {
+            namespace: "shop".to_owned(),
+            workload: Some(Workload {
+                kind: "Deployment".to_owned(),
+                name: name.to_owned(),
+            }),
+            throttled_with_burst: now,
+            throttled_before_burst: before,
+            remarks: vec![format!("about {name}")],
+            ..WorkloadWorth::default()
+        };
+        let reply = ReportReply {
+            since: String::new(),
+            workloads: vec![
+                worth("a", Some(1.5), Some(30.0)),
+                worth("b", Some(2.0), None),
+                worth("c", None, Some(3.0)),
+            ],
+            total: None,
+        };
+        let text = report_table(&reply).shown(false);
+        let below: Vec<&str> = text.lines().skip(4).collect();
+        assert_eq!(
+            below,
+            [
+                "avoided: since -; kills and restarts are lower bounds, the others estimates (docs/report.md)",
+                "burst: shop/Deployment/a is throttled for 1.5 s per hour, 30.0 s before",
+                "burst: shop/Deployment/b is throttled for 2.0 s per hour",
+                "about a",
+                "about b",
+                "about c",
+            ]
+        );
+    }
+
+    #[test]
+    fn sums_add_each_number_to_its_own() {
+        let amounts = |cpu: &str, memory: &str| {
+            Some(Amounts {
+                cpu: Some(cpu.to_owned()),
+                memory: Some(memory.to_owned()),
+            })
+        };
+        let one = WorkloadWorth {
+            pods: 1,
+            requested_before: amounts("100m", "1Mi"),
+            requested: amounts("200m", "2Mi"),
+            avoided_kills: 2,
+            avoided_evictions: 3,
+            avoided_restarts: 4,
+            avoided_throttled_seconds: 5.0,
+            throttled_before_burst: Some(6.0),
+            throttled_with_burst: Some(7.0),
+            ..WorkloadWorth::default()
+        };
+        let mut sum = one.clone();
+        add(&mut sum, &one);
+        add(&mut sum, &WorkloadWorth::default());
+        let expected = WorkloadWorth {
+            pods: 2,
+            requested_before: amounts("200m", "2Mi"),
+            requested: amounts("400m", "4Mi"),
+            avoided_kills: 4,
+            avoided_evictions: 6,
+            avoided_restarts: 8,
+            avoided_throttled_seconds: 10.0,
+            throttled_before_burst: Some(12.0),
+            throttled_with_burst: Some(14.0),
+            ..WorkloadWorth::default()
+        };
+        assert_eq!(sum, expected);
+    }
+}

@@ -196,4 +196,21 @@ mod tests {
         fit(&mut rows, 3);
         assert_eq!(aligned(&rows), "abcde…  abcde…\n");
     }
+
+    #[test]
+    fn tables_of_nodes_name_the_node_once() {
+        let mut all = list("POD  CPU", [["a", "1"], ["", "2"]]).after("NODE", "n1");
+        all.append(list("POD  CPU", [["b", "3"]]).after("NODE", "n2"));
+        assert_eq!(
+            all.page().shown(false),
+            "NODE  POD  CPU\nn1    a    1\n           2\nn2    b    3\n"
+        );
+    }
+
+    #[test]
+    fn another_text_replaces_an_empty_table() {
+        let empty: [[&str; 1]; 0] = [];
+        assert_eq!(list("POD", empty).or("no pods").shown(false), "no pods\n");
+        assert_eq!(list("POD", [["a"]]).or("no pods").shown(false), "POD\na\n");
+    }
 }

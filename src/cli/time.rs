@@ -89,9 +89,22 @@ mod tests {
 
     #[test]
     fn durations_are_shown_short() {
-        assert_eq!(took(85), "85 µs");
-        assert_eq!(took(1_290), "1.2 ms");
-        assert_eq!(took(61_000_000), "61.0 s");
+        for (micros, shown) in [
+            (0, "-"),
+            (85, "85 µs"),
+            (999, "999 µs"),
+            (1_000, "1.0 ms"),
+            (1_290, "1.2 ms"),
+            (999_999, "999.9 ms"),
+            (1_000_000, "1.0 s"),
+            (61_700_000, "61.7 s"),
+        ] {
+            assert_eq!(took(micros), shown);
+        }
+        assert_eq!(coarse(Duration::from_secs(3599)), "59m 59s");
+        assert_eq!(coarse(Duration::from_secs(3661)), "1h 1m");
+        assert_eq!(coarse(Duration::from_secs(86_399)), "23h 59m");
+        assert_eq!(coarse(Duration::from_secs(86_461)), "1d");
         assert_eq!(coarse(Duration::from_secs(0)), "0s");
         assert_eq!(coarse(Duration::from_secs(59)), "59s");
         assert_eq!(coarse(Duration::from_secs(1800)), "30m");

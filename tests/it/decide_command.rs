@@ -80,6 +80,30 @@ fn json_leaves_out_what_is_unset() {
 }
 
 #[test]
+fn what_restarts_nothing_is_shown_apart() {
+    let manifests = WEB
+        .replace(
+            "{cpu: 200m}, lowerBound: {cpu: 150m}, upperBound: {cpu: 400m}",
+            "{cpu: 200m, memory: 96Mi}, lowerBound: {cpu: 150m, memory: 80Mi}, upperBound: {cpu: 400m, memory: 1Gi}",
+        )
+        .replace(
+            "{name: app, resources:",
+            "{name: app, resizePolicy: [{resourceName: memory, restartPolicy: RestartContainer}], resources:",
+        );
+    let text = String::from_utf8(decide(&manifests, &[]).stdout).unwrap();
+    assert!(text.contains("web  skip    RestartRequired"), "{text}");
+    assert!(
+        text.ends_with(
+            "default/web-0: app: cpu is changed without a restart: request 100m → 180m, limit 300m → 540m\n"
+        ),
+        "{text}"
+    );
+    let decided: Value = serde_json::from_slice(&decide(&manifests, &["-o", "json"]).stdout).unwrap();
+    let part = &decided["pods"][0]["withoutRestart"][0];
+    assert_eq!(part["requests"], json!({"cpu": "180m", "memory": "64Mi"}), "{decided}");
+}
+
+#[test]
 fn unknown_kinds_and_idle_vpas_are_warnings() {
     let idle = "kind: VerticalPodAutoscaler\nmetadata: {name: idle}\nspec: {targetRef: {kind: Deployment, name: gone}}";
     let output = decide(

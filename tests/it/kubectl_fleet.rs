@@ -446,6 +446,38 @@ fn one_node_cannot_hide_or_forge_others_answers() {
 }
 
 #[test]
+fn problems_of_nodes_are_warnings() {
+    let answer = |problem: &str| json!({"agent": {"problems": [problem]}, "pods": []}).to_string();
+    let (degraded, observing) = (
+        answer("no runtime answers"),
+        answer("observing only: nothing is written"),
+    );
+    let answers = [("a", 0, &*degraded, ""), ("b", 0, &*observing, "")];
+    let (code, text, complaint) = merged(&["get"], &answers);
+    assert_eq!(
+        (code, &*text, &*complaint),
+        (
+            Some(0),
+            "no pods are known\n",
+            "vscalectl: warning: a: degraded: no runtime answers\n"
+        )
+    );
+}
+
+#[test]
+fn each_explanation_names_its_node() {
+    let reply = json!({"pods": [{"pod": {"namespace": "shop", "name": "web"}, "next": "nothing"}]}).to_string();
+    let (code, text, complaint) = merged(
+        &["explain", "shop/web"],
+        &[("a", 0, &*reply, ""), ("b", 0, &*reply, "")],
+    );
+    assert_eq!(code, Some(0), "{complaint}");
+    for node in ["node a\npod       shop/web\n", "\n\nnode b\npod       shop/web\n"] {
+        assert!(text.contains(node), "{text}");
+    }
+}
+
+#[test]
 fn what_is_no_answer_is_wrong_usage() {
     for input in [
         "a 0 10 0\n{}",

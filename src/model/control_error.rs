@@ -45,3 +45,46 @@ fn did_you_mean(nearest: &[String]) -> String {
         names => format!(" (did you mean {}?)", names.join(" or ")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_says_what_to_type() {
+        let text = |text: &str| text.to_owned();
+        let not_found = |nearest: &[&str]| ControlError::NotFound {
+            pod: text("shop/w"),
+            nearest: nearest.iter().map(|name| text(name)).collect(),
+        };
+        for (error, said) in [
+            (
+                not_found(&[]),
+                "no pod on this node is called \"shop/w\": `vscalectl get` lists them",
+            ),
+            (
+                not_found(&["shop/web", "shop/wiki"]),
+                "no pod on this node is called \"shop/w\" (did you mean shop/web or shop/wiki?): `vscalectl get` lists them",
+            ),
+            (
+                ControlError::Ambiguous {
+                    pod: text("c0ff"),
+                    candidates: vec![text("u-1"), text("u-2")],
+                },
+                "\"c0ff\" fits u-1 and u-2: name one of them",
+            ),
+            (
+                ControlError::Invalid {
+                    field: text("ttlUs"),
+                    message: text("too long"),
+                },
+                "ttlUs: too long",
+            ),
+            (ControlError::Refused(text("no room")), "no room"),
+            (ControlError::Busy(text("full")), "busy: full; try again in a moment"),
+            (ControlError::Internal(text("it broke")), "it broke"),
+        ] {
+            assert_eq!(error.to_string(), said);
+        }
+    }
+}

@@ -94,3 +94,46 @@ reasons! {
     BurstUnreadable => Skip, KEEPS, "a change is due, but the VPA's annotation for bursts is invalid";
     BoostUnreadable => Skip, KEEPS, "a startup boost is over, but nothing says what the container had before";
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_reasons_end_an_earlier_recommendation() {
+        let ends = Reason::ALL
+            .iter()
+            .copied()
+            .filter(|reason| reason.ends_recommendation());
+        assert_eq!(
+            ends.collect::<Vec<_>>(),
+            [Reason::NoVpa, Reason::NotActedOn, Reason::OthersResize, Reason::Ignored]
+        );
+    }
+
+    #[test]
+    fn only_decided_changes_are_made() {
+        let with = |action| {
+            Reason::ALL
+                .iter()
+                .copied()
+                .filter(move |reason| reason.action() == action)
+        };
+        assert_eq!(
+            with(Action::Resize).collect::<Vec<_>>(),
+            [
+                Reason::OutOfBounds,
+                Reason::RequestMissing,
+                Reason::QuickOOM,
+                Reason::AskedTooMuch,
+                Reason::LongLived,
+                Reason::StartupBoostEnded,
+            ]
+        );
+        assert_eq!(with(Action::Skip).next(), Some(Reason::QoSClassChange));
+        assert_eq!(
+            [Action::Resize, Action::None, Action::Skip].map(|action| action.to_string()),
+            ["resize", "none", "skip"]
+        );
+    }
+}

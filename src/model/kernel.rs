@@ -335,4 +335,46 @@ mod tests {
         assert!(unbounded.allows(bound(1000, 1000)));
         assert!(!bound(1_000_000, 1000).allows(unbounded));
     }
+
+    #[test]
+    fn a_burst_is_a_part_of_its_quota() {
+        let burst = |text: &str| text.parse::<CpuBurst>();
+        let beside = |text: &str, quota| burst(text).unwrap().beside(quota);
+        assert_eq!(beside("50%", CpuQuota::Micros(25_001)), 12_500);
+        assert_eq!(beside("100%", CpuQuota::Micros(u64::MAX)), u64::MAX);
+        assert_eq!(beside("0%", CpuQuota::Micros(25_000)), 0);
+        assert_eq!(beside("50%", CpuQuota::Max), 0);
+        assert_eq!(burst("50%").unwrap().to_string(), "50%");
+        for text in ["101%", "50", "+5%", "-1%", "", "%"] {
+            assert_eq!(burst(text), Err(()), "{text}");
+        }
+    }
+
+    #[test]
+    fn amounts_round_to_whole_pages() {
+        let page = PageSize::new(4096).unwrap();
+        for (bytes, down, up) in [(0, 0, 0), (1, 0, 4096), (4096, 4096, 4096), (4097, 4096, 8192)] {
+            assert_eq!(page.round_down(Bytes::new(bytes)).get(), down);
+            assert_eq!(page.round_up(Bytes::new(bytes)).get(), up);
+        }
+        assert_eq!(page.round_up(Bytes::MAX).get() % 4096, 0);
+        assert_eq!(PageSize::new(4097), None);
+    }
+
+    #[test]
+    fn shares_and_weights_have_the_kernels_bounds() {
+        let shares = [0, 2, 262_144, 262_145].map(|value| CpuShares::new(value).get());
+        assert_eq!(shares, [2, 2, 262_144, 262_144]);
+        let weights = [0, 1, 10_000, 10_001].map(|value| CpuWeight::new(value).get());
+        assert_eq!(weights, [1, 1, 10_000, 10_000]);
+        let half = CpuMax {
+            quota: CpuQuota::Micros(17_500),
+            period_us: 50_000,
+        };
+        assert_eq!(half.systemd_rounded(), half, "35% is a whole percent");
+        assert_eq!(
+            CpuMax::of_limit(Some(MilliCpu::new(500)), 50_000).to_string(),
+            "25000 50000"
+        );
+    }
 }

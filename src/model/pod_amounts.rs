@@ -135,4 +135,43 @@ mod tests {
         );
         assert_eq!(serde_json::to_string(&amounts).unwrap(), list);
     }
+
+    #[test]
+    fn amounts_are_found_by_container() {
+        let amounts = |list: &str| -> PodAmounts { serde_json::from_str(&format!("[{list}]")).unwrap() };
+        let mut own = amounts(
+            r#"{"name":"app","limits":{"cpu":"100m","memory":"1Ki"}},{"name":"side","limits":{"cpu":"200m"}},{"name":"","limits":{"cpu":"300m"}}"#,
+        );
+        assert_eq!(own.limit("app", Resource::Cpu), Some(100));
+        assert_eq!(own.limit("app", Resource::Memory), Some(1024));
+        assert_eq!(own.limit("side", Resource::Cpu), Some(200));
+        assert_eq!(own.limit("other", Resource::Cpu), None);
+        assert_eq!(own.get(None).unwrap().limits.get(Resource::Cpu), Some(300));
+        own.get_mut(Some("side")).unwrap().lift(Resource::Cpu, 250);
+        assert_eq!(
+            (own.limit("app", Resource::Cpu), own.limit("side", Resource::Cpu)),
+            (Some(100), Some(250))
+        );
+        assert!(!own.is_empty() && PodAmounts::NONE.is_empty() && !amounts(r#"{"name":""}"#).is_empty());
+    }
+
+    #[test]
+    fn equal_amounts_are_the_same_however_written() {
+        let amounts = |list: &str| -> PodAmounts { serde_json::from_str(&format!("[{list}]")).unwrap() };
+        let limited = amounts(r#"{"name":"app","limits":{"cpu":"1"}}"#);
+        for (other, same) in [
+            (
+                r#"{"name":"app","requests":{"cpu":"1","memory":"0"},"limits":{"cpu":"1000m"}}"#,
+                true,
+            ),
+            (r#"{"name":"side","limits":{"cpu":"2"}}"#, true),
+            (
+                r#"{"name":"app","requests":{"cpu":"500m"},"limits":{"cpu":"1"}}"#,
+                false,
+            ),
+            (r#"{"name":"app","limits":{"cpu":"2"}}"#, false),
+        ] {
+            assert_eq!(limited.same(&amounts(other)), same, "{other}");
+        }
+    }
 }

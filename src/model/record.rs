@@ -377,3 +377,214 @@ impl ChangeRecord {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Requirements;
+
+    fn text(text: &str) -> String {
+        text.to_owned()
+    }
+
+    #[test]
+    fn each_cause_is_told_in_words() {
+        let operator = |reason: &str| Cause::Operator {
+            uid: 1,
+            pid: 2,
+            reason: text(reason),
+        };
+        let guard = |resource, why: Option<&str>| Cause::Guard {
+            container: text("app"),
+            resource,
+            why: why.map(text),
+        };
+        for (cause, told) in [
+            (
+                Cause::Recommendation {
+                    vpa: text("web"),
+                    version: text("7"),
+                    reason: Reason::OutOfBounds,
+                },
+                "recommendation of VPA web (OutOfBounds)",
+            ),
+            (Cause::BoostEnded { vpa: text("web") }, "startup boost of VPA web ended"),
+            (operator("test"), "operator (uid 1, pid 2): test"),
+            (operator(""), "operator (uid 1, pid 2)"),
+            (
+                Cause::Released {
+                    uid: 1,
+                    pid: 2,
+                    reason: text("done"),
+                },
+                "override released (uid 1, pid 2): done",
+            ),
+            (Cause::OverrideEnded, "override ended"),
+            (
+                guard(Resource::Memory, None),
+                "guard: container app was about to reach its memory limit",
+            ),
+            (
+                guard(Resource::Cpu, Some("was throttled")),
+                "guard: container app is held back by its cpu limit (it was throttled)",
+            ),
+            (
+                Cause::TemporaryLimitEnded {
+                    container: text("app"),
+                    resource: Resource::Cpu,
+                },
+                "guard: temporary cpu limit of container app lowered",
+            ),
+            (
+                Cause::TemporaryLimitDenied {
+                    container: text("app"),
+                    why: text("a quota"),
+                },
+                "guard: temporary limit of container app ended because the API server denies it (a quota)",
+            ),
+            (
+                Cause::Hook {
+                    moment: "before-shrink",
+                    container: text("app"),
+                },
+                "hook before-shrink in container app",
+            ),
+            (
+                Cause::Withdrawn,
+                "the pending resize is no longer wanted: it is withdrawn",
+            ),
+            (Cause::Drift, "drift: another program changed a value"),
+            (Cause::Kubelet, "the kubelet answered"),
+            (Cause::ApiServerReturned, "the API server is back"),
+            (Cause::ContainerStarted, "container started"),
+            (Cause::AgentStarted, "agent started"),
+            (Cause::Sweep, "periodic check"),
+            (Cause::Retry, "retry"),
+            (
+                Cause::FailedShrink {
+                    why: text("it stalled"),
+                },
+                "undoing a shrink: it stalled",
+            ),
+        ] {
+            assert_eq!(cause.to_string(), told);
+        }
+        let is_emergency = [
+            guard(Resource::Memory, None),
+            Cause::FailedShrink { why: text("") },
+            guard(Resource::Cpu, None),
+            Cause::Retry,
+        ];
+        assert_eq!(
+            is_emergency.each_ref().map(Cause::is_emergency),
+            [true, true, false, false]
+        );
+    }
+
+    #[test]
+    fn each_outcome_has_its_word_and_reason() {
+        let why = || text("why");
+        let hook = |how| {
+            Outcome::Hook(HookEnd {
+                how,
+                output: text("printed"),
+                evidence: None,
+            })
+        };
+        // Whether the cgroups have the wanted values, and whether those or the granted ones.
+        for (outcome, word, holds, is_kept) in [
+            (Outcome::RuntimeOwed(why()), "RuntimeOwed", true, true),
+            (Outcome::Withheld(Withheld::Deferred(why())), "Deferred", false, true),
+            (
+                Outcome::Withheld(Withheld::Infeasible(why())),
+                "Infeasible",
+                false,
+                true,
+            ),
+            (Outcome::Withheld(Withheld::Failed(why())), "ResizeError", false, true),
+            (
+                Outcome::Withheld(Withheld::Unanswered(why())),
+                "Unanswered",
+                false,
+                true,
+            ),
+            (Outcome::Withheld(Withheld::Postponed(why())), "Postponed", false, true),
+            (Outcome::Withheld(Withheld::SpecLater(why())), "SpecLater", false, true),
+            (Outcome::Refused(why()), "Refused", false, false),
+            (Outcome::Interrupted(why()), "Interrupted", false, false),
+            (Outcome::RolledBack(why()), "RolledBack", false, false),
+            (Outcome::Incomplete(why()), "Incomplete", false, false),
+            (hook(Ok(why())), "HookRan", false, false),
+            (hook(Err(why())), "HookFailed", false, false),
+        ] {
+            assert_eq!((outcome.word(), outcome.reason()), (word, Some("why")));
+            assert_eq!((outcome.holds(), outcome.is_kept()), (holds, is_kept), "{word}");
+        }
+        for (outcome, word) in [(Outcome::Applied, "Applied"), (Outcome::Unchanged, "Unchanged")] {
+            assert_eq!((outcome.word(), outcome.reason()), (word, None));
+            assert!(outcome.holds() && outcome.is_kept(), "{word}");
+        }
+    }
+
+    #[test]
+    fn what_fails_later_adds_to_the_reason() {
+        let changed = |mut outcome: Outcome, change: fn(&mut Outcome)| {
+            change(&mut outcome);
+            outcome
+        };
+        let deny: fn(&mut Outcome) = |outcome| outcome.deny("a quota");
+        let both = || text("a quota; the earlier values are not restored yet: busy");
+        for (before, after) in [
+            (Outcome::Applied, Outcome::Refused(text("a quota"))),
+            (Outcome::RolledBack(text("busy")), Outcome::Refused(both())),
+            (Outcome::Incomplete(text("busy")), Outcome::Incomplete(both())),
+            (Outcome::Interrupted(text("busy")), Outcome::Interrupted(both())),
+        ] {
+            assert_eq!(changed(before, deny), after);
+        }
+        let not_undone: fn(&mut Outcome) = |outcome| outcome.not_undone("gone");
+        for (before, after) in [
+            (
+                Outcome::RolledBack(text("busy")),
+                Outcome::Incomplete(text("busy; this could not be undone: gone")),
+            ),
+            (Outcome::Refused(text("busy")), Outcome::Refused(text("busy; gone"))),
+            (
+                Outcome::RuntimeOwed(text("busy")),
+                Outcome::RuntimeOwed(text("busy; gone")),
+            ),
+            (Outcome::Applied, Outcome::Applied),
+        ] {
+            assert_eq!(changed(before, not_undone), after);
+        }
+    }
+
+    #[test]
+    fn a_record_shows_what_is_still_to_come() {
+        let pod = PodId {
+            uid: "u".into(),
+            namespace: text("shop"),
+            name: text("web"),
+        };
+        let mut record = ChangeRecord::new(pod, Cause::Retry, Outcome::Applied);
+        assert_eq!((record.word(), record.has_request()), ("Applied", false));
+        let none = Requirements::default();
+        let step = Step {
+            target: Target::Container("app".into()),
+            change: Change::Resize { from: none, to: none },
+        };
+        record.steps = vec![StepRecord::carried_out(
+            &step,
+            Duration::from_micros(5),
+            &Err::<(), _>("busy"),
+        )];
+        record.in_flight = true;
+        assert_eq!((record.word(), record.has_request()), ("InFlight", true));
+        let done = &record.steps[0];
+        assert_eq!(
+            (done.took, done.error.as_deref()),
+            (Duration::from_micros(5), Some("busy"))
+        );
+        assert_eq!(StepRecord::planned(&step).error, None);
+    }
+}

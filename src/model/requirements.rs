@@ -348,4 +348,79 @@ mod tests {
         };
         assert_eq!(mixed.valid_or(&other), valid);
     }
+
+    fn all(request: (u64, u64), limit: (u64, u64)) -> Requirements {
+        Requirements {
+            requests: list(request.0, request.1),
+            limits: list(limit.0, limit.1),
+        }
+    }
+
+    #[test]
+    fn a_lifted_limit_takes_an_equal_request_along() {
+        let lifted = |mut amounts: Requirements| {
+            amounts.lift(Resource::Memory, 8);
+            amounts
+        };
+        assert_eq!(lifted(all((1, 4), (2, 4))), all((1, 8), (2, 8)));
+        assert_eq!(lifted(all((1, 3), (2, 4))), all((1, 3), (2, 8)));
+        for unchanged in [all((1, 8), (2, 8)), all((1, 9), (2, 9)), all((1, 4), (2, 0))] {
+            assert_eq!(lifted(unchanged), unchanged);
+        }
+        assert_eq!(all((5, 5), (5, 5)).with_least_quota(), all((10, 5), (10, 5)));
+        assert_eq!(all((5, 5), (11, 5)).with_least_quota(), all((5, 5), (11, 5)));
+    }
+
+    #[test]
+    fn unset_amounts_are_filled_in() {
+        let limited = all((0, 3), (2, 4));
+        assert_eq!(limited.with_requests(), all((2, 3), (2, 4)));
+        assert_eq!(limited.amounts(), [2, 3, 2, 4]);
+        // Requests from the containers, and limits that are no lower than the request.
+        assert_eq!(limited.filled_in(list(7, 8), list(0, 9)), all((7, 3), (2, 4)));
+        assert_eq!(
+            all((5, 0), (0, 0)).filled_in(list(7, 8), list(3, 9)),
+            all((5, 8), (5, 9))
+        );
+        let none = Requirements::default();
+        assert_eq!(none.filled_in(list(7, 8), list(3, 9)), none);
+        let mut overlaid = all((1, 2), (3, 4));
+        overlaid.overlay(&all((5, 0), (0, 6)));
+        assert_eq!(overlaid, all((5, 2), (3, 6)));
+    }
+
+    #[test]
+    fn lists_are_combined_by_resource() {
+        assert_eq!(list(1, 0).or(list(2, 3)), list(1, 3));
+        assert_eq!(list(1, 0).combine(list(2, 3), u64::max), list(2, 3));
+        assert_eq!(list(1, 5).combine(list(2, 3), |own, other| own + other), list(3, 8));
+        let zero = ResourceList {
+            cpu: Some(MilliCpu::ZERO),
+            ..list(0, 3)
+        };
+        assert_eq!(zero.nonzero(), list(0, 3));
+        assert_eq!(list(2, 3).first_above(&list(2, 3)), None);
+        assert_eq!(list(2, 3).first_above(&list(0, 0)), None);
+        let above = (Resource::Memory, "4".to_owned(), "3".to_owned());
+        assert_eq!(list(2, 4).first_above(&list(2, 3)), Some(above));
+    }
+
+    #[test]
+    fn each_amount_has_its_name() {
+        let fields = all((1, 2), (3, 4)).fields();
+        let named = fields.map(|(name, text)| format!("{name}={}", text.unwrap_or_default()));
+        assert_eq!(
+            named,
+            [
+                "requests.cpu=1m",
+                "requests.memory=2",
+                "limits.cpu=3m",
+                "limits.memory=4"
+            ]
+        );
+        let smaller = Requirements::choose([&all((1, 6), (3, 8)), &all((5, 2), (7, 4))], |[own, other]| {
+            own.min(other)
+        });
+        assert_eq!(smaller, all((1, 2), (3, 4)));
+    }
 }

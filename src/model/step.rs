@@ -322,3 +322,238 @@ impl CriResources {
         fields.map(|(name, value)| (name, value.map(|value| value.to_string())))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{CpuMax, CpuQuota, CpuShares, MilliCpu, ResourceList};
+
+    fn cpu_max(quota: u64) -> Setting {
+        Setting::CpuMax(CpuMax {
+            quota: CpuQuota::Micros(quota),
+            period_us: 100_000,
+        })
+    }
+
+    fn unit<const N: usize>(files: [(Setting, Setting); N]) -> Change {
+        let (from, to): (Vec<_>, Vec<_>) = files.into_iter().unzip();
+        Change::Unit {
+            from: from.into_iter().collect(),
+            to: to.into_iter().collect(),
+        }
+    }
+
+    fn memory(file: fn(MemoryLimit) -> Setting, from: u64, to: u64) -> (Setting, Setting) {
+        (file(MemoryLimit::Bytes(from)), file(MemoryLimit::Bytes(to)))
+    }
+
+    #[test]
+    fn each_change_is_told_with_old_and_new() {
+        let amounts = |cpu: u64| Requirements {
+            requests: ResourceList {
+                cpu: Some(MilliCpu::new(cpu)),
+                memory: None,
+            },
+            limits: ResourceList {
+                cpu: None,
+                memory: Some(Bytes::new(1 << 30)),
+            },
+        };
+        let stored = |shares: Option<i64>, limit| CriResources {
+            cpu_shares: shares,
+            memory_limit_in_bytes: Some(limit),
+            ..CriResources::default()
+        };
+        let file = Change::File {
+            from: cpu_max(20_000),
+            to: cpu_max(50_000),
+        };
+        let of_unit = unit([
+            (cpu_max(20_000), cpu_max(50_000)),
+            memory(Setting::MemoryMax, 8192, 4096),
+        ]);
+        let resize = Change::Resize {
+            from: amounts(100),
+            to: amounts(200),
+        };
+        let spec = Change::Spec {
+            from: stored(None, 8192),
+            to: stored(Some(102), 4096),
+        };
+        for (change, via, told, from, to) in [
+            (
+                file,
+                "cgroup",
+                "cpu.max 20000 100000 → 50000 100000",
+                "20000 100000",
+                "50000 100000",
+            ),
+            (
+                of_unit,
+                "systemd",
+                "cpu.max 20000 100000 → 50000 100000, memory.max 8192 → 4096",
+                "cpu.max=20000 100000, memory.max=8192",
+                "cpu.max=50000 100000, memory.max=4096",
+            ),
+            (
+                resize,
+                "resize",
+                "requests.cpu 100m → 200m",
+                "requests.cpu=100m, limits.memory=1Gi",
+                "requests.cpu=200m, limits.memory=1Gi",
+            ),
+            (
+                spec,
+                "cri",
+                "cpu_shares unset → 102, memory_limit_in_bytes 8192 → 4096",
+                "memory_limit_in_bytes=8192",
+                "cpu_shares=102, memory_limit_in_bytes=4096",
+            ),
+        ] {
+            assert_eq!(change.via().to_string(), via);
+            assert_eq!(change.to_string(), told);
+            assert_eq!(change.texts(), (from.to_owned(), to.to_owned()));
+            assert_eq!(change.file(), (via == "cgroup").then_some(ControlFile::CpuMax));
+            assert_eq!(change.writes_cgroups(), ["cgroup", "systemd"].contains(&via));
+        }
+    }
+
+    #[test]
+    fn what_comes_down_is_written_last() {
+        let order = |change: Change| {
+            let files = change.files().into_iter();
+            files.map(|(_, to)| to.file()).collect::<Vec<_>>()
+        };
+        let v1 = |from, to| {
+            let quota = |micros| Setting::CfsQuota(CpuQuota::Micros(micros));
+            unit([
+                (quota(from), quota(to)),
+                (Setting::CfsPeriod(100_000), Setting::CfsPeriod(50_000)),
+            ])
+        };
+        assert_eq!(
+            order(v1(10_000, 20_000)),
+            [ControlFile::CfsQuota, ControlFile::CfsPeriod]
+        );
+        assert_eq!(
+            order(v1(20_000, 10_000)),
+            [ControlFile::CfsPeriod, ControlFile::CfsQuota]
+        );
+        let high = |from, to| {
+            unit([
+                memory(Setting::MemoryHigh, from, to),
+                memory(Setting::MemoryMax, from, to),
+            ])
+        };
+        assert_eq!(order(high(1, 2)), [ControlFile::MemoryHigh, ControlFile::MemoryMax]);
+        assert_eq!(order(high(2, 1)), [ControlFile::MemoryMax, ControlFile::MemoryHigh]);
+    }
+
+    #[test]
+    fn only_a_lower_limit_of_memory_is_lowered() {
+        let of = |(from, to): (Setting, Setting)| Change::File { from, to }.lowered_memory();
+        let lower = Some((MemoryLimit::Bytes(8192), Bytes::new(4096)));
+        assert_eq!(of(memory(Setting::MemoryMax, 8192, 4096)), lower);
+        assert_eq!(of(memory(Setting::MemoryLimit, 8192, 4096)), lower);
+        assert_eq!(of(memory(Setting::MemoryMax, 4096, 8192)), None);
+        assert_eq!(of(memory(Setting::MemoryMax, 4096, 4096)), None);
+        assert_eq!(of(memory(Setting::MemswLimit, 8192, 4096)), None);
+        assert_eq!(of(memory(Setting::MemoryHigh, 8192, 4096)), None);
+        let (max, bytes) = (
+            Setting::MemoryMax(MemoryLimit::Max),
+            Setting::MemoryMax(MemoryLimit::Bytes(4096)),
+        );
+        assert_eq!(of((max, bytes)), Some((MemoryLimit::Max, Bytes::new(4096))));
+        assert_eq!(of((bytes, max)), None);
+        let both = unit([
+            memory(Setting::MemswLimit, 1, 2),
+            memory(Setting::MemoryLimit, 8192, 4096),
+        ]);
+        let limit = (
+            ControlFile::MemoryLimit,
+            MemoryLimit::Bytes(8192),
+            MemoryLimit::Bytes(4096),
+        );
+        assert_eq!(both.memory_limit(), Some(limit));
+    }
+
+    #[test]
+    fn newer_values_replace_those_of_the_same_cgroup() {
+        let tree = |pod: u64, app: u64, name: &str| PodTree {
+            pod: [cpu_max(pod)].into_iter().collect(),
+            containers: [(name.into(), [cpu_max(app)].into_iter().collect())].into(),
+        };
+        let app = Target::Container("app".into());
+        let held = |tree: &PodTree, target: &Target| tree.get(target).and_then(|files| files.get(ControlFile::CpuMax));
+        let mut end = tree(1000, 2000, "app").overlaid(&tree(3000, 4000, "app"));
+        assert_eq!(held(&end, &Target::Pod), Some(cpu_max(3000)));
+        assert_eq!(held(&end, &app), Some(cpu_max(4000)));
+        end.set(&app, cpu_max(5000));
+        assert_eq!(
+            (held(&end, &Target::Pod), held(&end, &app)),
+            (Some(cpu_max(3000)), Some(cpu_max(5000)))
+        );
+        let end = tree(1000, 2000, "app").overlaid(&tree(3000, 4000, "side"));
+        assert_eq!(held(&end, &app), Some(cpu_max(2000)));
+        assert_eq!(end.targets().collect::<Vec<_>>(), [Target::Pod, app]);
+    }
+
+    #[test]
+    fn each_file_has_its_field_in_the_runtime() {
+        let whole = CriResources {
+            cpu_shares: Some(1),
+            cpu_quota: Some(2),
+            cpu_period: Some(3),
+            memory_limit_in_bytes: Some(4),
+        };
+        let without = |file| {
+            let mut left = whole;
+            left.forget(file);
+            left.fields().map(|(_, value)| value.unwrap_or_default()).join(" ")
+        };
+        for (files, left) in [
+            (
+                &[ControlFile::CpuMax, ControlFile::CfsQuota, ControlFile::CfsPeriod][..],
+                "1   4",
+            ),
+            (&[ControlFile::CpuWeight, ControlFile::CpuShares], " 2 3 4"),
+            (&[ControlFile::MemoryMax, ControlFile::MemoryLimit], "1 2 3 "),
+            (
+                &[
+                    ControlFile::MemoryHigh,
+                    ControlFile::MemswLimit,
+                    ControlFile::CpuMaxBurst,
+                ],
+                "1 2 3 4",
+            ),
+        ] {
+            for file in files {
+                assert_eq!(without(*file), left, "{file}");
+            }
+        }
+        let names = whole.fields().map(|(name, _)| name);
+        assert_eq!(
+            names,
+            ["cpu_shares", "cpu_quota", "cpu_period", "memory_limit_in_bytes"]
+        );
+    }
+
+    #[test]
+    fn a_step_names_its_cgroup() {
+        let app = Target::from(Some("app"));
+        assert_eq!(
+            (app.to_string().as_str(), app.level(), app.container()),
+            ("container app", "container", Some("app"))
+        );
+        let pod = Target::from(None::<&str>);
+        assert_eq!(
+            (pod.to_string().as_str(), pod.level(), pod.container()),
+            ("pod", "pod", None)
+        );
+        let [from, to] = [102, 204].map(|shares| Setting::CpuShares(CpuShares::new(shares)));
+        assert_eq!(
+            Step::of_file(app, from, to).to_string(),
+            "container app through cgroup: cpu.shares 102 → 204"
+        );
+    }
+}

@@ -34,3 +34,37 @@ pub fn init_steps(parts: impl Iterator<Item = Part>) -> impl Iterator<Item = Res
         Some(step)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::MilliCpu;
+
+    fn part(is_init: bool, runs: bool, cpu: u64) -> Part {
+        Part {
+            is_init,
+            runs,
+            amounts: ResourceList {
+                cpu: Some(MilliCpu::new(cpu)),
+                memory: None,
+            },
+        }
+    }
+
+    #[test]
+    fn sidecars_count_with_later_init_containers() {
+        let (app, sidecar) = (part(false, true, 100), part(true, true, 50));
+        let cpu = |list: ResourceList| list.cpu.map_or(0, MilliCpu::get);
+        for (parts, steps, needs) in [
+            (vec![app, part(true, false, 120)], vec![120], 120),
+            (vec![app, part(true, false, 80)], vec![80], 100),
+            (vec![app, sidecar, part(true, false, 120)], vec![50, 170], 170),
+            (vec![app, part(true, false, 120), sidecar], vec![120, 50], 150),
+            (vec![app, app], vec![], 200),
+        ] {
+            let each = init_steps(parts.iter().copied());
+            assert_eq!(each.map(cpu).collect::<Vec<u64>>(), steps);
+            assert_eq!(cpu(total(parts.iter().copied())), needs);
+        }
+    }
+}

@@ -83,3 +83,80 @@ fn a_further_field_of_a_quota_is_passed_over() {
     assert_eq!(read("max 100000 0").unwrap(), "max 100000");
     assert!(read("20000 x 5000").is_err() && read("20000").is_err());
 }
+
+#[test]
+fn each_kind_of_value_is_told_apart() {
+    let parsed = |file: &str, text: &str| Setting::parse(ControlFile::named(file).unwrap(), text).unwrap();
+    let bytes = |bytes| Some(MemoryLimit::Bytes(bytes));
+    // Burst, reservation, quota and memory limit, and whether nothing set the file.
+    for (file, text, burst, reserved, quota, memory, unset) in [
+        ("cpu.max", "5 9", None, None, Some(CpuQuota::Micros(5)), None, false),
+        ("cpu.cfs_quota_us", "-1", None, None, Some(CpuQuota::Max), None, false),
+        ("cpu.cfs_period_us", "5", None, None, None, None, false),
+        ("cpu.max.burst", "5", Some(5), None, None, None, false),
+        ("cpu.max.burst", "0", Some(0), None, None, None, true),
+        ("cpu.cfs_burst_us", "0", Some(0), None, None, None, true),
+        ("memory.min", "5", None, bytes(5), None, None, false),
+        ("memory.low", "0", None, bytes(0), None, None, true),
+        ("memory.high", "max", None, None, None, None, true),
+        ("memory.high", "5", None, None, None, None, false),
+        ("memory.max", "5", None, None, None, bytes(5), false),
+        ("memory.max", "max", None, None, None, Some(MemoryLimit::Max), false),
+        ("memory.limit_in_bytes", "5", None, None, None, bytes(5), false),
+        ("memory.memsw.limit_in_bytes", "5", None, None, None, bytes(5), false),
+        ("cpu.weight", "5", None, None, None, None, false),
+    ] {
+        let setting = parsed(file, text);
+        assert_eq!(
+            (
+                setting.burst_us(),
+                setting.reserved(),
+                setting.quota(),
+                setting.memory(),
+                setting.is_unset()
+            ),
+            (burst, reserved, quota, memory, unset),
+            "{file} {text}"
+        );
+        let resource = if file.starts_with("cpu") {
+            Resource::Cpu
+        } else {
+            Resource::Memory
+        };
+        assert_eq!(setting.file().resource(), resource, "{file}");
+        assert_eq!(
+            setting.map_burst(|burst| burst + 1).burst_us(),
+            burst.map(|burst| burst + 1)
+        );
+    }
+    assert_eq!(ControlFile::named("memory.swap.max"), None);
+}
+
+#[test]
+fn limits_are_found_in_both_versions() {
+    let of = |files: &[(&str, &str)]| -> Settings {
+        let parsed = |(file, text): &(&str, &str)| Setting::parse(ControlFile::named(file).unwrap(), text).unwrap();
+        files.iter().map(parsed).collect()
+    };
+    let v2 = of(&[
+        ("cpu.max", "5 9"),
+        ("cpu.max.burst", "3"),
+        ("memory.high", "1"),
+        ("memory.max", "4096"),
+    ]);
+    let v1 = of(&[
+        ("cpu.cfs_quota_us", "5"),
+        ("cpu.cfs_period_us", "9"),
+        ("cpu.cfs_burst_us", "3"),
+        ("memory.limit_in_bytes", "4096"),
+        ("memory.memsw.limit_in_bytes", "1"),
+    ]);
+    for settings in [v2, v1] {
+        assert_eq!(settings.cpu_max().unwrap().to_string(), "5 9");
+        assert_eq!(settings.burst().and_then(Setting::burst_us), Some(3));
+        assert_eq!(settings.memory_bytes(), Some(Bytes::new(4096)));
+    }
+    let half = of(&[("cpu.cfs_quota_us", "5"), ("memory.max", "max")]);
+    assert_eq!((half.cpu_max(), half.burst(), half.memory_bytes()), (None, None, None));
+    assert_eq!(half.memory_limit(), Some(MemoryLimit::Max));
+}

@@ -236,4 +236,23 @@ mod tests {
         let last_words: Vec<_> = text.lines().filter_map(|line| line.split(' ').next_back()).collect();
         assert_eq!(last_words, ["two", "three"]);
     }
+
+    #[test]
+    fn the_format_follows_the_terminal_unless_set() {
+        for (format, terminal, is_json) in [
+            (LogFormat::Auto, true, false),
+            (LogFormat::Auto, false, true),
+            (LogFormat::Text, true, false),
+            (LogFormat::Text, false, false),
+            (LogFormat::Json, true, true),
+        ] {
+            let sink = Sink::default();
+            let writer = sink.clone();
+            let (subscriber, _filter) = subscriber(format, terminal, filter("info").unwrap(), move || writer.clone());
+            tracing::subscriber::with_default(subscriber, || tracing::info!("resized"));
+            let text = String::from_utf8(sink.0.lock().unwrap().clone()).unwrap();
+            assert!(text.contains("resized"), "{text}");
+            assert_eq!(text.starts_with('{'), is_json, "{format:?} {terminal}: {text}");
+        }
+    }
 }

@@ -1,6 +1,8 @@
 use super::*;
 use crate::model::objects::PodId;
-use crate::model::{Cause, Change, CpuMax, CpuQuota, Outcome, Reason, Setting, Stages, StepRecord, Target};
+use crate::model::{Cause, Change, CpuMax, CpuQuota, Outcome, Reason, Resource, Setting, Stages, StepRecord, Target};
+use crate::oom::{HitLimit, Level};
+use crate::report::testing::kill_of;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -249,4 +251,93 @@ fn a_flood_leaves_room_for_operators_changes() {
         let is_operators = |event: &AuditEvent| matches!(event, AuditEvent::Change(change) if Actor::from(&change.cause).is_operator());
         assert!(last.is_some_and(is_operators), "{steps}: {last:?}");
     }
+}
+
+#[test]
+fn each_cause_has_its_author() {
+    let text = || "app".to_owned();
+    let released = Cause::Released {
+        uid: 1000,
+        pid: 42,
+        reason: "load test".to_owned(),
+    };
+    let guarded = |resource| Cause::Guard {
+        container: text(),
+        resource,
+        why: None,
+    };
+    let by_operator = json!({"kind": "operator", "uid": 1000, "pid": 42, "reason": "load test"});
+    let (guard, agent) = (json!({"kind": "guard"}), json!({"kind": "agent"}));
+    for (cause, who) in [
+        (
+            recommendation(""),
+            json!({"kind": "vpa", "name": "web", "resourceVersion": ""}),
+        ),
+        (operator(), by_operator.clone()),
+        (released, by_operator),
+        (guarded(Resource::Cpu), guard.clone()),
+        (
+            Cause::TemporaryLimitEnded {
+                container: text(),
+                resource: Resource::Memory,
+            },
+            guard.clone(),
+        ),
+        (
+            Cause::TemporaryLimitDenied {
+                container: text(),
+                why: text(),
+            },
+            guard,
+        ),
+        (Cause::BoostEnded { vpa: text() }, agent.clone()),
+        (Cause::OverrideEnded, agent.clone()),
+        (Cause::FailedShrink { why: text() }, agent.clone()),
+        (Cause::Drift, agent.clone()),
+        (Cause::Retry, agent),
+    ] {
+        assert_eq!(serde_json::to_value(Actor::from(&cause)).unwrap(), who, "{cause}");
+    }
+}
+
+#[test]
+fn an_undone_step_is_marked_with_its_error() {
+    let undone = StepRecord {
+        target: Target::Pod,
+        change: Change::Unit {
+            from: [cpu_max(20_000)].into_iter().collect(),
+            to: [cpu_max(50_000)].into_iter().collect(),
+        },
+        error: Some("EBUSY".to_owned()),
+        rollback: true,
+        ..step()
+    };
+    let record = record(Cause::Drift, Outcome::RolledBack("busy".to_owned()), vec![undone]);
+    let lines = line::of_change(&record);
+    assert_eq!(lines.len(), 1);
+    assert_eq!(
+        serde_json::from_str::<Value>(&lines[0]).unwrap(),
+        json!({"event": "change", "time": "1970-01-01T00:00:00Z", "change": 7,
+            "pod": {"uid": "u1", "namespace": "shop", "name": "web"}, "who": {"kind": "agent"},
+            "why": "drift: another program changed a value", "via": "systemd", "level": "pod",
+            "old": "cpu.max=20000 100000", "new": "cpu.max=50000 100000", "tookUs": 80, "error": "EBUSY",
+            "rollback": true, "outcome": "RolledBack", "reason": "busy", "verifiedUs": 900})
+    );
+}
+
+#[test]
+fn a_kill_is_a_line_with_its_limit() {
+    let mut kill = kill_of("web", 5);
+    (kill.facts.level, kill.facts.container_limit) = (Level::Pod, Some(HitLimit::default()));
+    assert_eq!(
+        serde_json::from_str::<Value>(&line::of_kill(&kill)).unwrap(),
+        json!({"event": "kill", "time": "2023-11-14T22:13:25Z", "id": "web-5",
+            "pod": {"namespace": "shop", "name": "web", "uid": "uid-of-web"}, "container": "app", "level": "pod",
+            "limitOf": "container", "limitBytes": 64 << 20, "pid": 5, "confidence": "exact"})
+    );
+    let counted: Value = serde_json::from_str(&line::of_count("moreKills", Some("shop"), "kills", 3)).unwrap();
+    assert_eq!(
+        (&counted["event"], &counted["namespace"], &counted["kills"]),
+        (&json!("moreKills"), &json!("shop"), &json!(3))
+    );
 }

@@ -302,3 +302,28 @@ async fn the_busiest_address_loses_a_connection() {
     assert!(!is_closed(&running, &mut last).await);
     assert!(is_closed(&running, &mut flood[2]).await);
 }
+
+#[tokio::test]
+async fn each_path_answers_in_words() {
+    let running = Running::start(never(), Weak::new()).await;
+    for (request, text) in [
+        ("GET /healthz", "ok\n"),
+        ("GET /readyz", "ready\n"),
+        ("GET /other", "no such path\n"),
+        ("POST /metrics", "only GET and HEAD\n"),
+        ("HEAD /healthz", ""),
+    ] {
+        let (head, body) = running.ask(request).await;
+        assert_eq!(body, text, "{request}: {head}");
+        assert!(
+            head.contains("content-type: text/plain; charset=utf-8"),
+            "{request}: {head}"
+        );
+        assert_eq!(
+            head.contains("allow: get, head"),
+            request.starts_with("POST"),
+            "{request}: {head}"
+        );
+    }
+    assert_eq!(running.status("HEAD /readyz").await, "200");
+}

@@ -129,8 +129,12 @@ fn why(state: &PodState, name: &str, resource: Resource) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::decide::{Fact, Note, PodDecision};
     use crate::model::objects::PodId;
-    use crate::model::{Cause, Change, Outcome, Step, Target};
+    use crate::model::{Cause, Change, Outcome, PodAmounts, Step, Target};
+    use crate::reconcile::overrides::Override;
+    use crate::report::testing::kill_of;
+    use crate::sources::parse_manifests;
 
     #[test]
     fn a_limit_lowered_since_has_not_grown() {
@@ -180,5 +184,100 @@ mod tests {
             assert_eq!(grew(&changes), [Some(4), Some(2)], "it did not hold");
             changes.pop();
         }
+    }
+
+    /// A pod of which `change` was made at this second.
+    fn given(change: Change) -> Given {
+        let manifest = "{kind: Pod, metadata: {name: web, uid: u}, spec: {containers: [{name: side}, {name: app}]}}";
+        let pod = Arc::clone(&parse_manifests("test", manifest).unwrap().view.pods[0]);
+        let mut state = PodState::new(Arc::clone(&pod), PodDecision::undecided(&pod));
+        let id = PodId {
+            uid: "uid-of-web".into(),
+            namespace: "shop".to_owned(),
+            name: "web".to_owned(),
+        };
+        state.identity = Some(id.clone());
+        let step = Step {
+            target: Target::Container("app".into()),
+            change,
+        };
+        let record = ChangeRecord {
+            at: Timestamp::from_second(1_700_000_000).unwrap(),
+            steps: vec![StepRecord::planned(&step)],
+            ..ChangeRecord::new(id, Cause::Retry, Outcome::Applied)
+        };
+        Given {
+            state,
+            changes: vec![Arc::new(record)],
+        }
+    }
+
+    #[test]
+    fn kills_after_a_raise_have_a_reason() {
+        let [from, to] = [64, 128].map(|bytes| Setting::MemoryMax(MemoryLimit::Bytes(bytes)));
+        let mut given = given(Change::File { from, to });
+        assert_eq!(Resource::ALL.map(|resource| given.has_more(resource)), [false, true]);
+        let mut kills: Vec<_> = [0, 3, 5].map(|number| Arc::new(kill_of("web", number))).into();
+        kills.push(Arc::new(kill_of("db", 9)));
+        let killed = "container app was OOM-killed after its memory limit was raised at 2023-11-14T22:13:20Z (kills: 2, the last at 2023-11-14T22:13:25Z)";
+        assert_eq!(
+            remarks(&given, &kills, None),
+            [format!("{killed}: the recommendation asks for no more")]
+        );
+        given.state.desired.overridden = Some(Override {
+            uid: 0,
+            pid: 1,
+            reason: String::new(),
+            since: Timestamp::UNIX_EPOCH,
+            until: None,
+            values: PodAmounts::default(),
+        });
+        for (resource, text) in [(Resource::Memory, "memory is capped"), (Resource::Cpu, "cpu is capped")] {
+            given.state.decision.notes.push(Note {
+                container: Some("app".to_owned()),
+                resource: Some(resource),
+                fact: Fact::Text(text.to_owned()),
+            });
+        }
+        assert_eq!(
+            remarks(&given, &kills, None),
+            [format!(
+                "{killed}: an operator's override is in force; memory is capped"
+            )]
+        );
+        Arc::make_mut(&mut kills[2]).facts.level = Level::Pod;
+        assert_eq!(
+            remarks(&given, &kills, None),
+            [format!("{killed}: the limit that was hit is that of the pod")]
+        );
+        assert_eq!(remarks(&given, &kills[..1], None), [""; 0], "the kill before the raise");
+    }
+
+    #[test]
+    fn throttling_after_a_raise_is_told() {
+        let [from, to] = [100, 200].map(|micros| Setting::CfsQuota(CpuQuota::Micros(micros)));
+        let given = given(Change::File { from, to });
+        assert_eq!(Resource::ALL.map(|resource| given.has_more(resource)), [true, false]);
+        let reading = |periods, throttled_periods| proto::Pod {
+            containers: vec![proto::Container {
+                name: "app".to_owned(),
+                usage: Some(proto::Usage {
+                    periods,
+                    throttled_periods,
+                    ..proto::Usage::default()
+                }),
+                ..proto::Container::default()
+            }],
+            ..proto::Pod::default()
+        };
+        let told = |later| remarks(&given, &[], Some(&[reading(10, 2), later]));
+        assert_eq!(
+            told(reading(30, 7)),
+            [
+                "container app is throttled in 5 of 20 periods, although its cpu limit was raised at 2023-11-14T22:13:20Z: the \
+                 recommendation asks for no more"
+            ]
+        );
+        assert_eq!(told(reading(30, 2)), [""; 0]);
     }
 }

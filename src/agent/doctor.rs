@@ -216,6 +216,7 @@ const fn known_from(from: KnownFrom, reported: &'static str, inferred: &'static 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::KubeletVersion;
 
     #[test]
     fn observing_is_no_problem() {
@@ -245,5 +246,56 @@ mod tests {
             "2 pods set values that a resize does not change: shop/web-0, shop/web-1"
         );
         assert!(settings(&pods).found.ends_with("shop/web-4, …"));
+    }
+
+    #[tokio::test]
+    async fn what_is_known_of_the_node_is_said() {
+        let root = tempfile::tempdir().unwrap();
+        let mut node = Node::on_files(root.path());
+        node.traits.kubelet = KubeletVersion(34);
+        assert_eq!(formula(&node), "quadratic, configured");
+        assert_eq!(driver(&node).unwrap(), "cgroupfs, configured");
+        assert_eq!(
+            kubelet(&node, &[]),
+            "does not resize in place, or no source says; the agent keeps its own record; rules of 1.34 (configured)"
+        );
+        (node.formula_from, node.driver_from, node.kubelet_from) =
+            (KnownFrom::Reported, KnownFrom::Reported, KnownFrom::Reported);
+        assert_eq!(formula(&node), "quadratic, as a container of the runtime shows");
+        assert_eq!(driver(&node).unwrap(), "cgroupfs, reported by the runtime");
+        assert!(kubelet(&node, &[]).ends_with("rules of 1.34 (as its Node object states)"));
+        (node.formula_from, node.driver_from, node.kubelet_from) =
+            (KnownFrom::Inferred, KnownFrom::Inferred, KnownFrom::Inferred);
+        assert_eq!(formula(&node), "quadratic, assumed until a container shows which");
+        assert!(kubelet(&node, &[]).contains("rules of 1.34 (assumed: no source has the Node object"));
+        node.traits.driver = Driver::Systemd;
+        let unreachable = driver(&node).unwrap_err();
+        assert_eq!(
+            (unreachable.status.as_str(), unreachable.found.as_str()),
+            ("warn", "systemd, by the names in the tree, and it cannot be reached")
+        );
+        node.traits.version = CgroupVersion::V1;
+        assert_eq!(formula(&node), "shares as they are: cgroup v1 has no weights");
+
+        assert_eq!(
+            runtime(&node).await.unwrap(),
+            "none, as configured: cgroup files are written directly"
+        );
+        node.runtime = RuntimeLink::Away("nobody answers".to_owned());
+        let away = runtime(&node).await.unwrap_err();
+        assert_eq!(
+            [away.status.as_str(), &away.found, &away.mend],
+            ["fail", "nobody answers", MEND_RUNTIME]
+        );
+    }
+
+    #[test]
+    fn refused_resizes_are_listed() {
+        assert_eq!(refused(&[]), "none known");
+        let refusals = ["cpu of Guaranteed pods", "memory of Guaranteed pods"].map(str::to_owned);
+        assert_eq!(
+            refused(&refusals),
+            "by this kubelet, so that only the other resource is requested: cpu of Guaranteed pods; memory of Guaranteed pods"
+        );
     }
 }

@@ -124,7 +124,7 @@ mod tests {
 
     use super::*;
     use crate::decide::PodDecision;
-    use crate::model::ContainerId;
+    use crate::model::{ContainerId, MilliCpu, ResourceList};
     use crate::reconcile::desired::BurstStart;
     use crate::sources::parse_manifests;
 
@@ -168,5 +168,37 @@ mod tests {
         let short = [("side", start("new", 0, None))];
         state.desired.burst_starts = short.map(|(name, start)| (name.into(), start)).into();
         assert_eq!(throttled(&state, &pod), [None; 2]);
+    }
+
+    #[test]
+    fn each_saving_has_its_field() {
+        let amounts = |cpu: u64| ResourceList {
+            cpu: Some(MilliCpu::new(cpu)),
+            memory: None,
+        };
+        let savings = WorkloadSavings {
+            pods: 1,
+            before: amounts(200),
+            now: amounts(100),
+            kills: 2,
+            evictions: 3,
+            restarts: 4,
+            throttled_seconds: 5.5,
+        };
+        let row = proto::WorkloadWorth {
+            namespace: "shop".to_owned(),
+            ..proto::WorkloadWorth::default()
+        };
+        let expected = proto::WorkloadWorth {
+            pods: 1,
+            requested_before: Some((&amounts(200)).into()),
+            requested: Some((&amounts(100)).into()),
+            avoided_kills: 2,
+            avoided_evictions: 3,
+            avoided_restarts: 4,
+            avoided_throttled_seconds: 5.5,
+            ..row.clone()
+        };
+        assert_eq!(worth(&savings, row), expected);
     }
 }

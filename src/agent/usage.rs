@@ -116,3 +116,102 @@ fn recommend(pod: &mut proto::Pod, vpa: &VerticalPodAutoscaler) {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+    use crate::sources::parse_manifests;
+
+    /// A cgroup of this directory with a quota of half a processor and a burst of a quarter of it.
+    fn cgroup(directory: &Path, memory: u64) {
+        fs::create_dir_all(directory).unwrap();
+        for (file, text) in [
+            ("cpu.max", "50000 100000\n".to_owned()),
+            ("cpu.max.burst", "12500\n".to_owned()),
+            ("memory.max", "134217728\n".to_owned()),
+            ("memory.current", format!("{memory}\n")),
+            ("memory.stat", "anon 1\ninactive_file 4096\nactive_file 2\n".to_owned()),
+            (
+                "cpu.stat",
+                "usage_usec 5000\nnr_periods 10\nnr_throttled 3\nthrottled_usec 700\n".to_owned(),
+            ),
+        ] {
+            fs::write(directory.join(file), text).unwrap();
+        }
+    }
+
+    #[test]
+    fn use_and_limits_are_those_of_each_cgroup() {
+        let root = tempfile::tempdir().unwrap();
+        let node = Node::on_files(root.path());
+        cgroup(&root.path().join("pod"), 12_288);
+        cgroup(&root.path().join("pod/app"), 8192);
+        let mut pod = proto::Pod {
+            containers: vec![proto::Container {
+                name: "app".to_owned(),
+                ..proto::Container::default()
+            }],
+            ..proto::Pod::default()
+        };
+        read_pod(&node, &LivePod::on_files(["app"]), &mut pod).unwrap();
+        let read = |usage: &Option<proto::Usage>| proto::Usage {
+            read_at_us: 0,
+            ..usage.clone().unwrap()
+        };
+        let expected = proto::Usage {
+            read_at_us: 0,
+            cpu_us: Some(5000),
+            memory_bytes: 4096,
+            periods: 10,
+            throttled_periods: 3,
+            throttled_us: 700,
+            burst_percent: Some(25),
+            limits: Some(proto::Amounts {
+                cpu: Some("500m".to_owned()),
+                memory: Some("128Mi".to_owned()),
+            }),
+        };
+        assert_eq!(read(&pod.containers[0].usage), expected);
+        let of_pod = proto::Usage {
+            memory_bytes: 8192,
+            ..expected
+        };
+        assert_eq!(read(&pod.usage), of_pod);
+
+        for (file, text) in [("cpu.max", "max 100000\n"), ("memory.max", "max\n")] {
+            fs::write(root.path().join("pod/app").join(file), text).unwrap();
+        }
+        read_pod(&node, &LivePod::on_files(["app"]), &mut pod).unwrap();
+        let unlimited = read(&pod.containers[0].usage);
+        assert_eq!(
+            (unlimited.limits, unlimited.burst_percent),
+            (Some(proto::Amounts::default()), None)
+        );
+    }
+
+    #[test]
+    fn a_recommendation_keeps_its_bounds_apart() {
+        let manifest = "{kind: VerticalPodAutoscaler, metadata: {name: web}, spec: {targetRef: {kind: Deployment, name: web}}, status: \
+            {recommendation: {containerRecommendations: [{containerName: app, lowerBound: {cpu: 100m}, target: {cpu: 200m}, upperBound: \
+            {cpu: 300m}}]}}}";
+        let view = parse_manifests("test", manifest).unwrap().view;
+        let named = |name: &str| proto::Container {
+            name: name.to_owned(),
+            ..proto::Container::default()
+        };
+        let mut pod = proto::Pod {
+            containers: vec![named("app"), named("side")],
+            ..proto::Pod::default()
+        };
+        recommend(&mut pod, &view.vpas[0]);
+        let cpu = |amounts: Option<proto::Amounts>| amounts.and_then(|amounts| amounts.cpu).unwrap_or_default();
+        let recommended = pod.containers[0].recommendation.clone().unwrap();
+        let bounds = [recommended.lower_bound, recommended.target, recommended.upper_bound].map(cpu);
+        assert_eq!(bounds, ["100m", "200m", "300m"]);
+        assert_eq!(pod.containers[1].recommendation, None);
+        assert!(pod.vpa_spec.unwrap().contains("\"targetRef\""));
+    }
+}

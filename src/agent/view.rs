@@ -267,10 +267,12 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::model::{Change, MemoryLimit, PodAmounts, Resource, Setting, Stages, Step, Target};
+    use crate::decide::PodDecision;
+    use crate::model::{Change, LivePod, MemoryLimit, MilliCpu, PodAmounts, Resource, Setting, Stages, Step, Target};
     use crate::oom::{Confidence, Evidence, HitLimit, Level, OwnWrite, ReportedMemory};
-    use crate::reconcile::desired::Denied;
+    use crate::reconcile::desired::{Denied, InForce, Recommended};
     use crate::report::testing::kill_of;
+    use crate::sources::parse_manifests;
 
     /// An operator's change that was undone, with every field.
     fn undone() -> ChangeRecord {
@@ -512,5 +514,48 @@ mod tests {
         let mut nobodys = report;
         (nobodys.facts.pod, nobodys.facts.container) = (None, None);
         assert!(is_kill_of(&nobodys, "") && !is_kill_of(&nobodys, "shop/web"));
+    }
+
+    #[test]
+    fn a_pod_has_wanted_and_declared_amounts() {
+        let manifest = "{kind: Pod, metadata: {name: web, namespace: shop, uid: other, labels: {app: web}}, spec: {initContainers: \
+            [{name: mesh, restartPolicy: Always}], containers: [{name: app, resources: {requests: {cpu: 200m}}}]}}";
+        let pod = Arc::clone(&parse_manifests("test", manifest).unwrap().view.pods[0]);
+        let mut state = PodState::new(Arc::clone(&pod), PodDecision::undecided(&pod));
+        state.live = Some(Arc::new(LivePod::on_files(["app"])));
+        let mut targets = pod.requirements();
+        targets.containers[0].resources.requests.cpu = Some(MilliCpu::new(400));
+        state.desired.recommended = Some(Recommended {
+            vpa: None,
+            at: at(0),
+            targets,
+            in_force: InForce::Nothing,
+        });
+        let shown = super::pod(&state, at(0), SignedDuration::from_mins(10));
+        let identity = [&shown.namespace, &shown.name, &shown.uid, &shown.qos_class];
+        assert_eq!(identity, ["shop", "web", "u", "Burstable"]);
+        assert_eq!(
+            (shown.action.as_str(), shown.reason.as_str()),
+            ("none", "SourcesSilent")
+        );
+        assert_eq!(shown.labels["app"], "web");
+        let cpu = |amounts: &Option<proto::Requirements>| amounts.clone()?.requests?.cpu;
+        let of = |container: &proto::Container| {
+            let amounts = [&container.wanted, &container.spec].map(cpu);
+            (container.name.clone(), container.id.clone(), amounts, container.sidecar)
+        };
+        let text = |text: &str| Some(text.to_owned());
+        assert_eq!(
+            shown.containers.iter().map(of).collect::<Vec<_>>(),
+            [
+                ("app".to_owned(), text("app"), [text("400m"), text("200m")], false),
+                ("mesh".to_owned(), None, [None, None], true),
+            ]
+        );
+        let named = identifiers(&state);
+        assert_eq!(
+            (named.name.as_str(), named.uid.as_str(), named.containers.len()),
+            ("web", "u", 1)
+        );
     }
 }

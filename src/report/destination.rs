@@ -144,4 +144,13 @@ mod tests {
             assert_eq!(destination.index(), place);
         }
     }
+
+    #[test]
+    fn each_destination_has_its_name_and_room() {
+        let known = Destination::ALL.iter().map(|one| (one.as_str(), one.window()));
+        assert_eq!(
+            known.collect::<Vec<_>>(),
+            [("pod-events", 512), ("vpa-events", 512), ("grpc", 64)]
+        );
+    }
 }

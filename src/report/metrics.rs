@@ -104,6 +104,8 @@ fn outcome_of(destination: Destination, outcome: impl Into<&'static str>) -> Lab
 
 #[cfg(test)]
 mod tests {
+    use prometheus_client::encoding::text::encode;
+
     use super::*;
 
     #[test]
@@ -113,6 +115,36 @@ mod tests {
             metrics.link(Destination::Grpc, outcome);
             assert_eq!(metrics.connected(Destination::Grpc).get(), connected);
             assert_eq!(metrics.connected(Destination::VpaEvents).get(), 0);
+        }
+    }
+
+    #[test]
+    fn each_outcome_is_counted_apart() {
+        let mut registry = Registry::default();
+        let metrics = ReportMetrics::register(&mut registry, &Totals::default());
+        metrics.selected(Destination::Grpc);
+        for (outcome, count) in ReportOutcome::VARIANTS.iter().zip(1..) {
+            metrics.count(Destination::Grpc, *outcome, count);
+        }
+        metrics.show_log_status(&LogStatus {
+            reports: 7,
+            bytes: 9,
+            ..LogStatus::default()
+        });
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        for line in [
+            "reports_total{destination=\"grpc\",outcome=\"sent\"} 1",
+            "reports_total{destination=\"grpc\",outcome=\"sent_again\"} 2",
+            "reports_total{destination=\"grpc\",outcome=\"acknowledged\"} 3",
+            "reports_total{destination=\"grpc\",outcome=\"withheld\"} 4",
+            "reports_total{destination=\"grpc\",outcome=\"refused\"} 5",
+            "report_connections_total{destination=\"grpc\",outcome=\"failed\"} 0",
+            "report_connected{destination=\"grpc\"} 0",
+            "spool_reports 7",
+            "spool_report_bytes 9",
+        ] {
+            assert!(text.lines().any(|shown| shown == line), "{line} is not in\n{text}");
         }
     }
 }

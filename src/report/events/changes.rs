@@ -267,7 +267,7 @@ mod tests {
 
     use super::*;
     use crate::model::objects::PodId;
-    use crate::model::{MemoryLimit, Reason, Stages, Target};
+    use crate::model::{HookEnd, MemoryLimit, Reason, Stages, Target};
 
     fn record(cause: Cause, outcome: Outcome) -> ChangeRecord {
         let step = StepRecord {
@@ -489,5 +489,104 @@ mod tests {
     #[test]
     fn nothing_is_said_of_nothing() {
         assert_eq!(composed(&[record(Cause::Sweep, Outcome::Unchanged)]), []);
+    }
+
+    #[test]
+    fn each_outcome_has_its_reason() {
+        let why = || "why".to_owned();
+        let withheld = Outcome::Withheld;
+        for (cause, outcome, told) in [
+            (
+                Cause::Drift,
+                Outcome::Applied,
+                Some((Severity::Warning, "ResourcesRestored")),
+            ),
+            (
+                Cause::Withdrawn,
+                Outcome::Applied,
+                Some((Severity::Normal, "ResizeWithdrawn")),
+            ),
+            (
+                recommended(),
+                Outcome::RuntimeOwed(why()),
+                Some((Severity::Normal, "ResourcesResized")),
+            ),
+            (
+                recommended(),
+                withheld(Withheld::Deferred(why())),
+                Some((Severity::Warning, "ResizeDeferred")),
+            ),
+            (
+                recommended(),
+                withheld(Withheld::Infeasible(why())),
+                Some((Severity::Warning, "ResizeInfeasible")),
+            ),
+            (
+                recommended(),
+                withheld(Withheld::Failed(why())),
+                Some((Severity::Warning, "ResizeError")),
+            ),
+            (recommended(), withheld(Withheld::Unanswered(why())), None),
+            (recommended(), withheld(Withheld::Postponed(why())), None),
+            (recommended(), withheld(Withheld::SpecLater(why())), None),
+            (
+                recommended(),
+                Outcome::Refused(why()),
+                Some((Severity::Warning, "ResizeRefused")),
+            ),
+            (
+                recommended(),
+                Outcome::RolledBack(why()),
+                Some((Severity::Warning, "ResizeRolledBack")),
+            ),
+            (
+                recommended(),
+                Outcome::Incomplete(why()),
+                Some((Severity::Warning, "ResizeIncomplete")),
+            ),
+            (recommended(), Outcome::Interrupted(why()), None),
+        ] {
+            let word = outcome.word();
+            let said = composed(&[record(cause, outcome)]);
+            assert_eq!(said.first().map(|said| (said.severity, said.reason)), told, "{word}");
+        }
+        let failed = &composed(&[record(recommended(), Outcome::Incomplete(why()))])[0];
+        assert_eq!(failed.message, format!("{}: why", recommended()));
+        let Subject::Pod(about) = &failed.subject else {
+            panic!("about the node")
+        };
+        assert_eq!((about.pod.name.as_str(), &about.container), ("web", &None));
+    }
+
+    #[test]
+    fn a_hook_is_told_with_its_end() {
+        let hook = |how| {
+            let cause = Cause::Hook {
+                moment: "before-shrink",
+                container: "app".to_owned(),
+            };
+            let (output, evidence) = ("secret".to_owned(), None);
+            record(cause, Outcome::Hook(HookEnd { how, output, evidence }))
+        };
+        let said = composed(&[hook(Ok("exit code 0".to_owned())), hook(Err("it timed out".to_owned()))]);
+        let told: Vec<_> = said
+            .iter()
+            .map(|said| (said.severity, said.reason, said.message.as_str()))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                (
+                    Severity::Normal,
+                    "HookRan",
+                    "hook before-shrink in container app: exit code 0"
+                ),
+                (
+                    Severity::Warning,
+                    "HookFailed",
+                    "hook before-shrink in container app: it timed out"
+                ),
+            ]
+        );
     }
 }

@@ -398,3 +398,86 @@ impl Pod {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(spec: &Value, status: &Value) -> Pod {
+        serde_json::from_value(json!({"metadata": {"name": "web"}, "spec": spec, "status": status})).unwrap()
+    }
+
+    #[test]
+    fn a_container_completes_by_its_restart_policy() {
+        for (of_pod, own, reason, completed) in [
+            ("Never", None, "Error", true),
+            ("OnFailure", None, "Completed", true),
+            ("OnFailure", None, "Error", false),
+            ("Always", None, "Completed", false),
+            ("Always", Some("Never"), "Error", true),
+            ("Never", Some("Always"), "Completed", false),
+        ] {
+            let spec = json!({"restartPolicy": of_pod, "containers": [{"name": "app", "restartPolicy": own}]});
+            let ended = json!({"name": "app", "state": {"terminated": {"reason": reason}}});
+            let mut pod = pod(&spec, &json!({"containerStatuses": [ended]}));
+            assert_eq!(pod.has_completed("app"), completed, "{of_pod} {own:?} {reason}");
+            assert!(!pod.has_completed("side"));
+            pod.spec.containers[0].has_restart_rules = true;
+            assert!(!pod.has_completed("app"), "exit codes may restart it");
+        }
+    }
+
+    #[test]
+    fn priority_and_phase_have_their_bounds() {
+        let none = json!({});
+        for (priority, critical) in [
+            (json!(2_000_000_000), true),
+            (json!(1_999_999_999), false),
+            (Value::Null, false),
+        ] {
+            let spec = json!({ "priority": priority });
+            assert_eq!(pod(&spec, &none).is_critical(), critical, "{spec}");
+        }
+        for (phase, ended) in [("Succeeded", true), ("Failed", true), ("Running", false), ("", false)] {
+            assert_eq!(pod(&none, &json!({ "phase": phase })).has_ended(), ended, "{phase}");
+        }
+    }
+
+    #[test]
+    fn containers_may_not_exceed_their_pod() {
+        let spec = json!({"resources": {"requests": {"cpu": "300m"}, "limits": {"cpu": "500m"}}, "containers": [
+            {"name": "app", "resources": {"requests": {"cpu": "100m"}, "limits": {"cpu": "500m"}}},
+            {"name": "side", "resources": {"requests": {"cpu": "200m"}}}]});
+        let mut pod = pod(&spec, &json!({}));
+        let mut amounts = pod.requirements();
+        assert_eq!(pod.exceeded_by(&amounts), None);
+        amounts.containers[1].resources.requests.set(Resource::Cpu, Some(201));
+        assert_eq!(pod.exceeded_by(&amounts), Some((Resource::Cpu, 301, 300)));
+        amounts.containers[0].resources.limits.set(Resource::Cpu, Some(501));
+        assert_eq!(pod.exceeded_by(&amounts), Some((Resource::Cpu, 501, 500)));
+        pod.spec.resources = None;
+        assert_eq!(pod.exceeded_by(&amounts), None);
+    }
+
+    #[test]
+    fn a_policy_restarts_for_its_resource_alone() {
+        let policy = |resource: &str, policy: &str| json!({"resourceName": resource, "restartPolicy": policy});
+        let policies = json!([policy("memory", "RestartContainer"), policy("cpu", "NotRequired")]);
+        let spec = json!({"containers": [
+            {"name": "app", "resizePolicy": policies, "resources": {"limits": {"memory": "1Gi"}}},
+            {"name": "side", "resizePolicy": policies}]});
+        let pod = pod(&spec, &json!({}));
+        assert!(pod.spec.containers[0].restarts_for(Resource::Memory));
+        assert!(!pod.spec.containers[0].restarts_for(Resource::Cpu));
+        let restarts = |resource| {
+            let found = pod.restarts_with_pod_limit(resource, PodAmounts::NONE);
+            found.map(|container| container.name.as_str())
+        };
+        assert_eq!(
+            (restarts(Resource::Memory), restarts(Resource::Cpu)),
+            (Some("side"), None)
+        );
+    }
+}

@@ -113,3 +113,72 @@ pub(super) fn crosses_namespaces<'de, D: Deserializer<'de>>(affinity: D) -> Resu
             || preferred.any(|one| crosses(&one["podAffinityTerm"]))
     }))
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(spec: &Value) -> Pod {
+        serde_json::from_value(json!({"metadata": {"name": "web"}, "spec": spec})).unwrap()
+    }
+
+    #[test]
+    fn each_scope_counts_its_pods() {
+        let requests = json!([{"name": "app", "resources": {"requests": {"cpu": "1"}}}]);
+        let term = |more: Value| {
+            let required = json!({"requiredDuringSchedulingIgnoredDuringExecution": [more]});
+            json!({"affinity": {"podAntiAffinity": required}})
+        };
+        for (scope, counted, other) in [
+            ("BestEffort", json!({}), json!({ "containers": requests })),
+            ("NotBestEffort", json!({ "containers": requests }), json!({})),
+            ("Terminating", json!({"activeDeadlineSeconds": 0}), json!({})),
+            ("NotTerminating", json!({}), json!({"activeDeadlineSeconds": 5})),
+            (
+                "CrossNamespacePodAffinity",
+                term(json!({"namespaces": ["bank"]})),
+                term(json!({"namespaces": []})),
+            ),
+            (
+                "CrossNamespacePodAffinity",
+                term(json!({"namespaceSelector": {}})),
+                json!({}),
+            ),
+        ] {
+            let quota: ResourceQuota = serde_json::from_value(json!({"spec": {"scopes": [scope]}})).unwrap();
+            assert!(quota.counts(&pod(&counted)), "{scope}");
+            assert!(!quota.counts(&pod(&other)), "{scope}");
+        }
+        let preferred = json!({"affinity": {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution":
+            [{"podAffinityTerm": {"namespaces": ["bank"]}}]}}});
+        assert!(pod(&preferred).spec.crosses_namespaces);
+        let of_class = json!({"spec": {"scopeSelector": {"matchExpressions":
+            [{"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}]}}});
+        let quota: ResourceQuota = serde_json::from_value(of_class).unwrap();
+        assert!(quota.counts(&pod(&json!({"priorityClassName": "high"}))));
+        assert!(!quota.counts(&pod(&json!({"priorityClassName": "low"}))));
+        let unknown: ResourceQuota = serde_json::from_value(json!({"spec": {"scopes": ["Novel"]}})).unwrap();
+        assert!(!unknown.counts(&pod(&json!({}))));
+        assert!(ResourceQuota::default().counts(&pod(&json!({}))));
+    }
+
+    #[test]
+    fn each_name_of_an_amount_is_read() {
+        let hard = json!({"cpu": "3", "requests.cpu": "2", "memory": "1Gi", "limits.cpu": "4", "limits.memory": "5Gi"});
+        let QuotaAmounts(amounts) = serde_json::from_value(hard).unwrap();
+        let texts = amounts
+            .fields()
+            .map(|(name, text)| format!("{name}={}", text.unwrap_or_default()));
+        assert_eq!(
+            texts,
+            [
+                "requests.cpu=2",
+                "requests.memory=1Gi",
+                "limits.cpu=4",
+                "limits.memory=5Gi"
+            ]
+        );
+    }
+}

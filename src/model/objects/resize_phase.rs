@@ -75,3 +75,83 @@ fn runs_with_spec(pod: &Pod) -> bool {
         })
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// A pod of the second generation.
+    fn pod(status: &Value) -> Pod {
+        let spec = json!({"containers": [{"name": "app", "resources": {"requests": {"cpu": "200m"}}}]});
+        let metadata = json!({"name": "web", "generation": 2});
+        serde_json::from_value(json!({"metadata": metadata, "spec": spec, "status": status})).unwrap()
+    }
+
+    #[test]
+    fn the_status_says_how_far_a_resize_is() {
+        let why = || "why".to_owned();
+        let condition = |kind: &str, reason: &str, observed: i64| {
+            json!({"observedGeneration": 2, "conditions": [{"type": kind, "status": "True", "reason": reason, "message": "why",
+                "observedGeneration": observed}]})
+        };
+        let pending = |reason: &str, observed| condition("PodResizePending", reason, observed);
+        let in_force =
+            |amounts: Value| json!({"containerStatuses": [{"name": "app", "resources": {"requests": amounts}}]});
+        for (status, phase, is_open) in [
+            (
+                pending("Deferred", 2),
+                ResizePhase::Withheld(Withheld::Deferred(why())),
+                true,
+            ),
+            (
+                pending("Infeasible", 2),
+                ResizePhase::Withheld(Withheld::Infeasible(why())),
+                true,
+            ),
+            (
+                pending("Infeasible", 0),
+                ResizePhase::Withheld(Withheld::Infeasible(why())),
+                true,
+            ),
+            (pending("Infeasible", 1), ResizePhase::Settled, false),
+            (
+                condition("PodResizeInProgress", "Error", 2),
+                ResizePhase::Withheld(Withheld::Failed(why())),
+                false,
+            ),
+            (condition("PodResizeInProgress", "", 2), ResizePhase::InProgress, false),
+            (json!({"observedGeneration": 1}), ResizePhase::Accepted, true),
+            (json!({"observedGeneration": 2}), ResizePhase::Settled, false),
+            // A kubelet that reports no generation.
+            (
+                in_force(json!({"cpu": "200m", "memory": "1Mi"})),
+                ResizePhase::Settled,
+                false,
+            ),
+            (in_force(json!({"cpu": "100m"})), ResizePhase::Accepted, true),
+            (json!({}), ResizePhase::Settled, false),
+        ] {
+            let mut pod = pod(&status);
+            let found = ResizePhase::of(&pod);
+            assert_eq!((&found, found.is_open()), (&phase, is_open), "{status}");
+            pod.metadata
+                .annotations
+                .insert(annotation::MIRROR.to_owned(), String::new());
+            assert_eq!(ResizePhase::of(&pod), ResizePhase::Settled, "a mirror pod: {status}");
+        }
+    }
+
+    #[test]
+    fn only_reported_resources_show_a_kubelet_that_resizes() {
+        let mut resizes = pod(&json!({"containerStatuses": [{"name": "app", "resources": {}}]}));
+        assert!(resizes.resizes_in_place());
+        assert!(!pod(&json!({"containerStatuses": [{"name": "app"}]})).resizes_in_place());
+        resizes
+            .metadata
+            .annotations
+            .insert(annotation::MIRROR.to_owned(), String::new());
+        assert!(!resizes.resizes_in_place());
+    }
+}

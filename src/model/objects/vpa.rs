@@ -303,3 +303,80 @@ impl VerticalPodAutoscaler {
         own.or_else(|| policies.iter().rfind(|policy| policy.container_name == "*"))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn vpa(spec: &Value) -> VerticalPodAutoscaler {
+        serde_json::from_value(json!({ "metadata": {"name": "web"}, "spec": spec })).unwrap()
+    }
+
+    #[test]
+    fn a_containers_own_policy_comes_first() {
+        let policies = json!([
+            {"containerName": "*", "mode": "Off"},
+            {"containerName": "app", "controlledResources": ["cpu"]},
+            {"containerName": "app", "mode": "Off"},
+            {"containerName": "*", "controlledValues": "RequestsOnly"},
+        ]);
+        let vpa = vpa(&json!({"resourcePolicy": {"containerPolicies": policies}}));
+        let app = vpa.policy_for("app").unwrap();
+        assert!(!app.is_off() && app.controls(Resource::Cpu) && !app.controls(Resource::Memory));
+        let other = vpa.policy_for("side").unwrap();
+        assert_eq!(other.controlled_values, Some(ControlledValues::RequestsOnly));
+        assert!(!other.is_off() && other.controls(Resource::Memory));
+        assert_eq!(VerticalPodAutoscaler::default().policy_for("app"), None);
+    }
+
+    #[test]
+    fn a_boost_lasts_as_its_policy_says() {
+        let boost = |seconds: Value| json!({"cpu": {"type": "Factor", "factor": 2, "durationSeconds": seconds}});
+        let spec = json!({"startupBoost": boost(json!(60)), "resourcePolicy": {"containerPolicies": [
+            {"containerName": "app", "startupBoost": boost(json!(30))},
+            {"containerName": "side", "startupBoost": boost(json!(-5))}]}});
+        let vpa = vpa(&spec);
+        let seconds = ["app", "side", "other"].map(|name| vpa.boost_duration(name).as_secs());
+        assert_eq!(seconds, [30, 0, 60]);
+        assert!(vpa.has_startup_boost() && vpa.boosts("other"));
+        let none = VerticalPodAutoscaler::default();
+        assert!(!none.has_startup_boost() && !none.boosts("app"));
+    }
+
+    #[test]
+    fn a_bound_of_a_fraction_is_named() {
+        let fraction = |policy: Value| {
+            let policy: ContainerPolicy = serde_json::from_value(policy).unwrap();
+            policy.fraction().map(|(field, value)| format!("{field} {value}"))
+        };
+        assert_eq!(
+            fraction(json!({"minAllowed": {"cpu": "1m"}, "maxAllowed": {"memory": "1500m"}})).as_deref(),
+            Some("maxAllowed.memory 1500m")
+        );
+        assert_eq!(
+            fraction(json!({"minAllowed": {"cpu": "100u"}})).as_deref(),
+            Some("minAllowed.cpu 100000n")
+        );
+        assert_eq!(fraction(json!({"maxAllowed": {"cpu": "1500m", "memory": "1Ki"}})), None);
+    }
+
+    #[test]
+    fn each_mode_is_read_as_it_is_written() {
+        for (mode, read, updates) in [
+            (json!("Off"), UpdateMode::Off, false),
+            (json!("Initial"), UpdateMode::Initial, false),
+            (json!("Recreate"), UpdateMode::Recreate, true),
+            (json!(""), UpdateMode::Recreate, true),
+            (Value::Null, UpdateMode::Recreate, true),
+            (json!("Auto"), UpdateMode::Auto, true),
+            (json!("InPlaceOrRecreate"), UpdateMode::InPlaceOrRecreate, true),
+            (json!("InPlace"), UpdateMode::InPlace, true),
+            (json!("Novel"), UpdateMode::Unknown, false),
+        ] {
+            let found = vpa(&json!({"updatePolicy": {"updateMode": mode}})).update_mode();
+            assert_eq!((found, found.updates_running_pods()), (read, updates), "{mode}");
+        }
+    }
+}

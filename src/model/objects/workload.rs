@@ -301,3 +301,87 @@ pub struct NodeInfo {
     /// Such as `v1.36.2`.
     pub kubelet_version: String,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_operator_compares_in_its_way() {
+        for (operator, values, of_a, of_c, of_none) in [
+            ("In", &["a", "b"][..], true, false, false),
+            ("NotIn", &["a", "b"], false, true, true),
+            ("NotIn", &[], false, false, false),
+            ("Exists", &[], true, true, false),
+            ("Exists", &["a"], false, false, false),
+            ("DoesNotExist", &[], false, false, true),
+            ("Gt", &["a"], false, false, false),
+        ] {
+            let requirement = SelectorRequirement {
+                key: "tier".to_owned(),
+                operator: operator.to_owned(),
+                values: values.iter().map(|value| (*value).to_owned()).collect(),
+            };
+            let holds = |label: Option<&str>| requirement.holds(label.map(str::to_owned).as_ref());
+            assert_eq!(
+                [holds(Some("a")), holds(Some("c")), holds(None)],
+                [of_a, of_c, of_none],
+                "{operator} {values:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn kinds_of_others_keep_their_group() {
+        for (version, known) in [
+            ("apps/v1", true),
+            ("batch/v1", true),
+            ("v1", true),
+            ("", true),
+            ("apps.example.com/v1", false),
+        ] {
+            assert_eq!(OwnerKind::of(version, "Deployment").is_some(), known, "{version}");
+        }
+        let target = |version: &str| TargetRef {
+            api_version: version.to_owned(),
+            kind: "Deployment".to_owned(),
+            name: "web".to_owned(),
+        };
+        let (old, new, other) = (
+            target("extensions/v1beta1"),
+            target("apps/v1"),
+            target("example.com/v1"),
+        );
+        assert_eq!(WorkloadKey::from(&old), WorkloadKey::from(&new));
+        assert_ne!(WorkloadKey::from(&other), WorkloadKey::from(&new));
+        assert_eq!(WorkloadKey::from(&other).to_string(), "Deployment web");
+    }
+
+    #[test]
+    fn of_two_ratios_the_lower_counts() {
+        let ratios = |cpu: u64, memory: u64| Ratios {
+            cpu: Some(MilliCpu::new(cpu)),
+            memory: (memory > 0).then(|| MilliCpu::new(memory)),
+        };
+        let both = ratios(1500, 0).min(ratios(2000, 3000));
+        assert_eq!(
+            Resource::ALL.map(|resource| both.get(resource)),
+            [Some(1500), Some(3000)]
+        );
+        assert_eq!(ratios(0, 0).get(Resource::Cpu), None);
+    }
+
+    #[test]
+    fn readiness_has_a_condition_of_its_own() {
+        let condition = |kind: &str, second: i64| NodeCondition {
+            kind: kind.to_owned(),
+            last_transition_time: Timestamp::from_second(second).ok(),
+        };
+        let status = NodeStatus {
+            conditions: vec![condition("MemoryPressure", 1), condition("Ready", 2)],
+            ..NodeStatus::default()
+        };
+        assert_eq!(status.ready_since(), Timestamp::from_second(2).ok());
+        assert_eq!(NodeStatus::default().ready_since(), None);
+    }
+}

@@ -281,4 +281,28 @@ mod tests {
         assert!(missing_in(u64::MAX).is_empty());
         assert_eq!(missing_in(1 << 21), [DAC_OVERRIDE, "CAP_SYSLOG"]);
     }
+
+    #[test]
+    fn room_and_size_are_shown() {
+        let temp = tempfile::tempdir().unwrap();
+        let mut locations = Locations {
+            cgroup_root: None,
+            state_dir: temp.path().to_owned(),
+            audit_file: None,
+        };
+        assert_eq!(audit_log(&locations).unwrap(), "none is configured here");
+        let file = temp.path().join("audit.jsonl");
+        fs::write(&file, "x".repeat(3 << 10)).unwrap();
+        locations.audit_file = Some(file.clone());
+        // A full disk is a warning.
+        if let Ok(found) = audit_log(&locations) {
+            assert_eq!(found, format!("{}, 3 KiB", file.display()));
+        }
+        let check = Check::new("state directory", usable_directory(temp.path(), "all is lost"));
+        let begins = format!("{}, ", temp.path().display());
+        assert!(
+            check.found.starts_with(&begins) && check.found.ends_with(" MiB free"),
+            "{check:?}"
+        );
+    }
 }

@@ -235,3 +235,107 @@ proptest! {
         prop_assert!(limit_floor(&container).is_none_or(|floor| floor.get() > LEAST_MARGIN));
     }
 }
+
+/// The message of the only finding about a flag, or a variable, in a container with this limit.
+fn message(setting: &str, limit: &str) -> String {
+    let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
+    let mut declared = match setting.starts_with('-') {
+        true => json!({"args": [setting]}),
+        false => json!({"env": [{"name": name, "value": value}]}),
+    };
+    declared["resources"] = json!({"limits": {"memory": limit}});
+    let found = findings(&container(declared), None);
+    assert_eq!(found.len(), 1, "{setting}");
+    found[0].to_string()
+}
+
+#[test]
+fn unreadable_values_come_with_readable_ones() {
+    let percentage = "the process does not start with it; write a percentage above 0 and up to 100";
+    let fraction = "the process does not start with it; write a whole number of 1 or more, which divides the limit";
+    let java = "the JVM does not start with it; write a whole number of bytes, or one with k, m, g or t";
+    for (setting, remedy) in [
+        ("-Xmx1x", java),
+        ("-Xms1x", java),
+        ("-XX:MaxHeapSize=1x", java),
+        ("-XX:InitialHeapSize=1x", java),
+        ("-XX:MaxRAMPercentage=0", percentage),
+        ("-XX:MinRAMPercentage=0", percentage),
+        ("-XX:InitialRAMPercentage=0", percentage),
+        ("--max-old-space-size-percentage=200", percentage),
+        ("-XX:MaxRAMFraction=0", fraction),
+        ("-XX:MinRAMFraction=0", fraction),
+        ("-XX:InitialRAMFraction=0", fraction),
+        (
+            "AUTOMEMLIMIT=2",
+            "automemlimit passes it over; write a number above 0 and up to 1, or off",
+        ),
+        (
+            "GOMEMLIMIT=1Gi",
+            "a Go program does not start with it; write bytes, or a whole number with KiB, MiB, GiB or TiB",
+        ),
+        (
+            "DOTNET_GCHeapHardLimit=1g",
+            "the .NET runtime passes it over; write a hexadecimal number, 0x20000000 for 512 MiB",
+        ),
+        (
+            "DOTNET_GCHeapHardLimitPercent=200",
+            "the .NET runtime passes it over; write a hexadecimal number, 0x4B for 75 percent",
+        ),
+    ] {
+        let message = message(setting, "1Gi");
+        assert!(
+            message.ends_with(&format!(" cannot be read: {remedy}")),
+            "{setting}: {message}"
+        );
+    }
+}
+
+#[test]
+fn each_runtime_has_its_memory_and_remedy() {
+    for (setting, memory, remedy) in [
+        (
+            "-Xmx512m",
+            "fixes the Java heap at 512Mi",
+            "or use -XX:MaxRAMPercentage, which a restart reads again",
+        ),
+        (
+            "GOMEMLIMIT=512MiB",
+            "fixes the memory of the Go runtime at 512Mi",
+            "or let the program call debug.SetMemoryLimit when its limit changes",
+        ),
+        (
+            "--max-old-space-size=512",
+            "fixes the old space of Node's heap at 512Mi",
+            "or use --max-old-space-size-percentage, which a restart reads again",
+        ),
+        (
+            "-XX:MaxRAMPercentage=75",
+            "gives the Java heap a share of the limit that is computed once",
+            "or restart the container after a resize",
+        ),
+        (
+            "-XX:MaxRAMPercentage=100",
+            "lets the Java heap have 1Gi, and the memory limit is 1Gi",
+            "give -XX:MaxRAMPercentage at most nine tenths",
+        ),
+    ] {
+        let message = message(setting, "1Gi");
+        assert!(message.contains(memory) && message.ends_with(remedy), "{message}");
+    }
+}
+
+#[test]
+fn only_what_breaks_a_container_is_an_error() {
+    let errors = LintRule::ALL
+        .iter()
+        .filter(|rule| rule.severity() == LintSeverity::Error);
+    assert_eq!(
+        errors.map(ToString::to_string).collect::<Vec<_>>(),
+        ["HeapFillsLimit", "UnreadableValue", "HeapTooSmall"]
+    );
+    assert_eq!(
+        [LintSeverity::Warning, LintSeverity::Error].map(|severity| severity.to_string()),
+        ["warning", "error"]
+    );
+}

@@ -173,4 +173,35 @@ mod tests {
         assert!(text.contains(r"a\u{1b}[2J") && !text.contains('\u{1b}'), "{text}");
         assert!(text.contains("6Ki"), "{text}");
     }
+
+    #[test]
+    fn each_column_has_its_part_of_a_kill() {
+        let kill = ShownKill {
+            pid: 7,
+            comm: "java",
+            oom_cgroup: Some("/kubepods"),
+            task_cgroup: Some("/kubepods/pod1/c"),
+            level: Level::Pod,
+            pod_uid: Some("u-1".into()),
+            container_id: ContainerId::parse(&"a".repeat(64)),
+            memory: Some(ReportedMemory {
+                total_vm_bytes: 1 << 30,
+                anon_rss_bytes: 3 << 10,
+                ..ReportedMemory::default()
+            }),
+            oom_score_adj: Some(1),
+            uid: Some(2),
+            seq: Some(3),
+            timestamp_us: Some(1_234_567),
+        };
+        let text = render(&[kill]).shown(false);
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(
+            text.lines().map(words).collect::<Vec<_>>(),
+            [
+                "TIME PID COMMAND LEVEL RSS POD CONTAINER CGROUP",
+                "1.234567 7 java pod 3Ki u-1 aaaaaaaaaaaa /kubepods/pod1/c",
+            ]
+        );
+    }
 }

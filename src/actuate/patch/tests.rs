@@ -1,13 +1,14 @@
 //! A patch and its withdrawal, beside an API server that refuses some calls.
 
 use std::collections::VecDeque;
+use std::fs;
 
 use parking_lot::Mutex;
 use tempfile::TempDir;
 
 use super::*;
-use crate::actuate::Node;
-use crate::model::{Bytes, Cause, Change, Outcome, PodAmounts};
+use crate::actuate::{JobDone, Node, reconcile};
+use crate::model::{Bytes, Cause, Change, Outcome, PodAmounts, Via};
 use crate::resize::{Act, Facts, Resize};
 
 /// An API server with one pod.
@@ -293,4 +294,62 @@ async fn a_withdrawal_keeps_later_amounts() {
         "nothing is left to take back"
     );
     assert_eq!(of_client.server.mebibytes(), 256);
+}
+
+/// A pass from 160 MiB to this limit, with the limits of the pod's and of the container's cgroup in MiB after it.
+async fn passed(server: OnePodServer, to: u64) -> (JobDone, Arc<OnePodServer>, [u64; 2]) {
+    let Scene {
+        _root: root,
+        mut pass,
+        server,
+        ..
+    } = scene(server, 160, None);
+    let directories = ["pod", "pod/app"].map(|directory| root.path().join(directory));
+    for directory in &directories {
+        for (name, mebibytes) in [("memory.max", 160), ("memory.peak", 61)] {
+            fs::write(directory.join(name), format!("{}\n", mebibytes << 20)).unwrap();
+        }
+    }
+    let object = pass.job.targets.bound.object();
+    let mut targets = object.requirements();
+    targets.containers[0].resources.limits.memory = Some(Bytes::new(to << 20));
+    let act = Resize::default().next(object, &targets, &Cause::Sweep, &Facts::default());
+    pass.job.resize = act;
+    let Pass { node, job, .. } = *pass;
+    let done = reconcile(node, job).await;
+    let held = directories.map(|directory| {
+        let text = fs::read_to_string(directory.join("memory.max")).unwrap();
+        text.lines().next().unwrap().parse::<u64>().unwrap() >> 20
+    });
+    (done, server, held)
+}
+
+#[tokio::test]
+async fn the_spec_is_patched_before_the_files() {
+    let (done, server, held) = passed(OnePodServer::default(), 192).await;
+    assert_eq!(done.record.outcome, Outcome::Applied);
+    let through = done.record.steps.iter().map(|step| step.change.via());
+    assert_eq!(through.collect::<Vec<_>>(), [Via::Resize, Via::Cgroup, Via::Cgroup]);
+    assert_eq!(
+        (server.calls(), server.mebibytes(), held),
+        (vec!["read", "resize"], 192, [192; 2])
+    );
+}
+
+#[tokio::test]
+async fn a_denied_patch_leaves_the_files() {
+    let denied = ResizeError::Denied("a quota".to_owned());
+    let (done, server, held) = passed(OnePodServer::of([denied]), 192).await;
+    assert_eq!(done.record.outcome, Outcome::Refused("a quota".to_owned()));
+    assert_eq!((server.mebibytes(), held), (160, [160; 2]));
+}
+
+#[tokio::test]
+async fn a_failed_write_takes_the_patch_back() {
+    // The files have no freezer, so no limit can come down.
+    let (done, server, held) = passed(OnePodServer::default(), 128).await;
+    assert!(matches!(done.record.outcome, Outcome::RolledBack(_)), "{done:#?}");
+    assert_eq!(server.calls(), ["read", "resize", "resize"]);
+    assert_eq!((server.mebibytes(), held), (160, [160; 2]));
+    assert!(done.shrink.refused && done.shrink.lowered.is_empty(), "{done:#?}");
 }

@@ -558,4 +558,23 @@ mod tests {
             ("web", "u", 1)
         );
     }
+
+    #[test]
+    fn the_agent_is_shown_with_its_node() {
+        let root = tempfile::tempdir().unwrap();
+        let mut node = Node::on_files(root.path());
+        let shown = agent(Some(&node), vec!["a problem".to_owned()]);
+        let texts = [
+            &shown.cgroup_version,
+            &shown.cgroup_driver,
+            &shown.kubepods,
+            &shown.runtime,
+            &shown.weight_formula,
+        ];
+        assert_eq!(texts, ["v2", "cgroupfs", "/kubepods", "none", "quadratic"]);
+        assert_eq!(shown.problems, ["a problem"]);
+        node.runtime_name = Some("containerd 2.1".to_owned());
+        assert_eq!(agent(Some(&node), Vec::new()).runtime, "containerd 2.1");
+        assert_eq!(agent(None, Vec::new()).runtime, "");
+    }
 }

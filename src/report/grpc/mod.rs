@@ -58,4 +58,11 @@ mod tests {
         assert_eq!(shown.chars().count(), LONGEST + 1);
         assert!(shown.starts_with("a [2J x") && !shown.chars().any(char::is_control));
     }
+
+    #[test]
+    fn each_cause_is_told_once() {
+        let error = anyhow::anyhow!("refused").context("cannot connect: refused");
+        let error: Box<dyn Error> = error.context("no receiver").into();
+        assert_eq!(in_words(&*error), "no receiver: cannot connect: refused");
+    }
 }

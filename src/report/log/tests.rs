@@ -280,3 +280,30 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_destination_that_waits_is_a_problem() {
+    let mut status = LogStatus {
+        problem: Some("the disk is full".to_owned()),
+        pending_for: [1, 2, 3],
+        ..LogStatus::default()
+    };
+    let waiting = Link::Waiting {
+        error: "refused".to_owned(),
+        until: jiff::Timestamp::UNIX_EPOCH,
+    };
+    status.links.insert(Destination::PodEvents, Link::Connected);
+    status.links.insert(Destination::VpaEvents, waiting);
+    status.links.insert(Destination::Grpc, Link::Starting);
+    assert_eq!(
+        status.problems(),
+        [
+            "the disk is full",
+            "vpa-events: refused; 2 reports wait, the next attempt is at 1970-01-01T00:00:00Z",
+        ]
+    );
+    let pending = Destination::ALL
+        .iter()
+        .map(|destination| status.pending_for(*destination));
+    assert_eq!(pending.collect::<Vec<_>>(), [1, 2, 3]);
+}

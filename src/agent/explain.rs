@@ -522,4 +522,25 @@ mod tests {
             assert_eq!(stored_text(&CriResources::default(), file), None, "{file}");
         }
     }
+
+    #[test]
+    fn an_assumed_kubelet_is_told_where_it_matters() {
+        let root = tempfile::tempdir().unwrap();
+        let mut node = Node::on_files(root.path());
+        let told = |node: &Node, text: &str| {
+            let view = parse_manifests("pod", text).unwrap().view;
+            assumed_kubelet(node, &view.pods[0])
+        };
+        // Old kubelets give its pod the container's limits, new ones none.
+        let with_init = "{kind: Pod, metadata: {name: web}, spec: {initContainers: [{name: first}], containers: \
+            [{name: app, resources: {limits: {cpu: 1, memory: 1Gi}}}]}}";
+        assert_eq!(told(&node, with_init), None, "it is configured");
+        node.kubelet_from = KnownFrom::Inferred;
+        let assumed = told(&node, with_init).unwrap();
+        assert!(
+            assumed.contains("follow the rules of kubelet 1.37, which is assumed"),
+            "{assumed}"
+        );
+        assert_eq!(told(&node, POD), None);
+    }
 }

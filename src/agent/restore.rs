@@ -544,4 +544,17 @@ mod tests {
         assert!(lowered.is_empty() && restorer.restored.is_empty());
         assert_eq!(restorer.results[0].error, INTERRUPTED);
     }
+
+    #[test]
+    fn a_restored_pod_has_no_burst() {
+        let manifest = "{kind: Pod, metadata: {name: web, namespace: shop, uid: u}, spec: {containers: [{name: app}]}}";
+        let view = parse_manifests("test", manifest).unwrap().view;
+        let live = Arc::new(LivePod::on_files(["app"]));
+        let job = job_for(&BoundPod::new(&view.pods[0], &live).unwrap(), None);
+        assert_eq!(job.targets.burst, Some(CpuBurst::ZERO));
+        assert!(job.aligns_scopes && job.targets.lift_undeclared && job.targets.kubelet_unasked);
+        let cause = job.cause.to_string();
+        assert!(cause.ends_with("): vscaled restore"), "{cause}");
+        assert_eq!(result(&live, Err("busy".to_owned())).containers, ["app"]);
+    }
 }

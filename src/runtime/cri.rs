@@ -361,7 +361,73 @@ fn update_request(resources: &CriResources) -> Result<LinuxContainerResources, P
 
 #[cfg(test)]
 mod tests {
+    use parking_lot::Mutex;
+    use tokio::net::UnixListener;
+    use tokio_stream::wrappers::UnixListenerStream;
+    use tokio_util::task::AbortOnDropHandle;
+    use tonic::transport::Server;
+
     use super::*;
+    use crate::runtime::proto::runtime_service_server::{RuntimeService, RuntimeServiceServer};
+    use crate::runtime::proto::{ExecSyncRequest, UpdateContainerResourcesRequest, UpdateContainerResourcesResponse};
+
+    /// Keeps the requests about containers.
+    #[derive(Debug, Clone, Default)]
+    struct RequestRecorder {
+        updates: Arc<Mutex<Vec<UpdateContainerResourcesRequest>>>,
+        commands: Arc<Mutex<Vec<ExecSyncRequest>>>,
+    }
+
+    #[tonic::async_trait]
+    impl RuntimeService for RequestRecorder {
+        async fn update_container_resources(
+            &self,
+            request: Request<UpdateContainerResourcesRequest>,
+        ) -> Result<Response<UpdateContainerResourcesResponse>, Status> {
+            self.updates.lock().push(request.into_inner());
+            Ok(Response::new(UpdateContainerResourcesResponse::default()))
+        }
+
+        async fn exec_sync(&self, request: Request<ExecSyncRequest>) -> Result<Response<ExecSyncResponse>, Status> {
+            self.commands.lock().push(request.into_inner());
+            Ok(Response::new(ExecSyncResponse::default()))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_request_names_its_container_and_amounts() {
+        let temp = tempfile::tempdir().unwrap();
+        let socket = temp.path().join("x.sock");
+        let recorder = RequestRecorder::default();
+        let incoming = UnixListenerStream::new(UnixListener::bind(&socket).unwrap());
+        let router = Server::builder().add_service(RuntimeServiceServer::new(recorder.clone()));
+        let _server = AbortOnDropHandle::new(tokio::spawn(async move {
+            router.serve_with_incoming(incoming).await.unwrap();
+        }));
+        let cri = Cri::new(&socket, Deadlines::default()).unwrap();
+        let resources = CriResources {
+            cpu_shares: Some(512),
+            cpu_quota: Some(-1),
+            ..CriResources::default()
+        };
+        cri.update("c1", &resources).await.unwrap();
+        let update = UpdateContainerResourcesRequest {
+            container_id: "c1".to_owned(),
+            linux: Some(update_request(&resources).unwrap()),
+        };
+        assert_eq!(*recorder.updates.lock(), [update]);
+        let cmd = vec!["jcmd".to_owned(), "1".to_owned()];
+        // A timeout of 0 would be none.
+        for (deadline, timeout) in [(Duration::from_millis(100), 1), (Duration::from_secs(90), 90)] {
+            cri.exec("c2", &cmd, deadline).await.unwrap();
+            let command = ExecSyncRequest {
+                container_id: "c2".to_owned(),
+                cmd: cmd.clone(),
+                timeout,
+            };
+            assert_eq!(recorder.commands.lock().pop(), Some(command));
+        }
+    }
 
     #[test]
     fn only_the_fields_that_change_are_sent() {

@@ -16,6 +16,10 @@ impl Case<'_> {
     /// `admitted` is the pod with these amounts as [`admitted()`] returns it.
     pub(super) fn forbids(&mut self, outcome: &PodAmounts, admitted: &Pod, limits: &Limits<'_>) -> Option<Reason> {
         let notes = &mut self.decision.notes;
+        if let Some(why) = self.options.refusals.by_pod_level(self.pod) {
+            notes.push(Note::new(None, None, why));
+            return Some(Reason::KubeletRefuses);
+        }
         if let Some((from, to)) = class_change(self.pod, admitted) {
             let text = format!("the pod is {from} and would become {to}, which the API refuses");
             notes.push(Note::new(None, None, text));

@@ -1,13 +1,13 @@
-//! What the node's kubelet refuses to resize. Pure.
+//! What the node's kubelet and the API server refuse to resize. Pure.
 //!
-//! In come the policies of the node and the kubelet's answers `Infeasible`. Out comes, for a resource of a container, why the
-//! kubelet would refuse to change it. A refusal of one resource takes the whole request along, so a decision leaves that
-//! resource alone, and the agent requests the other one alone.
+//! In come the policies of the node, the kubelet's answers `Infeasible` and the API server's denials. Out comes, for a resource
+//! of a container, why the kubelet would refuse to change it. A refusal of one resource takes the whole request along, so a
+//! decision leaves that resource alone, and the agent requests the other one alone.
 
 use std::collections::BTreeSet;
 
 use crate::model::objects::{Container, Pod};
-use crate::model::{KubeletVersion, MilliCpu, QosClass, Resource};
+use crate::model::{KubeletVersion, MilliCpu, QosClass, Requirements, Resource};
 
 /// The policies of a node from which refusals of its kubelet follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -33,15 +33,23 @@ struct Refusal {
     is_guess: bool,
 }
 
-/// What a node's kubelet refuses.
+/// A rule by which an API server denies resizes (`ValidatePodResize`, kubernetes `pkg/apis/core/validation`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum ApiRule {
+    /// No memory limit is lowered in place, as before 1.34.
+    LimitsStay,
+    /// No pod with resources of its own is resized: the gate `InPlacePodLevelResourcesVerticalScaling` is off, as before 1.36.
+    PodLevelStays,
+}
+
+/// What a node's kubelet and the API server refuse.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Refusals {
     pub policies: NodePolicies,
     pub kubelet: KubeletVersion,
     answers: Vec<Refusal>,
-    /// The namespaces in which a denial has said that the API server lowers no memory limit in place, as before 1.34
-    /// (`validateContainerResize`, kubernetes `pkg/apis/core/validation`). A policy of a namespace can deny in the same words.
-    limits_stay_in: BTreeSet<String>,
+    /// The rules that denials have named, with the namespace: a policy of a namespace can deny in the same words.
+    denials: BTreeSet<(ApiRule, String)>,
 }
 
 impl Refusals {
@@ -52,7 +60,7 @@ impl Refusals {
             policies,
             kubelet,
             answers: self.answers.clone(),
-            limits_stay_in: self.limits_stay_in.clone(),
+            denials: self.denials.clone(),
         }
     }
 
@@ -141,24 +149,43 @@ impl Refusals {
     /// Starts over with a kubelet that may refuse something else.
     pub fn forget(&mut self) {
         self.answers.clear();
-        self.limits_stay_in.clear();
+        self.denials.clear();
     }
 
     /// Learns from the words with which the API server denied a resize in this namespace. Returns whether they say something new.
     pub fn learn_denial(&mut self, namespace: &str, words: &str) -> bool {
-        words.contains("memory limits cannot be decreased") && self.limits_stay_in.insert(namespace.to_owned())
+        let rules = [
+            (ApiRule::LimitsStay, "memory limits cannot be decreased"),
+            (ApiRule::PodLevelStays, "pods with pod-level resources"),
+        ];
+        let named = rules.into_iter().find(|(_, part)| words.contains(part));
+        named.is_some_and(|(rule, _)| self.denials.insert((rule, namespace.to_owned())))
     }
 
-    /// The namespaces in which no memory limit is lowered in place. A newer kubelet has an API server without that rule.
-    fn limits_stay_in(&self) -> impl Iterator<Item = &String> {
-        let is_old = self.kubelet <= KubeletVersion::RESIZES_BY_DEFAULT;
-        self.limits_stay_in.iter().filter(move |_| is_old)
+    /// The namespaces with this rule. A kubelet after 1.33 has an API server that lowers memory limits.
+    fn namespaces_with(&self, rule: ApiRule) -> impl Iterator<Item = &String> {
+        let is_over = rule == ApiRule::LimitsStay && self.kubelet > KubeletVersion::RESIZES_BY_DEFAULT;
+        let known = self.denials.iter().filter(move |(known, _)| *known == rule && !is_over);
+        known.map(|(_, namespace)| namespace)
+    }
+
+    fn has_rule(&self, pod: &Pod, rule: ApiRule) -> bool {
+        let mut namespaces = self.namespaces_with(rule);
+        pod.resizes_in_place() && namespaces.any(|namespace| *namespace == pod.metadata.namespace)
     }
 
     /// Whether no resize lowers a memory limit of this pod.
     pub(super) fn keep_memory_limits_of(&self, pod: &Pod) -> bool {
-        let mut namespaces = self.limits_stay_in();
-        pod.resizes_in_place() && namespaces.any(|namespace| *namespace == pod.metadata.namespace)
+        self.has_rule(pod, ApiRule::LimitsStay)
+    }
+
+    /// Why the API server resizes nothing of this pod, because it has resources of its own.
+    pub(super) fn by_pod_level(&self, pod: &Pod) -> Option<&'static str> {
+        let has_own = pod.spec.resources.is_some_and(|own| own != Requirements::default());
+        (has_own && self.has_rule(pod, ApiRule::PodLevelStays)).then_some(
+            "the API server resizes no pod with spec.resources: the gate InPlacePodLevelResourcesVerticalScaling is \
+             off, as before 1.36",
+        )
     }
 
     /// Learns from the answer `words` of the kubelet that it never carries out a resize of `pod` that changes these
@@ -192,7 +219,7 @@ impl Refusals {
     /// Keeps only what is known of namespaces that have pods here.
     pub fn retain_namespaces(&mut self, has_pods: impl Fn(&str) -> bool) {
         self.answers.retain(|answer| has_pods(&answer.namespace));
-        self.limits_stay_in.retain(|namespace| has_pods(namespace));
+        self.denials.retain(|(_, namespace)| has_pods(namespace));
     }
 
     /// All refusals, one sentence each.
@@ -210,14 +237,17 @@ impl Refusals {
         let known = known.into_iter().filter(|(holds, _)| *holds);
         let known = known.map(|(_, text)| text.to_owned());
         let limits = self
-            .limits_stay_in()
+            .namespaces_with(ApiRule::LimitsStay)
             .map(|namespace| format!("lower memory limits in namespace {namespace} (an API server before 1.34)"));
+        let pod_level = self
+            .namespaces_with(ApiRule::PodLevelStays)
+            .map(|namespace| format!("pods with spec.resources in namespace {namespace} (an API server before 1.36)"));
         let sentence = |answer: &Refusal| {
             let (resource, class, namespace) = (answer.resource, answer.class, &answer.namespace);
             format!("{resource} of {class} pods in namespace {namespace} ({})", answer.words)
         };
         let answers = self.answers.iter().map(sentence);
-        known.chain(limits).chain(answers).collect()
+        known.chain(limits).chain(pod_level).chain(answers).collect()
     }
 }
 

@@ -86,7 +86,7 @@ reasons! {
     BelowLeast => Skip, KEEPS, "the change would give a container less than it can run with";
     PodLevelExceeded => Skip, KEEPS, "the containers would need more than the pod's own resources allow";
     StaticallyAssigned => Skip, KEEPS, "the kubelet's static CPU or memory manager has assigned processors or memory to the pod";
-    KubeletRefuses => Skip, KEEPS, "the node's kubelet refuses to resize pods like this one";
+    KubeletRefuses => Skip, KEEPS, "the node's kubelet or the API server refuses to resize pods like this one";
     BoundUnreadable => Skip, KEEPS, "a bound in the VPA's policy is not a whole number of bytes, or of thousandths of a cpu";
     LimitUnreadable => Skip, KEEPS, "the VPA's annotation for limits is invalid";
     DuplicateContainer => Skip, KEEPS, "two containers of the pod have the same name";

@@ -374,6 +374,14 @@ impl DesiredState {
         }
     }
 
+    /// Keeps what is in force of a recommendation that is refused for good. A request of its targets that was accepted, or has no answer,
+    /// keeps them desired.
+    pub(crate) fn keep_in_force(&mut self, pod: &Pod, resize: &Resize) {
+        if !resize.has_asked_for(&self.targets(pod).unwrap_or_default()) {
+            self.recommended = self.recommended.as_ref().and_then(Recommended::in_force);
+        }
+    }
+
     /// Takes over the amounts `edits` that another client has set in the `spec`, wherever amounts of the pod are kept.
     pub(crate) fn take_edits(&mut self, edits: &PodAmounts, spec: &PodAmounts) {
         let (targets, in_force) = self.recommended.as_mut().map_or((None, None), |recommended| {

@@ -153,6 +153,55 @@ fn unresized_pod_levels_bound_containers() {
     );
 }
 
+/// Denials of an API server of 1.33 and of newer ones without the gate.
+const DENIALS: [&str; 2] = [
+    "Forbidden: pods with pod-level resources cannot be resized",
+    "Forbidden: resize of pods with pod-level resources is forbidden when the feature gate is disabled",
+];
+
+#[test]
+fn a_pod_that_no_api_server_resizes_is_skipped() {
+    let mut view = own(r#"{"requests": {"memory": "1Gi"}, "limits": {"memory": "1Gi"}}"#, "");
+    let pod = pod_of(&mut view);
+    pod.status.resources = None;
+    pod.status.container_statuses = serde_json::from_str(STATUS).unwrap();
+    let decided = |view: &NodeView, refusals: &Refusals| {
+        let options = Options {
+            refusals: refusals.beside(NodePolicies::default(), KubeletVersion(35)),
+            ..Options::default()
+        };
+        decide(&view.pods, &index(view), now(), &options).remove(0)
+    };
+    for words in DENIALS {
+        let mut refusals = Refusals::default();
+        // Whoever may deny in one namespace says something about that one only.
+        assert!(refusals.learn_denial("other", words));
+        assert_eq!(decided(&view, &refusals).action(), Action::Resize, "{words}");
+        assert!(refusals.learn_denial("default", words) && !refusals.learn_denial("default", words));
+        let skipped = decided(&view, &refusals);
+        assert_eq!(
+            (skipped.reason, memory(&skipped, "app")),
+            (Reason::KubeletRefuses, "100Mi/300Mi".to_owned())
+        );
+        let said = notes(&skipped).join("\n");
+        assert!(said.contains("resizes no pod with spec.resources"), "{said}");
+        assert!(!skipped.ceilings.is_empty(), "the guard still grows limits");
+        for resources in [None, Some(Requirements::default())] {
+            let mut other = view.clone();
+            pod_of(&mut other).spec.resources = resources;
+            assert_eq!(decided(&other, &refusals).action(), Action::Resize, "{resources:?}");
+        }
+        refusals.retain_namespaces(|namespace| namespace == "other");
+        assert_eq!(decided(&view, &refusals).action(), Action::Resize);
+        assert_eq!(
+            refusals.sentences(),
+            ["pods with spec.resources in namespace other (an API server before 1.36)"]
+        );
+        refusals.forget();
+        assert_eq!(refusals, Refusals::default(), "an upgraded API server is asked again");
+    }
+}
+
 /// [`own`] with a container that has no memory limit of its own, and restarts when its memory changes.
 fn with_inherited_limit(resources: &str) -> NodeView {
     let mut view = own(resources, "");

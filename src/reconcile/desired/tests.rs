@@ -1,6 +1,9 @@
+use std::time::Instant;
+
 use super::*;
 use crate::model::objects::PodId;
 use crate::model::{Bytes, CgroupPath, ContainerId, ContainerName, LiveContainer, MilliCpu, NamedRequirements, Reason};
+use crate::resize::{Accepted, Answer, Report};
 use crate::sources::parse_manifests;
 
 /// A pod of `app` and this container.
@@ -196,6 +199,46 @@ fn live(containers: &[(&str, &str)]) -> LivePod {
         containers: containers.collect(),
         path,
     }
+}
+
+#[test]
+fn only_what_is_in_force_outlasts_a_refusal() {
+    let (pod, fresh, mut asked) = (pod(), Resize::default(), Resize::default());
+    let (all, earlier) = (pod.requirements(), values("app", r#"{"requests": {"cpu": "50m"}}"#));
+    let report = Report {
+        answer: Answer::Accepted(Accepted {
+            targets: all.clone(),
+            generation: 0,
+            held: PodAmounts::default(),
+            before: PodAmounts::default(),
+        }),
+        ..Report::default()
+    };
+    let now = (Timestamp::UNIX_EPOCH, Instant::now());
+    asked.answered(&pod, &report, &Outcome::Applied, false, now);
+    let recommended = |targets: &PodAmounts, in_force| {
+        Some(Recommended {
+            vpa: None,
+            at: Timestamp::UNIX_EPOCH,
+            targets: targets.clone(),
+            in_force,
+        })
+    };
+    let kept = |in_force, resize: &Resize| {
+        let mut desired = DesiredState::default().with_recommended(recommended(&all, in_force));
+        desired.keep_in_force(&pod, resize);
+        desired.recommended
+    };
+    assert_eq!(kept(InForce::Nothing, &fresh), None);
+    assert_eq!(kept(InForce::Nothing, &asked), recommended(&all, InForce::Nothing));
+    assert_eq!(
+        kept(InForce::Earlier(earlier.clone()), &fresh),
+        recommended(&earlier, InForce::Recommended)
+    );
+    assert_eq!(
+        kept(InForce::Recommended, &fresh),
+        recommended(&all, InForce::Recommended)
+    );
 }
 
 #[test]

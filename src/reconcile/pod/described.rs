@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::{Effect, Effects, LogLine, Now, PodState};
 use crate::model::objects::{Pod, ResizePhase};
-use crate::model::{Bytes, Cause, ControlError, MemoryLimit, PodAmounts, Requirements, Resource, Target};
+use crate::model::{Bytes, Cause, ControlError, MemoryLimit, PodAmounts, Reason, Requirements, Resource, Target};
 use crate::plan::hook::Hook;
 use crate::plan::lift_kept;
 use crate::reconcile::desired::{Recommended, TemporaryLimit};
@@ -220,6 +220,9 @@ impl PodState {
                 self.desired.recommend(recommended, &self.pod, &self.resize);
             }
             (None, _) if self.decision.reason.ends_recommendation() => self.end_recommendation(),
+            (None, _) if self.decision.reason == Reason::KubeletRefuses => {
+                self.desired.keep_in_force(&self.pod, &self.resize);
+            }
             (None, _) => {}
         }
         // Where such a limit was all that was desired, the spec may have others of the agent still: a pass takes them back.

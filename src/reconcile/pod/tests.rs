@@ -234,6 +234,20 @@ fn a_burst_alone_writes_no_amounts() {
 }
 
 #[test]
+fn a_change_that_is_always_refused_ends() {
+    let mut state = any_pod();
+    let (now, list) = (Now::read(), Vec::new());
+    let mut effects = Effects { now, list };
+    let mut is_desired = |reason| {
+        state.decision.reason = reason;
+        state.follow(None, None, NONE, &mut effects);
+        state.desired.recommended.is_some()
+    };
+    assert!(is_desired(Reason::OutOfBounds) && is_desired(Reason::QuotaExceeded));
+    assert!(!is_desired(Reason::KubeletRefuses));
+}
+
+#[test]
 fn awaited_trouble_is_decided_at_once() {
     let decides = |reason| {
         let mut state = any_pod();

@@ -426,6 +426,10 @@ use {
 };
 
 #[cfg(test)]
+mod input_tests;
+#[cfg(test)]
+mod result_tests;
+#[cfg(test)]
 mod simulation;
 #[cfg(test)]
 mod tests;

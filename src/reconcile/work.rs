@@ -413,6 +413,8 @@ const fn rank(cause: &Cause) -> u8 {
 }
 
 #[cfg(test)]
+mod order_tests;
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -260,8 +260,9 @@ async fn the_state_is_saved_before_passes_end() {
 
 #[tokio::test]
 async fn pods_follow_a_clock_that_is_set() {
-    let next: [fn(&mut Controller); 2] = [
+    let next: [fn(&mut Controller); 3] = [
         |controller| controller.on_time(Instant::now()),
+        |controller| controller.take_event(Event::ApiServerReturned),
         // What is new is of the clock that was set.
         |controller| controller.take_guard_report(growth(Bytes::ZERO)),
     ];

@@ -98,6 +98,7 @@ mod tests {
         for (set, step) in [
             (0, None),
             (900, None),
+            (1_000, Some(1)),
             (-900, None),
             (5_000, Some(5)),
             (-5_000, Some(-5)),
@@ -121,6 +122,8 @@ mod tests {
                 denied: Some(Denied { ends, why }),
                 ..given
             });
+            state.growth.deny(&state.pod, &state.desired.temporary, "a quota");
+            let grows_at = state.growth.dates().next().copied().unwrap();
             let mut failed = FailedShrinks::default();
             let retried_at = failed.note(&Target::Pod, MemoryLimit::Max, "it hurt", now.wall);
             state.shrink.restore(failed, now.wall);
@@ -136,8 +139,12 @@ mod tests {
             drop(state.apply(PodInput::ClockSet(by), set));
             drop(state.apply(PodInput::TimePassed, set));
             assert_eq!(state.desired.override_ends_at(), Some(later(set.wall, HOUR)), "{hours}");
-            let denied = state.desired.temporary[0].denied.as_ref().unwrap();
+            let limit = &state.desired.temporary[0];
+            let denied = limit.denied.as_ref().unwrap();
             assert_eq!(denied.ends, later(set.wall, HOUR), "{hours}");
+            assert_eq!((limit.since, limit.renewed), (set.wall, set.wall), "{hours}");
+            let grows_later = state.growth.dates().next().copied();
+            assert_eq!(grows_later, Some(later(grows_at, by)), "{hours}");
             assert_eq!(state.shrink.wakes_at(), Some(later(retried_at, by)), "{hours}");
             assert_eq!(state.holds(set.wall).len(), 1, "{hours}");
             assert_eq!(state.hooks.evidence_at()["app"], set.wall, "{hours}");
@@ -159,7 +166,9 @@ mod tests {
         let (mut state, now) = (any_pod(), Timestamp::now());
         let mut replaced = DesiredState::default();
         replaced.put_override(for_an_hour(now));
-        let replaced = Box::new((replaced, FailedShrinks::default()));
+        let mut shrinks = FailedShrinks::default();
+        let retried_at = shrinks.note(&Target::Pod, MemoryLimit::Max, "it hurt", now);
+        let replaced = Box::new((replaced, shrinks));
         state.work.wait_for_answer(1, Before::Override(replaced));
         let queued = OperatorRequest::Override(for_an_hour(now));
         assert!(state.work.enqueue(2, queued).is_none());
@@ -167,7 +176,11 @@ mod tests {
         let ends = Some(later(now, HOUR * 6));
         let replaced = state.work.before_override().unwrap();
         assert_eq!(replaced.override_ends_at(), ends);
-        drop(state.work.take_request());
+        let request = state.work.take_request();
+        let Some(Before::Override(mut replaced)) = request.and_then(|request| request.before) else {
+            panic!("the override waits for its pass");
+        };
+        assert_eq!(replaced.1.dates().next().copied(), Some(later(retried_at, HOUR * 5)));
         let Some(Effect::AdmitRequest {
             request: OperatorRequest::Override(queued),
             ..
@@ -176,6 +189,14 @@ mod tests {
             panic!("the override waits for its turn");
         };
         assert_eq!((queued.since, queued.until), (later(now, HOUR * 5), ends));
+        state.work.wait_for_answer(3, Before::Release(for_an_hour(now)));
+        state.move_dates(HOUR);
+        let request = state.work.take_request();
+        let Some(Before::Release(released)) = request.and_then(|request| request.before) else {
+            panic!("the release waits for its pass");
+        };
+        let moved = (later(now, HOUR), Some(later(now, HOUR * 2)));
+        assert_eq!((released.since, released.until), moved);
     }
 
     #[test]

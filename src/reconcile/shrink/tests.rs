@@ -1,5 +1,6 @@
 use super::*;
-use crate::model::{Bytes, MemoryLimit};
+use crate::model::objects::PodId;
+use crate::model::{Bytes, CgroupPath, MemoryLimit};
 use crate::plan::shrink::{Before, Holds, UsageHistory, WatchReading};
 
 const BEFORE: MemoryLimit = MemoryLimit::Bytes(200 << 20);
@@ -158,6 +159,9 @@ fn an_operators_word_ends_what_is_kept() {
         (shrink_state.backoffs.holds(at(1)).len(), shrink_state.retry_at),
         (1, Some(at(120)))
     );
+    let mut forgotten = shrink_state.clone();
+    assert_eq!(forgotten.forget_all(), shrink_state.backoffs);
+    assert!(forgotten.backoffs.is_empty() && forgotten.wakes_at().is_none());
     shrink_state.restore(FailedShrinks::default(), at(1));
     assert_eq!(
         (shrink_state.backoffs.holds(at(1)).len(), shrink_state.retry_at),
@@ -218,4 +222,73 @@ fn a_turn_ends_without_a_lowered_limit() {
     assert_eq!(shrink_state.progress(at(300)), None);
     shrink_state.end_turn_unless_watched();
     assert_eq!(shrink_state.progress(at(1)), None);
+}
+
+#[test]
+fn shrinks_of_several_passes_are_watched_together() {
+    let watched = |state: &ShrinkState| {
+        let (number, lowered) = state.watch()?;
+        let targets = lowered.iter().map(|lowering| lowering.target.clone());
+        Some((number, targets.collect::<Vec<_>>()))
+    };
+    let [app, side] = ["app", "side"].map(container);
+    let mut shrink_state = lowered(7, std::slice::from_ref(&app));
+    shrink_state.pass_ended(report_of(&lowered(8, std::slice::from_ref(&side))), 8);
+    assert_eq!(watched(&shrink_state), Some((8, vec![app.clone(), side.clone()])));
+    let raised = ShrinkReport {
+        touched: vec![app.clone()],
+        ..ShrinkReport::default()
+    };
+    shrink_state.pass_ended(raised, 9);
+    assert_eq!(watched(&shrink_state), Some((9, vec![side.clone()])));
+    assert_eq!(shrink_state.watch_ended(9, Verdict::Gone, at(0)), None);
+    assert_eq!(watched(&shrink_state), None);
+    // The container was killed, and the report comes now.
+    assert!(shrink_state.clone().killed(&side, at(1)).is_some());
+    shrink_state.pass_ended(report_of(&lowered(10, std::slice::from_ref(&app))), 10);
+    assert_eq!(watched(&shrink_state), Some((10, vec![app])), "a new watch");
+}
+
+#[test]
+fn a_watch_ends_with_the_cgroup_of_its_pod() {
+    let live = |uid: &str, path: &str| LivePod {
+        id: PodId {
+            uid: uid.into(),
+            namespace: "shop".to_owned(),
+            name: "web".to_owned(),
+        },
+        path: CgroupPath::new(path).unwrap(),
+        containers: <_>::default(),
+    };
+    let known = live("u1", "/kubepods/podu1");
+    for (next, lasts) in [
+        (Some(known.clone()), true),
+        (Some(live("u1", "/kubepods/burstable/podu1")), false),
+        (Some(live("u2", "/kubepods/podu1")), false),
+        (None, false),
+    ] {
+        let mut shrink_state = lowered(7, &[container("app")]);
+        shrink_state.seen = [(container("app"), UsageHistory::default())].into();
+        shrink_state.live_changed(Some(&known), next.as_ref());
+        assert_eq!(shrink_state.watch().is_some(), lasts, "{next:?}");
+        assert!(shrink_state.seen.is_empty());
+    }
+}
+
+#[test]
+fn each_date_of_a_shrink_follows_the_clock() {
+    let mut shrink_state = ShrinkState::default();
+    let mut failed = FailedShrinks::default();
+    failed.note(&container("app"), BEFORE, "it hurt", at(0));
+    shrink_state.restore(failed, at(0));
+    shrink_state.begin_turn(at(0));
+    for date in shrink_state.dates() {
+        *date = date.checked_add(SignedDuration::from_hours(1)).unwrap();
+    }
+    assert_eq!(
+        (shrink_state.retry_at, shrink_state.turn),
+        (Some(at(3720)), Some(at(3600)))
+    );
+    let until = shrink_state.backoffs.next(at(3600)).map(|failed| failed.until);
+    assert_eq!(until, Some(at(3720)));
 }

@@ -1,6 +1,8 @@
 //! What holds for every sequence of inputs: no effect is forgotten, and nothing stale counts.
 
 use super::*;
+use crate::actuate::shrink::ShrinkReport;
+use crate::plan::shrink::UsageHistory;
 use crate::reconcile::desired::Recommended;
 use event::{Event, event, limits};
 
@@ -87,8 +89,17 @@ fn a_lower_limit_waits_for_its_hook() {
         assert_eq!(world.decide_and_pass(64), Some(128), "the limit is kept meanwhile");
         assert_eq!(world.told(), Some(("before-shrink", 128, 64)));
         assert_eq!(world.state.status(world.now.wall), PodStatus::Working);
+        let [app, side] = CONTAINERS.map(|name| Target::Container(name.into()));
+        let seen = [app, side.clone(), Target::Pod].map(|target| (target, UsageHistory::default()));
+        let tried = ShrinkReport {
+            seen: seen.into(),
+            ..ShrinkReport::default()
+        };
+        world.state.shrink.pass_ended(tried, 0);
         world.meet(&Event::HookEnds(well));
         assert!(world.state.work.pending().is_some());
+        let seen: Vec<&Target> = world.state.shrink.seen().keys().collect();
+        assert_eq!(seen, [&side], "the hook may have freed the rest");
         assert_eq!(world.pass(), None);
         assert_eq!(world.told(), None, "it was told once");
     }
@@ -169,8 +180,53 @@ fn a_stuck_limit_is_announced_again() {
     values.for_each(|value| *value = Some("free some".to_owned()));
     let mut world = settled(128);
     world.apply(PodInput::Described(Arc::new(pod)));
-    assert_eq!(world.decide_and_pass(64), None, "what cannot be read keeps nothing up");
+    let unreadable = |effect: &Effect| match effect {
+        Effect::Record { record, is_news, .. } => {
+            *is_news && matches!(&record.outcome, Outcome::Hook(HookEnd { how: Err(_), .. }))
+        }
+        _ => false,
+    };
+    world.meet(&Event::Decided {
+        mib: Some(64),
+        no_room: false,
+    });
+    world.apply(PodInput::TurnGiven);
+    let effects = world.state.apply(PodInput::PassDue(true), world.now);
+    assert!(effects.iter().any(unreadable), "{effects:?}");
+    assert_eq!(world.pass(), None, "what cannot be read keeps nothing up");
     assert_eq!(world.told(), None);
+}
+
+#[test]
+fn a_limit_that_waits_for_its_turn_is_not_announced() {
+    let mut world = settled(128);
+    world.meet(&Event::Decided {
+        mib: Some(64),
+        no_room: false,
+    });
+    assert_eq!((world.pass(), world.told()), (Some(128), None));
+    world.apply(PodInput::TurnGiven);
+    assert_eq!(world.pass(), Some(128));
+    assert_eq!(world.told(), Some(("before-shrink", 128, 64)));
+}
+
+#[test]
+fn a_still_lower_limit_is_announced_again() {
+    let mut world = settled(128);
+    for (mib, is_told) in [(64, true), (96, false), (32, true)] {
+        world.meet(&Event::Decided {
+            mib: Some(mib),
+            no_room: false,
+        });
+        world.apply(PodInput::TurnGiven);
+        world.meet(&Event::PassBegins);
+        world.meet(&Event::PassEnds {
+            outcome: 3,
+            denied: false,
+        });
+        assert_eq!(world.told(), is_told.then_some(("before-shrink", 128, mib)));
+        world.meet(&Event::HookEnds(true));
+    }
 }
 
 #[test]

@@ -143,4 +143,37 @@ mod tests {
         drift.read_pod_level(Some(low(3)));
         assert!(may_raise(&drift, 0), "it needs something else now");
     }
+
+    #[test]
+    fn each_outcome_leaves_its_drift() {
+        let why = String::new;
+        for (outcome, is_in_sync, owes, is_settled) in [
+            (Outcome::Applied, true, false, true),
+            (Outcome::RuntimeOwed(why()), true, true, false),
+            (Outcome::Refused(why()), false, false, false),
+        ] {
+            let mut drift = Drift::default();
+            drift.ended(&outcome, ForeignWriters::default(), false);
+            assert_eq!(
+                (drift.is_in_sync(), drift.owes_runtime()),
+                (false, owes),
+                "of an earlier state"
+            );
+            drift.ended(&outcome, ForeignWriters::default(), true);
+            assert_eq!((drift.is_in_sync(), drift.is_settled()), (is_in_sync, is_settled));
+            drift.start_over();
+            assert_eq!((drift.is_in_sync(), drift.owes_runtime()), (false, owes));
+        }
+    }
+
+    #[test]
+    fn a_value_that_keeps_changing_settles_nothing() {
+        let (mut drift, now) = (Drift::default(), Timestamp::now());
+        let mut writers = ForeignWriters::default();
+        writers.flipped(&Target::Pod, ControlFile::MemoryMax, now);
+        drift.ended(&Outcome::Applied, writers, true);
+        assert!(drift.is_in_sync() && !drift.is_settled());
+        drift.start_over();
+        assert!(drift.writers().is_empty());
+    }
 }

@@ -237,4 +237,37 @@ mod tests {
         history.mark_carried_out(&"u1".into());
         assert!(read(&mut news).is_empty(), "nothing is done twice");
     }
+
+    #[test]
+    fn a_hook_that_begins_is_no_news_for_the_history() {
+        let mut history = empty();
+        let (shown, shows) = std::sync::mpsc::channel();
+        history.show = Box::new(move |record: &ChangeRecord| shown.send(record.cause.to_string()).unwrap());
+        let mut listener = history.listeners.listen();
+        let hook = Cause::Hook {
+            moment: "after-grow",
+            container: "app".to_owned(),
+        };
+        for (cause, is_news, is_heard) in [
+            (Cause::Sweep, true, true),
+            (Cause::Sweep, false, false),
+            (hook, false, true),
+        ] {
+            let text = cause.to_string();
+            let record = ChangeRecord {
+                cause,
+                ..in_flight("u1", false)
+            };
+            let returned = history.add(record, is_news);
+            assert_eq!(returned.sequence, u64::from(is_news), "{text}");
+            assert_eq!(read(&mut listener).len(), usize::from(is_heard), "{text}");
+            assert_eq!(shows.try_iter().count(), usize::from(is_news), "{text}");
+        }
+        assert_eq!(history.records.len(), 1);
+        let other = PodId {
+            name: "db".to_owned(),
+            ..history.records[0].pod.clone()
+        };
+        assert_eq!(history.iter(Some(&other)).count(), 0);
+    }
 }

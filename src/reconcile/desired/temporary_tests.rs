@@ -167,6 +167,74 @@ fn a_failed_override_brings_temporary_limits_back() {
     assert!(!desired.is_overridden("app", Resource::Memory));
 }
 
+#[test]
+fn a_grown_limit_is_renewed() {
+    let at = |second| Timestamp::from_second(second).unwrap();
+    let mut desired = DesiredState::default();
+    for (second, to, for_pod) in [(1, 200, true), (5, 300, false)] {
+        let why = to.to_string();
+        let given = TemporaryLimit {
+            for_pod,
+            ..TemporaryLimit::given("app".to_owned(), Resource::Memory, (128, to), why, at(second))
+        };
+        desired.grow(given);
+    }
+    let limit = desired.temporary_limit("app", Resource::Memory).unwrap();
+    assert_eq!(
+        (limit.since, limit.renewed, limit.until(SignedDuration::from_secs(2))),
+        (at(1), at(5), at(7))
+    );
+    assert_eq!((limit.to, limit.why.as_str(), limit.for_pod), (300, "300", true));
+    let cpu = TemporaryLimit::given("same".to_owned(), Resource::Cpu, (1, 2), String::new(), at(1));
+    desired.grow(cpu);
+    assert_eq!(desired.memory_limits().collect::<Vec<_>>(), [("app", Bytes::new(300))]);
+}
+
+#[test]
+fn only_the_unused_limit_of_a_hook_comes_down() {
+    let now = Timestamp::from_second(9).unwrap();
+    for (from, lent, lowers, left) in [
+        (128, (128, 160), true, None),
+        (128, (144, 160), true, Some(144)),
+        (128, (128, 144), false, Some(160)),
+        (128, (160, 160), false, Some(160)),
+    ] {
+        let mut desired = DesiredState::default();
+        desired.grow(grown("app", from, 160));
+        let limits = (lent.0 * MIB, lent.1 * MIB);
+        assert_eq!(desired.lower_unused("app", limits, now), lowers, "{lent:?}");
+        let limit = desired.temporary_limit("app", Resource::Memory);
+        assert_eq!(limit.map(|limit| limit.to / MIB), left, "{lent:?}");
+        assert_eq!(desired.returning, left.is_none(), "{lent:?}");
+    }
+}
+
+#[test]
+fn a_limit_that_the_spec_has_is_not_denied() {
+    let (pod, now, quiet) = (pod(), Timestamp::UNIX_EPOCH, SignedDuration::from_mins(10));
+    for (to, is_denied) in [(128, false), (129, true)] {
+        let mut desired = DesiredState::default();
+        desired.grow(grown("app", 64, to));
+        let denied = desired.deny(&pod, None, "a quota", now, quiet);
+        assert_eq!(denied.len(), usize::from(is_denied), "{to}");
+        let sentences = denied.iter().filter_map(TemporaryLimit::denied_detail);
+        let said: Vec<_> = sentences.collect();
+        let ends = "the temporary memory limit of container app ends at 1970-01-01T00:10:00Z";
+        assert!(said.iter().all(|sentence| sentence == ends), "{said:?}");
+    }
+}
+
+#[test]
+fn a_restored_limit_is_the_higher_one() {
+    for (since, left) in [(150, 200), (200, 200), (250, 250)] {
+        let mut desired = DesiredState::default();
+        desired.grow(grown("app", 128, since));
+        desired.restore_temporary(vec![grown("app", 128, 200), grown("same", 64, 100)]);
+        let limits: Vec<u64> = desired.temporary.iter().map(|limit| limit.to / MIB).collect();
+        assert_eq!(limits, [left, 100]);
+    }
+}
+
 fn limit(to: u64) -> TemporaryLimit {
     TemporaryLimit {
         container: "app".to_owned(),

@@ -298,3 +298,130 @@ fn a_bursts_throttling_before_outlasts_restarts() {
     assert!(desired.set_burst(Some(CpuBurst::ZERO)) && desired.burst_starts.is_empty());
     assert!(!desired.set_burst(Some(CpuBurst::ZERO)));
 }
+
+/// A recommendation of this cpu limit, in thousandths of a cpu.
+fn recommended(vpa: &str, cpu: u64, in_force: InForce) -> Recommended {
+    let mut targets = pod().requirements();
+    targets.containers[0].resources.limits.cpu = Some(MilliCpu::new(cpu));
+    Recommended {
+        vpa: Some(vpa.to_owned()),
+        at: Timestamp::UNIX_EPOCH,
+        targets,
+        in_force,
+    }
+}
+
+fn cpu_limit(recommended: Option<&Recommended>) -> Option<u64> {
+    let limits = recommended?.targets.containers[0].resources.limits;
+    limits.cpu.map(MilliCpu::get)
+}
+
+#[test]
+fn a_saved_recommendation_holds_until_one_is_followed() {
+    use InForce::{Nothing, Recommended as Whole};
+    // The saved one recommends 200, the decided one 300. It may have been requested, another one followed, amounts kept.
+    for (in_force, [asked, is_followed, has_origin], decided, left) in [
+        (Whole, [false, false, false], None, Some(200)),
+        (Whole, [false, false, false], Some("web"), Some(200)),
+        (Nothing, [false, false, false], Some("web"), None),
+        (Nothing, [true, false, false], None, Some(200)),
+        (Whole, [false, true, false], Some("web"), Some(200)),
+        (Nothing, [false, true, false], Some("web"), Some(300)),
+        (Whole, [false, true, false], Some("other"), Some(300)),
+        (Whole, [false, true, true], Some("other"), None),
+        (Whole, [false, true, false], None, None),
+    ] {
+        let case = format!("{in_force:?} {asked} {is_followed} {has_origin} {decided:?}");
+        let mut desired = DesiredState {
+            recommended: decided.map(|vpa| recommended(vpa, 300, Nothing)),
+            ..DesiredState::default()
+        };
+        let saved = DesiredState {
+            recommended: Some(recommended("web", 200, in_force)),
+            origin: has_origin.then(|| pod().requirements()),
+            burst: Some(CpuBurst::ZERO),
+            ..DesiredState::default()
+        };
+        desired.restore(saved, asked, is_followed);
+        assert_eq!(cpu_limit(desired.recommended.as_ref()), left, "{case}");
+        assert_eq!(desired.burst, Some(CpuBurst::ZERO));
+    }
+}
+
+#[test]
+fn requests_before_are_those_of_the_first_recommendation() {
+    let (pod, resize) = (pod(), Resize::default());
+    let mut desired = DesiredState::default();
+    let own = requests(&pod.requirements());
+    for cpu in [200, 300] {
+        let mut next = recommended("web", cpu, InForce::Nothing);
+        next.targets.containers[0].resources.requests.cpu = Some(MilliCpu::new(cpu));
+        desired.recommend(next, &pod, &resize);
+        assert_eq!(desired.before, Some(own));
+        desired.bring_into_force(None, true);
+    }
+    let recommended = desired.recommended.unwrap();
+    assert_eq!(recommended.in_force, InForce::Recommended);
+}
+
+#[test]
+fn a_refused_recommendation_leaves_the_one_in_force() {
+    let (pod, resize) = (pod(), Resize::default());
+    let earlier = recommended("web", 200, InForce::Nothing).targets;
+    let mut desired = DesiredState {
+        recommended: Some(recommended("web", 300, InForce::Earlier(earlier.clone()))),
+        ..DesiredState::default()
+    };
+    desired.refuse(&earlier, &pod, &resize);
+    assert_eq!(cpu_limit(desired.recommended.as_ref()), Some(300), "another one");
+    let refused = recommended("web", 300, InForce::Nothing).targets;
+    desired.refuse(&refused, &pod, &resize);
+    assert_eq!(cpu_limit(desired.recommended.as_ref()), Some(200));
+}
+
+#[test]
+fn a_pass_brings_its_own_recommendation_into_force() {
+    let targets = |cpu| recommended("web", cpu, InForce::Nothing).targets;
+    for (is_current, in_force) in [(true, 300), (false, 200)] {
+        let mut desired = DesiredState {
+            recommended: Some(recommended("web", 300, InForce::Nothing)),
+            ..DesiredState::default()
+        };
+        desired.bring_into_force(Some(targets(200)), is_current);
+        let known = desired.recommended.as_ref().and_then(Recommended::in_force);
+        assert_eq!(cpu_limit(known.as_ref()), Some(in_force));
+    }
+}
+
+#[test]
+fn the_latest_start_is_of_any_that_lasts() {
+    let at = |second| Timestamp::from_second(second).unwrap();
+    let mut desired = DesiredState::default();
+    assert_eq!(desired.latest_start(), None);
+    desired.put_override(Override {
+        since: at(5),
+        ..by_hand(PodAmounts::default())
+    });
+    assert_eq!(desired.latest_start(), Some(at(5)));
+    for second in [3, 9] {
+        let (container, why) = ("app".to_owned(), String::new());
+        let given = TemporaryLimit::given(container, Resource::Cpu, (1, 2), why, at(second));
+        desired.grow(given);
+        assert_eq!(desired.latest_start(), Some(at(second.max(5))));
+    }
+}
+
+#[test]
+fn the_next_step_of_an_override_is_its_end() {
+    let mut desired = DesiredState::default();
+    assert!(desired.override_next_step().is_none() && desired.next_step().starts_with("Nothing"));
+    desired.put_override(by_hand(PodAmounts::default()));
+    let step = desired.override_next_step().unwrap();
+    assert!(step.contains("until `vscalectl release`"), "{step}");
+    desired.put_override(Override {
+        until: Some(Timestamp::UNIX_EPOCH),
+        ..by_hand(PodAmounts::default())
+    });
+    let step = desired.override_next_step().unwrap();
+    assert!(step.contains("ends at 1970-01-01T00:00:00Z"), "{step}");
+}

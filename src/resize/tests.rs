@@ -412,3 +412,172 @@ fn an_unread_pod_is_read_later() {
     );
     assert!(waits, "another client's change is not written over: {changed}");
 }
+
+/// A pod that has this request and limit, which its kubelet has carried out.
+fn carried_out(amount: u64) -> Pod {
+    let mut pod = asked(amount);
+    pod.status.observed_generation = 2;
+    pod.spec.containers[0].resources = of(amount).with_requests();
+    pod.status.container_statuses[0].resources = Some(of(amount).with_requests());
+    pod
+}
+
+fn requested(amount: u64) -> PodAmounts {
+    carried_out(amount).requirements()
+}
+
+#[test]
+fn an_accepted_request_delays_the_next() {
+    let (mut resize, now) = (Resize::default(), Instant::now());
+    let accepted = Accepted {
+        targets: named(100),
+        generation: 2,
+        held: named(200),
+        before: named(200),
+    };
+    let report = Report {
+        answer: Answer::Accepted(accepted),
+        ..Report::default()
+    };
+    let moment = (Timestamp::UNIX_EPOCH, now);
+    resize.answered(&asked(100), &report, &Outcome::Applied, false, moment);
+    assert_eq!(resize.too_early(5 * SECOND, true, now), Some(SECOND));
+    assert_eq!(resize.too_early(5 * SECOND, true, now + SECOND), None);
+    let next_agents = resize.saved();
+    assert_eq!(next_agents.too_early(5 * SECOND, true, now), None);
+}
+
+#[test]
+fn an_infeasible_request_lowers_nothing() {
+    let mut pod = asked(100);
+    pod.status.observed_generation = 2;
+    for (reason, lowers) in [("Infeasible", false), ("Deferred", true)] {
+        pod.status.conditions = vec![crate::model::objects::PodCondition {
+            kind: "PodResizePending".to_owned(),
+            status: "True".to_owned(),
+            reason: reason.to_owned(),
+            observed_generation: 2,
+            ..crate::model::objects::PodCondition::default()
+        }];
+        let resize = Resize::default();
+        assert_eq!(resize.is_about_to_lower(&pod, [("app", 101)]), lowers, "{reason}");
+    }
+}
+
+#[test]
+fn amounts_ahead_of_the_spec_outlast_a_failed_patch() {
+    let ahead = Resize {
+        written_ahead: Some(WrittenAhead {
+            since: Timestamp::UNIX_EPOCH,
+            spec: requested(100),
+        }),
+        ..Resize::default()
+    };
+    let facts = Facts {
+        by_hand: Some(requested(300)),
+        ..Facts::default()
+    };
+    let Act::Patch(patch) = ahead.next(&carried_out(100), &requested(300), &Cause::Sweep, &facts) else {
+        panic!("the node may have room")
+    };
+    let refused = |retry_after| ResizeError::Refused {
+        reason: String::new(),
+        retry_after,
+    };
+    for (error, wait) in [
+        (ResizeError::Stale, SECOND),
+        (refused(Some(7 * SECOND)), 7 * SECOND),
+        (refused(None), SECOND),
+        (ResizeError::Away(String::new()), SECOND),
+    ] {
+        let Act::Write(grant) = patch.answered(Err(&error), None, &mut Report::default()) else {
+            panic!("{error:?} ends the pass")
+        };
+        assert!(matches!(grant.withheld, Some(Withheld::SpecLater(_))), "{error:?}");
+        let kept = (requested(300), Some(wait), true);
+        assert_eq!((grant.targets, grant.retry_after, grant.ahead), kept, "{error:?}");
+    }
+}
+
+#[test]
+fn a_denied_read_says_nothing_of_the_request() {
+    let pod = carried_out(100);
+    let unanswered = Resize {
+        prepared: Some(Prepared {
+            targets: requested(300),
+            held: requested(100),
+            before: requested(100),
+            earlier: Vec::new(),
+        }),
+        ..Resize::default()
+    };
+    let act = unanswered.next(&pod, &requested(100), &Cause::Sweep, &Facts::default());
+    let mut begun = unanswered.clone();
+    begun.begins(&pod, &act, true, Timestamp::UNIX_EPOCH);
+    assert_eq!(begun, unanswered, "it only reads");
+    let Act::Patch(read) = act else { panic!("{act}") };
+    assert!(read.changes.is_empty() && read.reads_first && read.ahead);
+    let denied = ResizeError::Denied(String::new());
+    let Act::Write(grant) = read.answered(Err(&denied), None, &mut Report::default()) else {
+        panic!("the cgroups keep what was granted")
+    };
+    assert_eq!((grant.targets, grant.retry_after), (requested(100), Some(5 * SECOND)));
+    assert!(matches!(grant.withheld, Some(Withheld::SpecLater(_))));
+}
+
+#[test]
+fn only_an_emergency_writes_without_a_read() {
+    let pod = carried_out(100);
+    let why = String::new();
+    for (cause, reads) in [(Cause::Sweep, true), (Cause::FailedShrink { why }, false)] {
+        let act = Resize::default().next(&pod, &requested(100), &cause, &Facts::default());
+        let Act::Write(grant) = act else { panic!("{act}") };
+        assert_eq!(grant.follows, reads.then(|| requested(100)), "{cause}");
+        assert!(grant.settled && grant.withheld.is_none() && !grant.ahead);
+    }
+}
+
+#[test]
+fn amounts_that_do_not_grow_need_no_known_room() {
+    let pod = carried_out(100);
+    for (wanted, is_granted) in [(50, true), (300, false)] {
+        let act = Resize::default().next(&pod, &requested(wanted), &Cause::Sweep, &Facts::default());
+        let Act::Patch(patch) = act else { panic!("{act}") };
+        let mut accepted = carried_out(wanted);
+        accepted.metadata.generation = 3;
+        let Act::Write(grant) = patch.answered(Ok(&accepted), None, &mut Report::default()) else {
+            panic!("the API server has accepted it")
+        };
+        let held = if is_granted { wanted } else { 100 };
+        assert_eq!((grant.targets, grant.withheld.is_none()), (requested(held), is_granted));
+    }
+}
+
+#[test]
+fn a_kubelet_that_reclaims_is_watched_closely() {
+    let failed = ResizePhase::Withheld(Withheld::Failed(String::new()));
+    let again = |wanted| Grant::new(&failed, &named(wanted), &named(200), Ok(())).retry_after;
+    assert_eq!((again(100), again(300)), (Some(2 * SECOND), None));
+}
+
+#[test]
+fn each_state_of_a_resize_has_its_next_step() {
+    let pod = carried_out(100);
+    let why = String::new;
+    for (withheld, words) in [
+        (Withheld::Deferred(why()), "when the node has room"),
+        (Withheld::Infeasible(why()), "can never hold"),
+        (Withheld::Failed(why()), "tries again by itself"),
+        (Withheld::Unanswered(why()), "has not answered yet"),
+        (Withheld::Postponed(why()), "no longer raises"),
+        (Withheld::SpecLater(why()), "once it is back"),
+    ] {
+        let mut resize = accepted(100, 2, named(200));
+        assert_eq!(resize.next_step(&pod), None);
+        resize.ended(Outcome::Withheld(withheld), false);
+        let step = resize.next_step(&pod).unwrap();
+        assert!(step.contains(words), "{step}");
+    }
+    let step = accepted(100, 3, named(200)).next_step(&pod).unwrap();
+    assert!(step.contains("in flight"), "{step}");
+}

@@ -322,7 +322,11 @@ mod tests {
     use tokio::sync::{Notify, mpsc};
 
     use super::*;
-    use crate::model::NamedRequirements;
+    use crate::actuate::ForeignWriters;
+    use crate::decide::PodDecision;
+    use crate::model::{CgroupPath, ControlFile, LivePod, MilliCpu, NamedRequirements, Outcome, Target};
+    use crate::reconcile::desired::{DesiredState, InForce, Recommended};
+    use crate::sources::parse_manifests;
 
     fn pod(name: &str) -> PodId {
         PodId {
@@ -444,5 +448,103 @@ mod tests {
         let side = r#"{"requests":{"cpu":"10m"},"limits":{}}"#;
         let said = text(&PodAmounts::from_iter([named("side", side), named("app", app)])).unwrap();
         assert_eq!(said, format!(r#"{{"app":{app},"side":{side}}}"#));
+    }
+
+    #[test]
+    fn a_refused_patch_is_repeated_later() {
+        for (problem, pause) in [
+            (Problem::Timeout(PAUSE), PAUSE_PER_POD),
+            (Problem::Unreadable(String::new()), PAUSE_AFTER_REFUSAL),
+        ] {
+            let (mut order, now) = (PatchOrder::default(), Instant::now());
+            order.begin(&pod("api"), now);
+            assert_eq!(order.next(&notes(&["api"]), now), None, "its patch is under way");
+            let wait = order.failed(pod("api"), &problem, now);
+            let next = order.next(&notes(&["api"]), now);
+            assert_eq!(next, Some((now + wait + pause, pod("api"))), "{problem}");
+        }
+    }
+
+    /// A running pod.
+    fn running() -> PodState {
+        let manifest = "{kind: Pod, metadata: {name: web, uid: u1}, spec: {containers: [{name: app}]}}";
+        let pod = Arc::clone(&parse_manifests("test", manifest).unwrap().view.pods[0]);
+        let mut state = PodState::new(Arc::clone(&pod), PodDecision::undecided(&pod));
+        state.live = Some(Arc::new(LivePod {
+            id: pod.id_with("u1"),
+            path: CgroupPath::new("/kubepods/podu1").unwrap(),
+            containers: <_>::default(),
+        }));
+        state
+    }
+
+    /// The same with half a cpu.
+    fn limited() -> PodAmounts {
+        let mut amounts = running().pod.requirements();
+        amounts.containers[0].resources.limits.cpu = Some(MilliCpu::new(500));
+        amounts
+    }
+
+    fn recommended() -> Recommended {
+        Recommended {
+            vpa: Some("web".to_owned()),
+            at: Timestamp::UNIX_EPOCH,
+            targets: limited(),
+            in_force: InForce::default(),
+        }
+    }
+
+    #[test]
+    fn what_is_applied_is_annotated_once_known() {
+        let now = Timestamp::now();
+        let noted = |state: &PodState, by_kubelet| wanted(state, by_kubelet, true, now).remove(APPLIED);
+        let (mut state, shown) = (running(), text(&limited()));
+        assert_eq!(noted(&state, false), None, "nothing is applied");
+        state.desired.recommended = Some(recommended());
+        assert_eq!(noted(&state, false), None, "no pass has shown it");
+        state.drift.ended(&Outcome::Applied, ForeignWriters::default(), true);
+        assert_eq!(noted(&state, false), Some(shown.clone()));
+        assert_eq!(noted(&state, true), None, "the kubelet reports it");
+        assert!(wanted(&state, false, false, now).is_empty(), "appliedAnnotation: false");
+
+        let annotations = &mut Arc::make_mut(&mut state.pod).metadata.annotations;
+        annotations.insert(APPLIED.to_owned(), shown.unwrap());
+        assert_eq!(noted(&state, false), None, "it has the annotation");
+        assert_eq!(noted(&state, true), Some(None));
+        let live = state.live.take();
+        assert_eq!(noted(&state, true), None, "it does not run");
+        state.live = live;
+        state.desired = DesiredState::default();
+        assert_eq!(noted(&state, false), Some(None));
+    }
+
+    #[test]
+    fn a_value_that_keeps_changing_is_not_shown() {
+        let now = Timestamp::now();
+        let mut state = running();
+        state.desired.recommended = Some(recommended());
+        let mut writers = ForeignWriters::default();
+        for _ in 0..3 {
+            writers.flipped(&Target::Pod, ControlFile::MemoryMax, now);
+        }
+        state.drift.ended(&Outcome::Applied, writers, true);
+        assert!(wanted(&state, false, true, now).is_empty());
+    }
+
+    #[test]
+    fn the_annotation_of_a_boost_ends_with_it() {
+        let (mut state, now) = (running(), Timestamp::now());
+        state.decision.boosts.done = vec!["app".to_owned(), "side".to_owned()];
+        let name = format!("{BOOST_PREFIX}app");
+        let annotations = &mut Arc::make_mut(&mut state.pod).metadata.annotations;
+        annotations.insert(name.clone(), String::new());
+        let erased = Annotations::from([(name, None)]);
+        assert_eq!(wanted(&state, true, false, now), erased);
+        assert!(wanted(&state, false, false, now).is_empty(), "the spec keeps the boost");
+        state.desired.recommended = Some(recommended());
+        assert!(
+            wanted(&state, true, false, now).is_empty(),
+            "the spec has the boost still"
+        );
     }
 }

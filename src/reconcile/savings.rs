@@ -346,6 +346,8 @@ mod tests {
 
     use super::*;
     use crate::decide::PodDecision;
+    use crate::model::Outcome;
+    use crate::reconcile::desired::TemporaryLimit;
     use crate::sources::parse_manifests;
 
     const POD: &str = "{apiVersion: v1, kind: Pod, metadata: {name: web, uid: u1}, spec: {containers: [{name: app}]}}";
@@ -488,5 +490,37 @@ mod tests {
             savings.count(&state, Avoided::Kill, now);
         }
         assert_eq!(shown().len(), 8 * 1024);
+    }
+
+    #[test]
+    fn only_pods_at_rest_count_their_requests() {
+        let pod = POD.replace(
+            "{name: app}",
+            "{name: app, resources: {requests: {cpu: 300m}, limits: {cpu: 300m}}}",
+        );
+        let pod = Arc::clone(&parse_manifests("test", &pod).unwrap().view.pods[0]);
+        let mut state = PodState::new(Arc::clone(&pod), PodDecision::undecided(&pod));
+        let savings = Savings::register(&mut Registry::default());
+        let total = |state: &PodState| savings.report(std::iter::once(state), None, at(0, 0)).total();
+        assert_eq!(
+            total(&state),
+            WorkloadSavings::default(),
+            "it follows no recommendation"
+        );
+        let before = requests(&pod.requirements());
+        state.desired.before = Some(before);
+        // The request follows the temporary limit, and is not recommended.
+        let (app, why) = ("app".to_owned(), String::new());
+        let given = TemporaryLimit::given(app, Resource::Cpu, (300, 600), why, at(0, 0));
+        state.desired.grow(given);
+        let expected = WorkloadSavings {
+            pods: 1,
+            before,
+            now: before,
+            ..WorkloadSavings::default()
+        };
+        assert_eq!(total(&state), expected);
+        state.resize.ended(Outcome::Refused(String::new()), true);
+        assert_eq!(total(&state), WorkloadSavings::default(), "it waits for room");
     }
 }

@@ -318,3 +318,68 @@ fn assigned_amounts_are_refused_by_name() {
     assert_eq!(set(managers(true, false), memory), Ok(()));
     assert_eq!(set(managers(false, false), cpu), Ok(()));
 }
+
+/// A pod that the kubelet resizes in place, with a hundred of both.
+fn resizing() -> PodState {
+    let mut state = pod(list(100, 100));
+    Arc::make_mut(&mut state.pod).status.container_statuses = vec![ContainerStatus {
+        name: "app".to_owned(),
+        resources: Some(requesting(list(100, 100)).containers[0].resources),
+        ..Default::default()
+    }];
+    state
+}
+
+#[test]
+fn a_patch_on_its_way_is_requested() {
+    let capacity = NodeCapacity {
+        patches: true,
+        ..node(list(100, 100), list(1, 1))
+    };
+    let mut state = resizing();
+    state.desired.recommended = Some(recommended(list(400, 400)));
+    assert_eq!(capacity.requests_of(&state), list(100, 100), "it is not requested yet");
+    state.work.start(1, "a");
+    assert_eq!(capacity.requests_of(&state), list(400, 400));
+    let asked = requesting(list(300, 300));
+    let request = serde_json::json!({"targets": asked, "generation": 2, "held": asked});
+    state.resize = serde_json::from_value(serde_json::json!({ "asked": request })).unwrap();
+    assert_eq!(capacity.requests_of(&state), list(300, 300));
+    Arc::make_mut(&mut state.pod).status.phase = "Failed".to_owned();
+    assert!(capacity.requests_of(&state).is_empty());
+}
+
+#[test]
+fn lower_priorities_may_yield_their_requests() {
+    let nothing = ResourceList::default;
+    for (ask_when_full, priority, yields) in [
+        (AskWhenFull::Never, 5, nothing()),
+        (AskWhenFull::Always, 0, list(100, 100)),
+        (AskWhenFull::Priority, 5, list(100, 100)),
+        (AskWhenFull::Priority, 3, nothing()),
+    ] {
+        let mut capacity = NodeCapacity {
+            patches: true,
+            requested: [(priority, list(100, 100)), (3, list(100, 100))].into_iter().collect(),
+            ask_when_full,
+            ..node(list(1, 1), list(1, 1))
+        };
+        let mut state = resizing();
+        Arc::make_mut(&mut state.pod).spec.priority = Some(priority);
+        let (room, yielded) = capacity.reserve(&state, &requesting(list(2000, 100)));
+        assert_eq!(yielded, yields, "{ask_when_full:?} {priority}");
+        assert_eq!(room.unwrap().others.take, list(100, 100));
+    }
+}
+
+#[test]
+fn a_patched_pod_finds_its_room_in_its_pass() {
+    let full = recommended(list(2000, 100));
+    for (patches, is_admitted) in [(true, true), (false, false)] {
+        let capacity = NodeCapacity {
+            patches,
+            ..node(list(100, 100), list(100, 100))
+        };
+        assert_eq!(capacity.admit(&resizing(), &full).is_ok(), is_admitted);
+    }
+}

@@ -526,4 +526,6 @@ impl Controller {
 }
 
 #[cfg(test)]
+mod event_tests;
+#[cfg(test)]
 mod tests;

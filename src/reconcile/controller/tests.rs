@@ -30,10 +30,10 @@ use crate::reconcile::work::OperatorRequest;
 use crate::resize::Answer;
 use crate::sources::parse_manifests;
 
-const UID: &str = "u1";
+pub(super) const UID: &str = "u1";
 
 /// A controller that knows no pod and no node.
-fn controller(directory: &Path) -> Controller {
+pub(super) fn controller(directory: &Path) -> Controller {
     let mut registry = registry();
     let (limit_files, _) = LimitFiles::below(directory).unwrap();
     let file = StateFile::in_directory(directory).unwrap();
@@ -72,7 +72,7 @@ fn controller(directory: &Path) -> Controller {
     )
 }
 
-fn pod() -> PodId {
+pub(super) fn pod() -> PodId {
     PodId {
         uid: UID.into(),
         namespace: "shop".to_owned(),
@@ -134,7 +134,7 @@ async fn a_denial_of_lower_limits_is_learned() {
 }
 
 /// A growth of a container of the pod.
-fn growth(to: Bytes) -> Report {
+pub(super) fn growth(to: Bytes) -> Report {
     let of = Guarded {
         pod: pod(),
         container: "app".into(),
@@ -166,7 +166,7 @@ async fn a_grown_limit_leaves_with_its_pod() {
 }
 
 /// Requests an override for the pod that runs here.
-fn request_override(controller: &mut Controller, live: LivePod) -> PodKey {
+pub(super) fn request_override(controller: &mut Controller, live: LivePod) -> PodKey {
     let manifest = format!(
         "kind: Pod
 metadata: {{name: web, namespace: shop, uid: {}}}
@@ -382,7 +382,7 @@ fn decision(pod: &Pod, reason: Reason) -> PodInput {
 }
 
 /// A view of these pods, by namespace and name.
-fn view_of(pods: &[&str]) -> NodeView {
+pub(super) fn view_of(pods: &[&str]) -> NodeView {
     let manifests = pods.iter().map(|pod| {
         let (namespace, name) = pod.split_once('/').unwrap();
         let metadata = format!("{{name: {name}, namespace: {namespace}, uid: {name}}}");

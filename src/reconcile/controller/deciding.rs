@@ -429,3 +429,6 @@ impl Controller {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

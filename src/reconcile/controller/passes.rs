@@ -380,9 +380,11 @@ impl Controller {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Step;
+    use crate::decide::PodDecision;
     use crate::model::objects::Pod;
+    use crate::model::{KubeletVersion, ResourceList, Step};
     use crate::resize::ResizeError;
+    use crate::sources::{NodeView, parse_manifests};
 
     #[derive(Debug)]
     struct Way;
@@ -400,6 +402,76 @@ mod tests {
         fn away(&self) -> Option<String> {
             None
         }
+    }
+
+    /// One with another way for operators.
+    #[derive(Debug)]
+    struct Ways;
+
+    #[tonic::async_trait]
+    impl PodResizer for Ways {
+        async fn resize(&self, pod: &Pod, steps: &[Step]) -> Result<Pod, ResizeError> {
+            Way.resize(pod, steps).await
+        }
+
+        async fn read(&self, pod: &Pod) -> Result<Pod, ResizeError> {
+            Way.read(pod).await
+        }
+
+        fn away(&self) -> Option<String> {
+            None
+        }
+
+        fn for_operators(&self) -> Option<Arc<dyn PodResizer>> {
+            Some(Arc::new(Way))
+        }
+    }
+
+    #[test]
+    fn only_operators_have_a_way_of_their_own() {
+        let (uid, pid, reason) = (0, 1, String::new());
+        let operator = Cause::Operator { uid, pid, reason };
+        let reason = String::new();
+        let released = Cause::Released { uid, pid, reason };
+        let ways: [Arc<dyn PodResizer>; 2] = [Arc::new(Ways), Arc::new(Way)];
+        let words = ways.map(|way| {
+            let endpoint = ResizeEndpoint {
+                resizer: Some(way),
+                ..ResizeEndpoint::default()
+            };
+            [&operator, &released, &Cause::Sweep].map(|cause| format!("{:?}", endpoint.resizer(cause).unwrap()))
+        });
+        assert_eq!(words, [["Way", "Way", "Ways"], ["Way"; 3]]);
+    }
+
+    #[test]
+    fn silent_sources_request_nothing_new() {
+        let manifest = "
+kind: Pod
+metadata: {name: web, uid: u1}
+spec: {containers: [{name: app}]}
+status: {containerStatuses: [{name: app, resources: {}}]}
+";
+        let pod = Arc::clone(&parse_manifests("test", manifest).unwrap().view.pods[0]);
+        let mut state = PodState::new(Arc::clone(&pod), PodDecision::undecided(&pod));
+        let endpoint = ResizeEndpoint {
+            resizer: Some(Arc::new(Way)),
+            ..ResizeEndpoint::default()
+        };
+        let is_away = |state: &PodState| {
+            let (view, machine, now) = (NodeView::default(), ResourceList::default(), Now::read());
+            let mut capacity = NodeCapacity::of([].into_iter(), &view, machine, KubeletVersion::NEWEST, true);
+            let support = NodeSupport::of([&*pod].into_iter(), None, None, now.wall);
+            let cause = Cause::Sweep;
+            let facts = endpoint.facts(state, PodAmounts::NONE, &cause, &support, &mut capacity, now);
+            facts.unwrap().away.is_some()
+        };
+        assert!(is_away(&state));
+        state.desired.begin_return();
+        assert!(!is_away(&state), "what an operator or the guard has set is taken back");
+        state.desired = <_>::default();
+        state.decision.reason = Reason::NoVpa;
+        assert!(!is_away(&state));
     }
 
     #[test]

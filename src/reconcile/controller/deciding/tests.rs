@@ -1,0 +1,177 @@
+//! Which pods are decided about, and why a pass follows.
+
+use super::*;
+use crate::decide::CanaryWait;
+use crate::model::objects::{ContainerStatus, HorizontalPodAutoscaler, LimitRange, Owner, Running};
+use crate::model::{MilliCpu, PodAmounts, Requirements};
+use crate::sources::parse_manifests;
+
+/// A pod whose container runs.
+fn pod() -> Pod {
+    let manifest = "{kind: Pod, metadata: {name: web, namespace: shop, uid: u1}, spec: {containers: [{name: app}]}}";
+    let mut pod = Pod::clone(&parse_manifests("test", manifest).unwrap().view.pods[0]);
+    let mut status = ContainerStatus {
+        name: "app".to_owned(),
+        container_id: "containerd://a".to_owned(),
+        ..ContainerStatus::default()
+    };
+    status.state.running = Some(Running::default());
+    pod.status.container_statuses = vec![status];
+    pod
+}
+
+fn state() -> PodState {
+    let pod = Arc::new(pod());
+    PodState::new(Arc::clone(&pod), PodDecision::undecided(&pod))
+}
+
+#[test]
+fn only_other_containers_need_a_discovery() {
+    let is_same = |change: fn(&mut Pod)| {
+        let mut changed = pod();
+        change(&mut changed);
+        have_same_containers(&[Arc::new(pod())], &[Arc::new(changed)])
+    };
+    assert!(is_same(|_| {}));
+    assert!(is_same(|pod| pod.metadata.labels.clear()));
+    assert!(is_same(|pod| pod.metadata.resource_version = "7".to_owned()));
+    assert!(!is_same(|pod| pod.metadata.uid = "u2".to_owned()));
+    assert!(!is_same(|pod| pod.metadata.name = "db".to_owned()));
+    assert!(!is_same(
+        |pod| pod.spec.containers[0].resources.limits.cpu = Some(MilliCpu::new(1))
+    ));
+    assert!(!is_same(|pod| pod.status.container_statuses[0].state.running = None));
+    assert!(!is_same(
+        |pod| pod.status.container_statuses[0].container_id = "containerd://b".to_owned()
+    ));
+    assert!(!is_same(|pod| {
+        pod.status.container_statuses[0].resources = Some(Requirements::default());
+    }));
+    let pods = [Arc::new(pod())];
+    assert!(!have_same_containers(&pods, &[]) && have_same_containers(&pods, &pods));
+}
+
+#[test]
+fn each_kind_of_object_concerns_its_namespace() {
+    let metadata = ObjectMeta {
+        namespace: "shop".to_owned(),
+        ..ObjectMeta::default()
+    };
+    let owner = Owner {
+        kind: OwnerKind::named("Deployment").unwrap(),
+        metadata: metadata.clone(),
+        selector: None,
+        pods: 3,
+    };
+    let (mut vpa, mut hpa) = (VerticalPodAutoscaler::default(), HorizontalPodAutoscaler::default());
+    let mut range = LimitRange::default();
+    (vpa.metadata, hpa.metadata, range.metadata) = (metadata.clone(), metadata.clone(), metadata);
+    let of = |owners: &[Owner]| NodeView {
+        owners: owners.iter().cloned().map(Shared::from).collect(),
+        ..NodeView::default()
+    };
+    let none = NodeView::default();
+    let other = Owner {
+        pods: 4,
+        ..owner.clone()
+    };
+    let shop = BTreeSet::from(["shop".to_owned()]);
+    assert_eq!(changed_namespaces(&none, &of(std::slice::from_ref(&owner))), shop);
+    assert_eq!(
+        changed_namespaces(&of(std::slice::from_ref(&owner)), &of(&[other])),
+        shop
+    );
+    let same = of(&[owner]);
+    assert_eq!(changed_namespaces(&same, &same.clone()), BTreeSet::new());
+    for view in [
+        NodeView {
+            vpas: vec![vpa.into()],
+            ..NodeView::default()
+        },
+        NodeView {
+            hpas: vec![hpa.into()],
+            ..NodeView::default()
+        },
+        NodeView {
+            limit_ranges: vec![range.into()],
+            ..NodeView::default()
+        },
+    ] {
+        assert_eq!(changed_namespaces(&view, &none), shop);
+    }
+}
+
+#[test]
+fn what_waits_is_decided_about_again() {
+    let is_open = |change: fn(&mut PodState)| {
+        let mut state = state();
+        change(&mut state);
+        has_open_change(&state)
+    };
+    assert!(!is_open(|_| {}));
+    assert!(is_open(|state| state.decision.reason = Reason::OutOfBounds));
+    assert!(is_open(|state| {
+        state.decision.canary.waits = Some(CanaryWait {
+            since: Timestamp::UNIX_EPOCH,
+            targets: PodAmounts::default(),
+        });
+    }));
+    assert!(is_open(|state| {
+        let no_room = NoRoomFor::after(None, PodAmounts::default(), String::new(), Timestamp::UNIX_EPOCH);
+        state.no_room = Some(no_room);
+    }));
+}
+
+#[test]
+fn quotas_are_awaited_for_ten_seconds() {
+    let at = |second| Timestamp::from_second(second).unwrap();
+    let awaits = |namespace: &str, since: Option<i64>, now: i64| {
+        let view = NodeView {
+            awaited_quotas: [namespace.to_owned()].into(),
+            ..NodeView::default()
+        };
+        let mut state = state();
+        let no_room = |since| NoRoomFor::after(None, PodAmounts::default(), String::new(), at(since));
+        state.no_room = since.map(no_room);
+        Sources::of(Arc::new(view), Vec::new()).awaits_quotas(&state, at(now))
+    };
+    assert!(awaits("shop", Some(0), 9));
+    assert!(!awaits("shop", Some(0), 10) && !awaits("shop", None, 9) && !awaits("other", Some(0), 9));
+}
+
+#[test]
+fn a_pass_names_its_vpa_and_version() {
+    let mut vpa = VerticalPodAutoscaler::default();
+    vpa.metadata.namespace = "shop".to_owned();
+    vpa.metadata.name = "web".to_owned();
+    vpa.metadata.resource_version = "7".to_owned();
+    let mut other = vpa.clone();
+    (other.metadata.namespace, other.metadata.resource_version) = ("other".to_owned(), "8".to_owned());
+    let view = NodeView {
+        vpas: vec![other.into(), vpa.into()],
+        ..NodeView::default()
+    };
+    let (sources, mut state) = (Sources::of(Arc::new(view), Vec::new()), state());
+    assert_eq!(sources.cause(&state), None);
+    state.decision.vpa = Some("web".to_owned());
+    state.decision.reason = Reason::OutOfBounds;
+    let recommendation = Cause::Recommendation {
+        vpa: "web".to_owned(),
+        version: "7".to_owned(),
+        reason: Reason::OutOfBounds,
+    };
+    assert_eq!(sources.cause(&state), Some(recommendation));
+    state.decision.reason = Reason::StartupBoostEnded;
+    let vpa = "web".to_owned();
+    assert_eq!(sources.cause(&state), Some(Cause::BoostEnded { vpa }));
+}
+
+#[test]
+fn the_last_of_two_namesakes_counts() {
+    let mut next = pod();
+    next.metadata.uid = "u2".to_owned();
+    let pods = [Arc::new(pod()), Arc::new(next)];
+    let chosen = one_of_each_name(&pods, &Inventory::default());
+    let uids: Vec<&str> = chosen.values().map(|pod| pod.metadata.uid.as_str()).collect();
+    assert_eq!(uids, ["u2"]);
+}

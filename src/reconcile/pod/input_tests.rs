@@ -527,3 +527,23 @@ fn only_higher_unsaved_limits_are_recovered() {
         assert_eq!(pending_cause(&state), Some(&Cause::AgentStarted));
     }
 }
+
+#[test]
+fn the_latest_trouble_counts() {
+    let at = "2026-01-02T00:00:00Z";
+    let terminated = ["{terminated: {reason: Error, finishedAt: '", at, "'}}"].concat();
+    let status = [
+        "status: {containerStatuses: [{name: app, lastState: ",
+        &terminated,
+        "}]}\n",
+    ]
+    .concat();
+    let mut state = running(&[POD, &status].concat());
+    let ended: Timestamp = at.parse().unwrap();
+    assert_eq!(state.in_trouble(), Some(ended));
+    for hours in [-1, 1] {
+        let killed = ended.checked_add(SignedDuration::from_hours(hours)).unwrap();
+        state.trouble = Some(killed);
+        assert_eq!(state.in_trouble(), Some(ended.max(killed)));
+    }
+}

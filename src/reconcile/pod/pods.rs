@@ -160,4 +160,25 @@ spec: {containers: [{name: app, resources: {limits: {memory: 64Mi}}}]}
         assert_eq!((pods.len(), pods.wakes_at()), (0, (None, None)));
         assert!(pods.active.is_empty());
     }
+
+    #[test]
+    fn a_pod_that_waits_for_its_turn_is_active() {
+        let (mut pods, now, took) = (Pods::default(), Now::read(), Duration::ZERO);
+        let view = parse_manifests("test", POD).unwrap().view;
+        let (pod, key) = (&view.pods[0], &view.pods[0].key());
+        pods.add(pod);
+        let mut decision = Box::new(PodDecision::undecided(pod));
+        decision.reason = Reason::OutOfBounds;
+        decision.amounts.containers[0].resources.limits.memory = Some(Bytes::new(32 << 20));
+        pods.apply(key, PodInput::Decided { decision, took }, now);
+        assert!(active(&pods).is_empty());
+        let followed = PodInput::Followed {
+            refused: None,
+            cause: None,
+            delay: Duration::from_secs(20),
+        };
+        pods.apply(key, followed, now);
+        assert!(!pods.get(key).unwrap().work.is_due(now.instant));
+        assert_eq!(active(&pods), std::slice::from_ref(key));
+    }
 }

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use super::*;
 use crate::actuate::Growable;
 use crate::decide::PodDecision;
-use crate::guard::Terms;
+use crate::guard::{CpuTerms, Terms};
 use crate::model::{Bytes, CgroupPath, LivePod};
 use crate::reconcile::desired::{InForce, Recommended};
 use crate::sources::{NodeView, parse_manifests};
@@ -153,29 +153,42 @@ fn pods_that_are_patched_share_what_a_quota_leaves() {
     assert_eq!(full.admit(&states[0], &grown), Ok(()));
 }
 
-#[test]
-fn the_guard_grows_limits_within_what_a_quota_leaves() {
-    let view = view();
-    let states = states(&view);
-    let mut guarded = GuardedPod {
+fn no_terms() -> Terms {
+    Terms {
+        container: "app".into(),
+        memory: None,
+        not_higher: None,
+        for_pod: false,
+        cpu: None,
+        evidence: None,
+    }
+}
+
+/// The pod of this state, which the guard watches with these terms.
+fn guarded(state: &PodState, terms: Terms) -> GuardedPod {
+    GuardedPod {
         live: Arc::new(LivePod {
-            id: states[0].pod.id_with("a"),
+            id: state.pod.id_with("a"),
             path: CgroupPath::new("/kubepods/poda").unwrap(),
             containers: <_>::default(),
         }),
         growable: Growable {
-            pod: Arc::clone(&states[0].pod),
-            targets: states[0].pod.requirements(),
+            pod: Arc::clone(&state.pod),
+            targets: state.pod.requirements(),
         },
-        containers: vec![Terms {
-            container: "app".into(),
-            memory: Some(Bytes::new(8192 * MI)),
-            not_higher: None,
-            for_pod: false,
-            cpu: None,
-            evidence: None,
-        }],
+        containers: vec![terms],
+    }
+}
+
+#[test]
+fn the_guard_grows_limits_within_what_a_quota_leaves() {
+    let view = view();
+    let states = states(&view);
+    let terms = Terms {
+        memory: Some(Bytes::new(8192 * MI)),
+        ..no_terms()
     };
+    let mut guarded = guarded(&states[0], terms);
     node(&view, &states, false).bound_growth(&states[0], &mut guarded);
     assert_eq!(
         guarded.containers[0].memory,
@@ -184,4 +197,33 @@ fn the_guard_grows_limits_within_what_a_quota_leaves() {
     );
     let why = guarded.containers[0].not_higher.as_deref().unwrap_or_default();
     assert!(why.contains("no more than 150Mi"), "{why}");
+}
+
+#[test]
+fn cpu_limits_grow_within_a_quota_as_well() {
+    let manifests = r#"
+{kind: Pod, metadata: {name: a, namespace: shop, uid: a}, spec: {containers: [{name: app, resources: {limits: {cpu: "1"}}}]}}
+---
+{kind: ResourceQuota, metadata: {name: team, namespace: shop}, spec: {hard: {limits.cpu: "3"}},
+ status: {hard: {limits.cpu: "3"}, used: {limits.cpu: "1"}}}
+"#;
+    let view = parse_manifests("shop", manifests).unwrap().view;
+    let states = states(&view);
+    for (ceiling, bounded) in [(4000, 3000), (2000, 2000)] {
+        let cpu = CpuTerms {
+            limit: MilliCpu::new(1000),
+            ceiling: MilliCpu::new(ceiling),
+            lent: false,
+        };
+        let mut guarded = guarded(
+            &states[0],
+            Terms {
+                cpu: Some(cpu),
+                ..no_terms()
+            },
+        );
+        node(&view, &states, false).bound_growth(&states[0], &mut guarded);
+        let cpu = guarded.containers[0].cpu.unwrap();
+        assert_eq!((cpu.ceiling, cpu.limit), (MilliCpu::new(bounded), MilliCpu::new(1000)));
+    }
 }

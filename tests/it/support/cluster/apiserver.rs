@@ -20,6 +20,8 @@ use crate::support::scratch;
 
 /// A guest of the lab on a busy machine takes minutes.
 const PATIENCE: Duration = Duration::from_secs(400);
+/// How often an API server that ends before it is ready is started.
+const STARTS: usize = 3;
 
 const VPA_CRD: &str = include_str!("../../../data/cluster/vpa-crd.yaml");
 
@@ -95,8 +97,15 @@ impl ApiServer {
         Some(cluster)
     }
 
-    /// Starts the API server, also after [`Self::stop`], and waits until it is ready.
+    /// Starts the API server, also after [`Self::stop`], and waits until it is ready. One that ends is started again, as a kubelet does:
+    /// where processors are scarce, its own first checks time out.
     pub(crate) fn launch(&mut self) {
+        for _ in 1..STARTS {
+            match self.try_launch(PATIENCE) {
+                Ok(()) => return,
+                Err(ended) => eprintln!("the API server is started again: {ended}"),
+            }
+        }
         if let Err(ended) = self.try_launch(PATIENCE) {
             panic!("{ended}\n{}", self.log());
         }

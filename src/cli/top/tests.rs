@@ -394,7 +394,9 @@ fn keys_move_hide_and_filter() {
     press(&mut view, &node, KeyCode::Esc);
     assert_eq!(view.lines(&node).len(), 60);
     press(&mut view, &node, KeyCode::Char('h'));
-    assert!(view.help && press(&mut view, &node, KeyCode::Char('q')) && !view.help);
+    assert!(view.help);
+    assert!(press(&mut view, &node, KeyCode::Char('q')));
+    assert!(!view.help);
     for (letter, stays) in [('c', false), ('d', false), ('s', true)] {
         let key = KeyEvent::new(KeyCode::Char(letter), KeyModifiers::CONTROL);
         assert_eq!(view.press(key, &node, 10), stays, "{letter}");

@@ -192,9 +192,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::model::CriResources;
     use crate::plan::hook::HookSignal;
-    use crate::runtime::{RuntimeError, RuntimeInfo};
+    use crate::runtime::RuntimeError;
+    use crate::runtime::testing::{FakeRuntime, failed};
 
     /// Records what it is told to run.
     #[derive(Debug, Default)]
@@ -210,31 +210,13 @@ mod tests {
             self.calls.lock().push(call);
             match self.refuses.clone() {
                 None => Ok(answer),
-                Some(problem) => Err(RuntimeError {
-                    method: "ExecSync",
-                    socket: Path::new("/run/x.sock").into(),
-                    container: None,
-                    problem,
-                }),
+                Some(problem) => Err(failed("ExecSync", problem)),
             }
         }
     }
 
-    #[tonic::async_trait]
-    impl ContainerRuntime for CallRecorder {
-        async fn info(&self) -> Result<RuntimeInfo, RuntimeError> {
-            unreachable!()
-        }
-
-        async fn stored(&self, _: &str) -> Result<Option<CriResources>, RuntimeError> {
-            unreachable!()
-        }
-
-        async fn update(&self, _: &str, _: &CriResources) -> Result<(), RuntimeError> {
-            unreachable!()
-        }
-
-        async fn exec(&self, id: &str, command: &[String], _: Duration) -> Result<Executed, RuntimeError> {
+    impl FakeRuntime for CallRecorder {
+        fn exec(&self, id: &str, command: &[String]) -> Result<Executed, RuntimeError> {
             let executed = Executed {
                 exit_code: self.exit_code,
                 output: "dumped to /tmp/heap".to_owned(),
@@ -242,11 +224,11 @@ mod tests {
             self.answer(format!("{id}: {}", command.join(" ")), executed)
         }
 
-        async fn signal(&self, id: &str, signal: u32) -> Result<(), RuntimeError> {
+        fn signal(&self, id: &str, signal: u32) -> Result<(), RuntimeError> {
             self.answer(format!("{id}: {signal}"), ())
         }
 
-        async fn first_process(&self, _: &str) -> Result<Option<i32>, RuntimeError> {
+        fn first_process(&self) -> Result<Option<i32>, RuntimeError> {
             Ok(None)
         }
     }

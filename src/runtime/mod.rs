@@ -14,6 +14,8 @@ mod discovery;
 mod error;
 mod events;
 pub(crate) mod metrics;
+#[cfg(test)]
+pub(crate) mod testing;
 pub mod weight;
 
 use std::fmt::Debug;

@@ -9,7 +9,8 @@ use parking_lot::Mutex;
 use super::*;
 use crate::actuate::reconcile;
 use crate::model::Bytes;
-use crate::runtime::{Executed, Problem, RuntimeInfo};
+use crate::runtime::Problem;
+use crate::runtime::testing::{FakeRuntime, failed};
 
 /// The stored spec that goes with the pod of [`Pass::on_plain_files`].
 const WANTED: CriResources = CriResources {
@@ -40,43 +41,21 @@ impl UpdateRecorder {
 
 fn answer(problem: Option<&Problem>) -> Result<(), RuntimeError> {
     problem.map_or(Ok(()), |problem| {
-        Err(RuntimeError {
-            method: "UpdateContainerResources",
-            socket: Path::new("/run/x.sock").into(),
-            container: None,
-            problem: problem.clone(),
-        })
+        Err(failed("UpdateContainerResources", problem.clone()))
     })
 }
 
-#[tonic::async_trait]
-impl ContainerRuntime for UpdateRecorder {
-    async fn info(&self) -> Result<RuntimeInfo, RuntimeError> {
-        unreachable!()
-    }
-
-    async fn stored(&self, _: &str) -> Result<Option<CriResources>, RuntimeError> {
+impl FakeRuntime for UpdateRecorder {
+    fn stored(&self) -> Result<Option<CriResources>, RuntimeError> {
         answer(self.hides.as_ref()).map(|()| self.stored)
     }
 
-    async fn update(&self, _: &str, fields: &CriResources) -> Result<(), RuntimeError> {
+    fn update(&self, fields: &CriResources) -> Result<(), RuntimeError> {
         self.updates.lock().push(*fields);
         if let Some((file, text)) = &self.writes {
             fs::write(file, text).unwrap();
         }
         answer(self.refuses.as_ref())
-    }
-
-    async fn exec(&self, _: &str, _: &[String], _: Duration) -> Result<Executed, RuntimeError> {
-        unreachable!()
-    }
-
-    async fn signal(&self, _: &str, _: u32) -> Result<(), RuntimeError> {
-        unreachable!()
-    }
-
-    async fn first_process(&self, _: &str) -> Result<Option<i32>, RuntimeError> {
-        unreachable!()
     }
 }
 

@@ -10,7 +10,8 @@ use super::*;
 use crate::actuate::LeastLimits;
 use crate::cgroup::Hierarchy;
 use crate::model::{Bytes, CgroupPath};
-use crate::runtime::{Executed, Problem, RuntimeInfo};
+use crate::runtime::Problem;
+use crate::runtime::testing::{FakeRuntime, failed};
 
 /// Takes the container's swap away with every update of memory, as CRI-O does, and writes the `memory.high` that it has
 /// stored, as containerd does.
@@ -37,43 +38,20 @@ impl SwapTaker {
     }
 }
 
-#[tonic::async_trait]
-impl ContainerRuntime for SwapTaker {
-    async fn info(&self) -> Result<RuntimeInfo, RuntimeError> {
-        unreachable!()
-    }
-
-    async fn stored(&self, _: &str) -> Result<Option<CriResources>, RuntimeError> {
-        unreachable!()
-    }
-
-    async fn update(&self, _: &str, fields: &CriResources) -> Result<(), RuntimeError> {
+impl FakeRuntime for SwapTaker {
+    fn update(&self, fields: &CriResources) -> Result<(), RuntimeError> {
         if fields.memory_limit_in_bytes.is_some() {
             let markers = fs::read_dir(&self.markers).unwrap().count();
             assert_eq!(markers, 1, "left for the next start");
             if self.is_late {
-                return Err(RuntimeError {
-                    method: "UpdateContainerResources",
-                    socket: Path::new("/run/x.sock").into(),
-                    container: None,
-                    problem: Problem::Deadline { limit: Duration::ZERO },
-                });
+                return Err(failed(
+                    "UpdateContainerResources",
+                    Problem::Deadline { limit: Duration::ZERO },
+                ));
             }
             self.change_limits();
         }
         Ok(())
-    }
-
-    async fn exec(&self, _: &str, _: &[String], _: Duration) -> Result<Executed, RuntimeError> {
-        unreachable!()
-    }
-
-    async fn signal(&self, _: &str, _: u32) -> Result<(), RuntimeError> {
-        unreachable!()
-    }
-
-    async fn first_process(&self, _: &str) -> Result<Option<i32>, RuntimeError> {
-        unreachable!()
     }
 }
 
@@ -161,32 +139,11 @@ struct SlowWriter {
     least_limits: Arc<LeastLimits>,
 }
 
-#[tonic::async_trait]
-impl ContainerRuntime for SlowWriter {
-    async fn info(&self) -> Result<RuntimeInfo, RuntimeError> {
-        unreachable!()
-    }
-
-    async fn stored(&self, _: &str) -> Result<Option<CriResources>, RuntimeError> {
-        unreachable!()
-    }
-
-    async fn update(&self, _: &str, _: &CriResources) -> Result<(), RuntimeError> {
+impl FakeRuntime for SlowWriter {
+    fn update(&self, _: &CriResources) -> Result<(), RuntimeError> {
         self.least_limits.raise(&"u".into(), "app", Bytes::new(192 << 20));
         fs::write(&self.limit, format!("{}\n", 160 << 20)).unwrap();
         Ok(())
-    }
-
-    async fn exec(&self, _: &str, _: &[String], _: Duration) -> Result<Executed, RuntimeError> {
-        unreachable!()
-    }
-
-    async fn signal(&self, _: &str, _: u32) -> Result<(), RuntimeError> {
-        unreachable!()
-    }
-
-    async fn first_process(&self, _: &str) -> Result<Option<i32>, RuntimeError> {
-        unreachable!()
     }
 }
 

@@ -172,7 +172,7 @@ mod tests {
 
     use super::*;
     use crate::model::{Bytes, Target};
-    use crate::plan::shrink::{Before, MemoryReading, WatchReading};
+    use crate::plan::shrink::Before;
     use crate::sources::parse_manifests;
 
     const MIB: u64 = 1 << 20;
@@ -205,22 +205,12 @@ mod tests {
 
     /// Whether a limit of `app` that came down from this one was a denied one.
     fn takes_back(growth: &Growth, from: MemoryLimit, minute: i64) -> bool {
-        let last = WatchReading {
-            memory: MemoryReading::default(),
-            kills: 0,
-            stalled: None,
-        };
-        let before = Before {
-            last,
-            most: Bytes::ZERO,
-            refaults: Bytes::ZERO,
-        };
         let (target, to) = (Target::Container("app".into()), Bytes::new(128 * MIB));
         let lowering = Lowering {
             target,
             from,
             to,
-            before,
+            before: Before::of_test(),
         };
         growth.takes_back_denied(&pod(128), &[lowering], at(minute))
     }

@@ -145,7 +145,7 @@ impl Observed {
 mod tests {
     use super::*;
     use crate::model::{PodAmounts, Setting};
-    use crate::plan::shrink::{Before, MemoryReading, WatchReading};
+    use crate::plan::shrink::Before;
 
     fn app() -> Target {
         Target::Container("app".into())
@@ -181,20 +181,11 @@ mod tests {
 
     #[test]
     fn only_a_decided_limit_ends_a_watch() {
-        let last = WatchReading {
-            memory: MemoryReading::default(),
-            kills: 0,
-            stalled: None,
-        };
         let watched = Lowering {
             target: app(),
             from: MemoryLimit::Bytes(200 << 20),
             to: Bytes::new(100 << 20),
-            before: Before {
-                last,
-                most: Bytes::ZERO,
-                refaults: Bytes::ZERO,
-            },
+            before: Before::of_test(),
         };
         let touched = |observed: Observed| observed.touched(&[], std::slice::from_ref(&watched));
         assert_eq!(touched(observed(200, OfPod::new())), [app()]);

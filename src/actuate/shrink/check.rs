@@ -98,7 +98,7 @@ impl ShrinkChecks {
         self.0.iter().map(seen).collect()
     }
 
-    /// The state of a cgroup immediately before its limit is lowered to `to`, for the watch.
+    /// The state of a cgroup immediately before its limit is lowered to `to`, with the reading of this moment, for the watch.
     pub(in crate::actuate) fn before(&self, target: &Target, last: WatchReading, to: Bytes) -> Before {
         let check = self.0.iter().find(|check| check.target == *target);
         let held = last.memory.held();
@@ -107,6 +107,7 @@ impl ShrinkChecks {
         let peak = last.memory.peak.filter(|peak| *peak <= to);
         Before {
             last,
+            at: Instant::now(),
             most: peak.or(seen).unwrap_or(held).max(held),
             refaults: check.map_or(Bytes::ZERO, |check| check.policy.refaults()),
         }

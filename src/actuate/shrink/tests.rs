@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::model::{Change, CpuQuota, Setting, Settings, Step};
-use crate::plan::shrink::{MemoryReading, WatchReading};
 
 fn container(name: &str) -> Target {
     Target::Container(name.into())
@@ -18,15 +17,7 @@ fn report(targets: &[Target]) -> ShrinkReport {
         target: target.clone(),
         from: MemoryLimit::Bytes(200 << 20),
         to: Bytes::new(100 << 20),
-        before: Before {
-            last: WatchReading {
-                memory: MemoryReading::default(),
-                kills: 0,
-                stalled: None,
-            },
-            most: Bytes::ZERO,
-            refaults: Bytes::ZERO,
-        },
+        before: Before::of_test(),
     };
     ShrinkReport {
         lowered: targets.iter().map(lowering).collect(),

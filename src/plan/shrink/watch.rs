@@ -75,6 +75,8 @@ pub enum Trouble {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Before {
     pub last: WatchReading,
+    /// When it was read. Other passes and calls to the runtime may lie between that and the watch.
+    pub at: Instant,
     /// The most that it was seen to hold. Growth up to there is not new.
     pub most: Bytes,
     /// Bytes read again in each second.
@@ -94,14 +96,14 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Begins to watch a limit that was lowered to `limit` at `now`.
+    /// Begins at `now` to watch a limit that was lowered to `limit`.
     pub fn new(limit: Bytes, now: Instant, before: Before) -> Self {
         Self {
             limit,
             began: now,
             before,
-            last: (now, before.last.memory.held()),
-            recent: VecDeque::from([(now, before.last)]),
+            last: (before.at, before.last.memory.held()),
+            recent: VecDeque::from([(before.at, before.last)]),
         }
     }
 

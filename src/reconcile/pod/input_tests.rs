@@ -7,7 +7,7 @@ use crate::guard::{GuardEvent, Guarded, LatestLimit};
 use crate::model::{
     CgroupPath, ContainerId, LiveContainer, MemoryLimit, MilliCpu, Outcome, Requirements, ResourceList,
 };
-use crate::plan::shrink::{self, FailedShrinks, MemoryReading, WatchReading};
+use crate::plan::shrink::{self, FailedShrinks};
 use crate::reconcile::desired::{Denied, TemporaryLimit};
 use crate::reconcile::overrides::Override;
 use crate::sources::parse_manifests;
@@ -139,20 +139,11 @@ pub(super) fn denied() -> TemporaryLimit {
 
 /// The report of a pass that has lowered the limit of the container.
 pub(super) fn lowered() -> ShrinkReport {
-    let last = WatchReading {
-        memory: MemoryReading::default(),
-        kills: 0,
-        stalled: None,
-    };
     let lowering = Lowering {
         target: Target::Container("app".into()),
         from: MemoryLimit::Bytes(200 * MIB),
         to: Bytes::new(128 * MIB),
-        before: shrink::Before {
-            last,
-            most: Bytes::ZERO,
-            refaults: Bytes::ZERO,
-        },
+        before: shrink::Before::of_test(),
     };
     ShrinkReport {
         touched: vec![lowering.target.clone()],

@@ -8,7 +8,7 @@ use crate::model::{
     CgroupPath, Change, ContainerId, KubeletVersion, LiveContainer, MemoryLimit, Outcome, Resource, ResourceList,
     Setting, StepRecord,
 };
-use crate::plan::shrink::{self, FailedShrinks, MemoryReading, WatchReading};
+use crate::plan::shrink::{self, FailedShrinks};
 use crate::reconcile::desired::TemporaryLimit;
 use crate::reconcile::overrides::Override;
 use crate::reconcile::work::Before;
@@ -566,20 +566,11 @@ spec: {containers: [{name: app, resources: {limits: {cpu: 200m, memory: 128Mi}}}
     }
     let mut outcome = Outcome::Refused(String::new());
     state.deny_temporary("a quota", now, SignedDuration::from_mins(10), &mut outcome);
-    let last = WatchReading {
-        memory: MemoryReading::default(),
-        kills: 0,
-        stalled: None,
-    };
     let lowered = Lowering {
         target: Target::Container("app".into()),
         from: MemoryLimit::Bytes(200 * mib),
         to: Bytes::new(128 * mib),
-        before: shrink::Before {
-            last,
-            most: Bytes::ZERO,
-            refaults: Bytes::ZERO,
-        },
+        before: shrink::Before::of_test(),
     };
     assert!(state.growth.takes_back_denied(&pod, &[lowered], now));
     let limit = Some(128 * mib);

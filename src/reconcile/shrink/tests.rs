@@ -1,7 +1,7 @@
 use super::*;
 use crate::model::objects::PodId;
 use crate::model::{Bytes, CgroupPath, MemoryLimit};
-use crate::plan::shrink::{Before, Holds, UsageHistory, WatchReading};
+use crate::plan::shrink::{Before, Holds, UsageHistory};
 
 const BEFORE: MemoryLimit = MemoryLimit::Bytes(200 << 20);
 
@@ -19,15 +19,7 @@ fn lowered(number: u64, targets: &[Target]) -> ShrinkState {
         target: target.clone(),
         from: BEFORE,
         to: Bytes::new(100 << 20),
-        before: Before {
-            last: WatchReading {
-                memory: crate::plan::shrink::MemoryReading::default(),
-                kills: 0,
-                stalled: None,
-            },
-            most: Bytes::ZERO,
-            refaults: Bytes::ZERO,
-        },
+        before: Before::of_test(),
     };
     ShrinkState {
         recent: targets.iter().map(lowering).collect(),

@@ -7,7 +7,7 @@ mod watches;
 
 use std::time::{Duration, Instant};
 
-use super::MemoryReading;
+use super::{Before, MemoryReading, WatchReading};
 use crate::model::Bytes;
 
 const fn mib(mebibytes: u64) -> Bytes {
@@ -22,6 +22,22 @@ fn reading(held: u64, cached: u64, peak: u64) -> MemoryReading {
         anonymous: mib(held),
         evictable: mib(cached),
         refaults: Bytes::ZERO,
+    }
+}
+
+impl Before {
+    /// A cgroup that uses nothing, read at this moment.
+    pub(crate) fn of_test() -> Self {
+        Self {
+            last: WatchReading {
+                memory: MemoryReading::default(),
+                kills: 0,
+                stalled: None,
+            },
+            at: Instant::now(),
+            most: Bytes::ZERO,
+            refaults: Bytes::ZERO,
+        }
     }
 }
 

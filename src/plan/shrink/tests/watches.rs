@@ -1,7 +1,7 @@
 //! After the write.
 
 use super::*;
-use crate::plan::shrink::{Before, Trouble, WATCH_PERIOD, Watch, WatchReading, WatchStep};
+use crate::plan::shrink::{Trouble, WATCH_PERIOD, Watch, WatchStep};
 
 const LIMIT: Bytes = mib(128);
 
@@ -13,16 +13,17 @@ fn calm() -> WatchReading {
     }
 }
 
-fn earlier(refaults: Bytes) -> Before {
+fn earlier(clock: Clock, refaults: Bytes) -> Before {
     Before {
         last: calm(),
+        at: clock.after(0.0),
         most: mib(70),
         refaults,
     }
 }
 
 fn watch(clock: Clock) -> Watch {
-    Watch::new(LIMIT, clock.after(0.0), earlier(Bytes::ZERO))
+    Watch::new(LIMIT, clock.after(0.0), earlier(clock, Bytes::ZERO))
 }
 
 /// Follows a container whose state is a function of the seconds since the limit was lowered.
@@ -48,7 +49,7 @@ fn trouble(step: WatchStep) -> Trouble {
 #[test]
 fn earlier_refaults_are_no_trouble() {
     let clock = Clock::new();
-    let mut watch = Watch::new(LIMIT, clock.after(0.0), earlier(Bytes::MAX));
+    let mut watch = Watch::new(LIMIT, clock.after(0.0), earlier(clock, Bytes::MAX));
     let (end, ..) = follow(&mut watch, clock, |seconds| {
         let mut reading = calm();
         reading.memory.usage = LIMIT;
@@ -149,6 +150,7 @@ fn a_start_is_not_endless_growth() {
     let unknown = Before {
         most: mib(1),
         last: starting(0.0),
+        at: clock.after(0.0),
         refaults: Bytes::ZERO,
     };
     let mut watch = Watch::new(LIMIT, clock.after(0.0), unknown);
@@ -190,7 +192,7 @@ fn new_refaults_are_noticed() {
     assert_eq!(before, Bytes::ZERO);
     assert!((1.0..2.0).contains(&seconds), "{seconds}");
 
-    let mut known = Watch::new(LIMIT, clock.after(0.0), earlier(mib(15)));
+    let mut known = Watch::new(LIMIT, clock.after(0.0), earlier(clock, mib(15)));
     assert_eq!(follow(&mut known, clock, thrashing).0, WatchStep::Done);
 
     let elsewhere = |seconds| WatchReading {
@@ -205,6 +207,32 @@ fn new_refaults_are_noticed() {
         WatchStep::Done,
         "the limit is not what is in the way"
     );
+}
+
+#[test]
+fn a_late_watch_counts_since_its_reading() {
+    let clock = Clock::new();
+    // For half a minute before the watch and in it: each second 1 MiB more is held, up to 105, and 1 MiB is read again.
+    let steady = |seconds: f64| {
+        let whole = Duration::from_secs_f64(seconds).as_secs();
+        let held = 60 + whole.min(45);
+        WatchReading {
+            memory: MemoryReading {
+                refaults: mib(whole),
+                ..reading(held, 128 - held, 128)
+            },
+            stalled: Some(Duration::from_secs(7) + Duration::from_secs_f64(seconds * 0.03)),
+            ..calm()
+        }
+    };
+    let before = Before {
+        last: steady(0.0),
+        ..earlier(clock, Bytes::ZERO)
+    };
+    let late = Clock(clock.after(30.0));
+    let mut watch = Watch::new(LIMIT, late.after(0.0), before);
+    let (end, ..) = follow(&mut watch, late, |seconds| steady(seconds + 30.0));
+    assert_eq!(end, WatchStep::Done);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::*;
 use crate::decide::CanaryWait;
 use crate::model::{MemoryLimit, MilliCpu};
-use crate::plan::shrink::{Before, MemoryReading, Trouble, WatchReading};
+use crate::plan::shrink::{Before, Trouble};
 use crate::resize::{Answer as Answered, Grant};
 
 /// The hooks of both containers. The second has none after it has grown.
@@ -158,20 +158,11 @@ fn outcome(which: usize) -> Outcome {
 }
 
 fn lowering() -> Lowering {
-    let memory = MemoryReading::default();
     Lowering {
         target: Target::Pod,
         from: MemoryLimit::Bytes(512 * MIB),
         to: Bytes::new(256 * MIB),
-        before: Before {
-            last: WatchReading {
-                memory,
-                kills: 0,
-                stalled: None,
-            },
-            most: Bytes::ZERO,
-            refaults: Bytes::ZERO,
-        },
+        before: Before::of_test(),
     }
 }
 

@@ -104,7 +104,11 @@ pub async fn preview(node: Arc<Node>, mut job: Job) -> Result<Vec<StepRecord>, S
             ..
         } => return Err(why),
         Act::Patch(patch) => patch.changes,
-        Act::Direct | Act::End { .. } | Act::Write(_) => Vec::new(),
+        Act::Write(grant) => {
+            job.targets.amounts = grant.targets;
+            Vec::new()
+        }
+        Act::Direct | Act::End { .. } => Vec::new(),
     };
     let specs = runtime_stage::stored_specs(&node, job.targets.bound.live()).await;
     let planned = tokio::task::spawn_blocking(move || -> Result<Vec<StepRecord>, Outcome> {
@@ -151,7 +155,8 @@ mod tests {
 
     use super::*;
     use crate::actuate::pass::Pass;
-    use crate::model::Bytes;
+    use crate::model::{Bytes, MilliCpu, Withheld};
+    use crate::resize::Grant;
 
     /// A preview of the pass that gives a pod one cpu and 160 MiB, where its files have half a cpu and this limit.
     async fn previewed(root: &Path, mebibytes: u64, prepare: impl FnOnce(&mut Job)) -> Result<Vec<String>, String> {
@@ -184,6 +189,21 @@ mod tests {
             let text = fs::read_to_string(root.path().join(directory).join("cpu.max")).unwrap();
             assert_eq!(text, "50000 100000\n");
         }
+    }
+
+    #[tokio::test]
+    async fn a_preview_shows_what_the_kubelet_grants() {
+        let root = tempfile::tempdir().unwrap();
+        let deferred = |job: &mut Job| {
+            let mut targets = job.targets.amounts.clone();
+            targets.containers[0].resources.limits.cpu = Some(MilliCpu::new(500));
+            job.resize = Act::Write(Grant {
+                targets,
+                withheld: Some(Withheld::Deferred("no room".to_owned())),
+                ..Grant::default()
+            });
+        };
+        assert_eq!(previewed(root.path(), 176, deferred).await, Ok(Vec::new()));
     }
 
     #[tokio::test]

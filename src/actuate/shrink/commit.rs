@@ -117,13 +117,12 @@ fn while_frozen(
         if usage <= roof {
             match write_frozen(cgroup, wanted, roof, freezer, freezes)? {
                 Tried::Written => return Ok(()),
-                Tried::DidNotFit => {}
-                Tried::NotFrozen(stood) if tries < TRIES => freezes.push(stood),
-                Tried::NotFrozen(_) => {
+                Tried::NotFrozen if tries == TRIES => {
                     let bound = FREEZE_BOUND.as_millis();
                     let why = format!("the cgroup did not freeze within {bound} ms, so its limit stays");
                     return Err(StepError::NotShrinkable(why));
                 }
+                Tried::DidNotFit | Tried::NotFrozen => {}
             }
         }
         sleep(PAUSE * tries);
@@ -143,8 +142,8 @@ enum Tried {
     Written,
     /// More memory is in use than the limit has room for.
     DidNotFit,
-    /// The cgroup did not freeze in time, and the kernel held processes of it for so long.
-    NotFrozen(Duration),
+    /// The cgroup did not freeze in time.
+    NotFrozen,
 }
 
 /// Freezes the cgroup, and writes the limit if at most `roof` is in use then.
@@ -158,7 +157,10 @@ fn write_frozen(
     let outer = cgroup.outer();
     let frozen = match freezer.freeze(outer.memory_dir())? {
         Ok(frozen) => frozen,
-        Err(stood) => return Ok(Tried::NotFrozen(stood)),
+        Err(stood) => {
+            freezes.push(stood);
+            return Ok(Tried::NotFrozen);
+        }
     };
     // Compared only now: no process of the cgroup allocates between this reading and the write.
     let usage = outer.memory_usage()?;
@@ -186,9 +188,9 @@ mod tests {
 
     const KIB: u64 = 1 << 10;
 
-    /// Lowers the limit of a cgroup from 16 MiB to 8, beside a kernel in which that uses so much once it is frozen. Returns how that
-    /// ended, with the number of freezes.
-    fn lowered(root: &Path, used_frozen: u64) -> (Result<(), StepError>, usize) {
+    /// Lowers the limit of a cgroup from 16 MiB to 8, beside a kernel in which that uses so much once it is frozen, or never freezes.
+    /// Returns how that ended, with the number of freezes.
+    fn lowered(root: &Path, used_frozen: Option<u64>) -> (Result<(), StepError>, usize) {
         let app = root.join("app");
         fs::create_dir(&app).unwrap();
         fs::write(root.join("cgroup.controllers"), "cpu memory\n").unwrap();
@@ -203,6 +205,7 @@ mod tests {
         let (mut freezes, done) = (Vec::new(), AtomicBool::new(false));
         let ended = thread::scope(|scope| {
             scope.spawn(|| {
+                let Some(used_frozen) = used_frozen else { return };
                 while !done.load(Ordering::Relaxed) {
                     if fs::read_to_string(app.join("cgroup.freeze")).unwrap().trim() == "1" {
                         write("memory.current", &format!("{used_frozen}\n"));
@@ -221,11 +224,20 @@ mod tests {
     }
 
     #[test]
+    fn each_try_to_freeze_counts() {
+        let root = tempfile::tempdir().unwrap();
+        let (ended, freezes) = lowered(root.path(), None);
+        let why = ended.unwrap_err().to_string();
+        assert!(why.contains("did not freeze within 100 ms"), "{why}");
+        assert_eq!(freezes, 5);
+    }
+
+    #[test]
     fn use_counts_while_nothing_can_allocate() {
         // Half a mebibyte stays free.
         for (used_frozen, fits) in [(7680 * KIB, true), (7681 * KIB, false), (9000 * KIB, false)] {
             let root = tempfile::tempdir().unwrap();
-            let (ended, freezes) = lowered(root.path(), used_frozen);
+            let (ended, freezes) = lowered(root.path(), Some(used_frozen));
             assert_eq!(ended.is_ok(), fits, "{used_frozen}: {ended:?}");
             assert!(ended.is_ok() || ended.is_err_and(|error| error.is_not_shrinkable()));
             assert_eq!(freezes, 1);

@@ -105,11 +105,7 @@ fn why(state: &PodState, name: &str, resource: Resource) -> String {
         note.resource == Some(resource) && note.container.as_deref().is_none_or(|container| container == name)
     });
     let room = state.no_room.as_ref().map(|no_room| no_room.why().to_owned());
-    let withheld = state
-        .resize
-        .progress()
-        .pending()
-        .map(|withheld| withheld.reason().to_owned());
+    let withheld = state.resize.withheld().map(|withheld| withheld.reason().to_owned());
     let by_hand = state
         .desired
         .overridden

@@ -253,7 +253,7 @@ fn kernel_difference(
             let why = state.detail(now);
             Some(match state.drift.writers().paused(target, held.file(), now) {
                 Some(until) => format!("another program keeps changing it; left alone until {until:.0}"),
-                None if state.resize.progress().pending().is_some() => {
+                None if state.resize.withheld().is_some() => {
                     format!("the kubelet has not granted the wanted value: {why}")
                 }
                 None => {

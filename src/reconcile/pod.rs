@@ -25,7 +25,7 @@ use crate::model::objects::{Pod, PodId, ResizePhase};
 use crate::model::{Cause, ChangeRecord, ContainerName, LivePod, Reason, Resource, Target};
 use crate::plan::lift_kept;
 use crate::plan::shrink::Holds;
-use crate::resize::{Progress, Resize};
+use crate::resize::Resize;
 
 mod clock;
 mod described;
@@ -194,13 +194,13 @@ impl PodState {
                 self.work.request_pass(Cause::Retry, true, instant);
             }
             PodInput::NodeChanged if !self.desired.is_empty() => self.restart(Cause::Sweep, now),
-            PodInput::RoomFreed if *self.resize.progress() == Progress::NoRoom => {
+            PodInput::RoomFreed if self.resize.has_no_room() => {
                 self.work.request_pass(Cause::Retry, true, instant);
             }
             PodInput::ResizeRetried if !self.desired.is_empty() && self.pod.resizes_in_place() => {
                 self.work.request_pass(Cause::Retry, true, instant);
             }
-            PodInput::ApiServerReturned if self.resize.progress().waits_for_api_server() => {
+            PodInput::ApiServerReturned if self.resize.waits_for_api_server() => {
                 // The pass's own call may be what finds the API server away, again and again.
                 let (cause, at_once) = (Cause::ApiServerReturned, Duration::ZERO);
                 self.work.request_pass_after(cause, at_once, instant);
@@ -259,7 +259,7 @@ impl PodState {
         let now = effects.now;
         // The failed pass may have been of an override that its failure ended.
         if self.work.take_due(now.instant) && !self.desired.is_empty() {
-            let waits = self.resize.progress().waits_for_api_server();
+            let waits = self.resize.waits_for_api_server();
             let cause = if waits { Cause::ApiServerReturned } else { Cause::Retry };
             self.work.request_pass(cause, true, now.instant);
         }
@@ -308,8 +308,7 @@ impl PodState {
 
     /// Whether no pass is necessary until another input arrives.
     pub(crate) fn is_settled(&self) -> bool {
-        let is_clear = *self.resize.progress() == Progress::Clear;
-        !self.is_enforced() || self.drift.is_settled() && is_clear
+        !self.is_enforced() || self.drift.is_settled() && self.resize.is_clear()
     }
 
     /// Applies a transition of the shrinks, and undoes the shrink that ended in trouble.

@@ -20,7 +20,6 @@ use prometheus_client::registry::{Registry, Unit};
 use super::pod::PodState;
 use crate::model::{PodAmounts, Resource, ResourceList};
 use crate::plan::sum;
-use crate::resize::Progress;
 use crate::share::places_of_most;
 
 /// The most hours of workloads that are kept, the latest ones: a node has some hundred workloads at a time, and sees many jobs.
@@ -299,7 +298,7 @@ impl Collector for SavingsMetrics {
 
 /// The requests of each of these pods, before and now. A pod that waits for its kubelet has neither amount.
 fn requested<'a>(pods: impl Iterator<Item = &'a PodState>) -> impl Iterator<Item = (&'a PodState, WorkloadSavings)> {
-    let clear = pods.filter(|state| *state.resize.progress() == Progress::Clear);
+    let clear = pods.filter(|state| state.resize.is_clear());
     clear.filter_map(|state| {
         let savings = WorkloadSavings {
             pods: 1,

@@ -154,7 +154,7 @@ impl Resize {
 
     /// The phase of the resize to what the spec already has.
     fn phase(&self, pod: &Pod) -> ResizePhase {
-        match (self.unseen(pod), ResizePhase::of(pod), self.progress.pending()) {
+        match (self.unseen(pod), ResizePhase::of(pod), &self.withheld) {
             (Some(_), _, _) => ResizePhase::Accepted,
             // The kubelet tries again, and has not succeeded yet.
             (None, ResizePhase::InProgress, Some(Withheld::Failed(why))) => {

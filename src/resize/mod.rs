@@ -16,7 +16,7 @@
 //! | the API server is away, and an operator or the guard has set amounts | [`begins`](Resize::begins), [`answered`](Resize::answered) | the spec that the cgroups are ahead of |
 //! | another client has changed what the cgroups have ahead of that spec | [`is_overtaken`](Resize::is_overtaken) | nothing: the other client's amounts apply |
 //! | the spec has what the cgroups have | [`answered`](Resize::answered), [`catch_up`](Resize::catch_up) | that the cgroups are not ahead |
-//! | a pass ends | [`ended`](Resize::ended) | its [`Progress`] |
+//! | a pass ends | [`ended`](Resize::ended) | why the pod does not have its targets yet |
 //! | the pod is back at its own amounts | [`end_return`](Resize::end_return), [`returns_to`](Resize::returns_to) | these as the spec before the request |
 //!
 //! A request has three sets of amounts: its `targets`, the kubelet's grant `held` before, and the spec `before` without requests that
@@ -60,39 +60,16 @@ pub struct Resize {
     /// The cgroups have targets that the spec gets once the API server is back.
     #[serde(skip_serializing_if = "Option::is_none")]
     written_ahead: Option<WrittenAhead>,
-    /// How far the latest pass has got.
+    /// Why the pod does not have its targets yet, by the latest pass: the kubelet does not grant them, or the API server has not
+    /// answered.
     #[serde(skip)]
-    progress: Progress,
+    withheld: Option<Withheld>,
+    /// The latest pass did not patch the spec: the node has no room.
+    #[serde(skip)]
+    no_room: bool,
     /// When the API server accepted the latest request.
     #[serde(skip)]
     accepted_at: Option<Instant>,
-}
-
-/// How far a resize has got, by the latest pass.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Progress {
-    /// No request waits, and none was refused.
-    #[default]
-    Clear,
-    /// The kubelet does not grant the targets, or the API server has not answered.
-    Pending(Withheld),
-    /// The spec was not patched: the node has no room.
-    NoRoom,
-}
-
-impl Progress {
-    /// Why the pod does not have its targets yet.
-    pub const fn pending(&self) -> Option<&Withheld> {
-        match self {
-            Self::Pending(withheld) => Some(withheld),
-            Self::Clear | Self::NoRoom => None,
-        }
-    }
-
-    /// Whether the resize only waits for an API server that is away.
-    pub const fn waits_for_api_server(&self) -> bool {
-        matches!(self, Self::Pending(Withheld::SpecLater(_)))
-    }
 }
 
 /// What the resize is, without a change.
@@ -101,7 +78,8 @@ impl Resize {
     #[must_use]
     pub fn saved(&self) -> Self {
         Self {
-            progress: Progress::Clear,
+            withheld: None,
+            no_room: false,
             accepted_at: None,
             ..self.clone()
         }
@@ -132,14 +110,29 @@ impl Resize {
         self.written_ahead.as_ref()
     }
 
-    /// How far the latest pass has got.
-    pub const fn progress(&self) -> &Progress {
-        &self.progress
+    /// Why the pod does not have its targets yet, by the latest pass.
+    pub const fn withheld(&self) -> Option<&Withheld> {
+        self.withheld.as_ref()
+    }
+
+    /// Whether the latest pass did not patch the spec because the node has no room.
+    pub const fn has_no_room(&self) -> bool {
+        self.no_room
+    }
+
+    /// Whether nothing stood in the way of the latest pass.
+    pub const fn is_clear(&self) -> bool {
+        self.withheld.is_none() && !self.no_room
+    }
+
+    /// Whether the resize only waits for an API server that is away.
+    pub const fn waits_for_api_server(&self) -> bool {
+        matches!(self.withheld, Some(Withheld::SpecLater(_)))
     }
 
     /// What the API server or the kubelet does next with the resize of `pod`, as a sentence.
     pub fn next_step(&self, pod: &Pod) -> Option<String> {
-        let step = match self.progress.pending() {
+        let step = match &self.withheld {
             Some(Withheld::Deferred(_)) => {
                 "The kubelet tries again when the node has room; a smaller recommendation replaces this one at once."
             }
@@ -379,18 +372,17 @@ impl Resize {
         }
     }
 
-    /// Notes how far a pass has got that ended with this outcome.
+    /// Notes what stood in the way of a pass that ended with this outcome.
     pub fn ended(&mut self, outcome: Outcome, no_room: bool) {
-        self.progress = match outcome {
-            Outcome::Withheld(withheld) => Progress::Pending(withheld),
-            _ if no_room => Progress::NoRoom,
-            _ => Progress::Clear,
+        (self.withheld, self.no_room) = match outcome {
+            Outcome::Withheld(withheld) => (Some(withheld), false),
+            _ => (None, no_room),
         };
     }
 
-    /// Forgets how far the latest pass got: the next one has other targets.
+    /// Forgets what stood in the way of the latest pass: the next one has other targets.
     pub fn start_over(&mut self) {
-        self.progress = Progress::Clear;
+        (self.withheld, self.no_room) = (None, false);
     }
 
     /// Notes that the pod has its own amounts again: the request for them stands although nothing is desired any more.

@@ -17,7 +17,7 @@ use crate::reconcile::inventory::Inventory;
 use crate::reconcile::metrics::decision_labels;
 use crate::reconcile::no_room::NoRoomFor;
 use crate::reconcile::pod::{Now, PodInput, PodState, Pods};
-use crate::resize::{self, NodeSupport, Progress};
+use crate::resize::{self, NodeSupport};
 use crate::sources::NodeView;
 
 /// A namespace's quotas come within this time, or their absence is said.
@@ -248,8 +248,8 @@ impl Controller {
             self.follow_api_server();
         }
         if other_node && self.endpoint.get().is_some() {
-            let waits = |state: &PodState| *state.resize.progress() == Progress::NoRoom;
-            self.apply_to_all(self.pods.keys_of(waits), || PodInput::RoomFreed);
+            let has_no_room = |state: &PodState| state.resize.has_no_room();
+            self.apply_to_all(self.pods.keys_of(has_no_room), || PodInput::RoomFreed);
         }
         if other_containers {
             // The pods may have the names of containers that discovery could not name.
@@ -259,7 +259,7 @@ impl Controller {
 
     /// The API server is back, or has sent its objects: pods that only wait for that go on.
     pub(super) fn follow_api_server(&mut self) {
-        let waits = |state: &PodState| state.resize.progress().waits_for_api_server();
+        let waits = |state: &PodState| state.resize.waits_for_api_server();
         self.apply_to_all(self.pods.keys_of(waits), || PodInput::ApiServerReturned);
     }
 

@@ -22,7 +22,7 @@ impl PodState {
             PodStatus::Owed
         } else if self.has_failed() || self.shrink.backoffs().next(now).is_some() || self.no_room.is_some() {
             PodStatus::Refused
-        } else if let Some(withheld) = self.resize.progress().pending() {
+        } else if let Some(withheld) = self.resize.withheld() {
             match withheld {
                 Withheld::Deferred(_) => PodStatus::Deferred,
                 Withheld::Infeasible(_) => PodStatus::Infeasible,
@@ -39,7 +39,7 @@ impl PodState {
 
     /// The reason of the pod's status, where the status alone does not say it.
     pub(crate) fn detail(&self, now: Timestamp) -> String {
-        let (failed, withheld) = (self.has_failed(), self.resize.progress().pending());
+        let (failed, withheld) = (self.has_failed(), self.resize.withheld());
         let all = |first: Option<String>| {
             let first = first.filter(|reason| !reason.is_empty());
             let grown = self.desired.temporary.iter().map(TemporaryLimit::detail);

@@ -219,7 +219,7 @@ fn a_changed_node_forgets_what_passes_found() {
     drop(state.apply(PodInput::NodeChanged, Now::read()));
     assert!(!state.work.is_current(&pass) && !state.drift.is_in_sync());
     assert_eq!(state.work.retry_at(), None);
-    assert_eq!(*state.resize.progress(), Progress::Clear);
+    assert!(state.resize.is_clear());
 }
 
 #[test]

@@ -285,7 +285,7 @@ impl PodState {
         let known = match &record.outcome {
             // The API server is patched in a moment, and the growth itself is on record.
             Outcome::Withheld(Withheld::Postponed(_)) => true,
-            Outcome::Withheld(withheld) => self.resize.progress().pending() == Some(withheld),
+            Outcome::Withheld(withheld) => self.resize.withheld() == Some(withheld),
             _ => false,
         };
         let reason = record.outcome.reason();
@@ -293,7 +293,7 @@ impl PodState {
             self.drift.note_reason(reason);
         }
         let waited = matches!(
-            self.resize.progress().pending(),
+            self.resize.withheld(),
             Some(Withheld::Deferred(_) | Withheld::Failed(_))
         );
         let is_taken_up = waited && record.outcome.holds();

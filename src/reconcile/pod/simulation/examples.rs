@@ -9,7 +9,7 @@ fn a_loss_is_told_once() {
     world.away = true;
     world.happen(&Happening::Sets { mib: 200 });
     world.passes(false);
-    assert!(world.state.resize.progress().waits_for_api_server() && world.kernel[0] == 200);
+    assert!(world.state.resize.waits_for_api_server() && world.kernel[0] == 200);
     assert_eq!(world.state.status(world.now.wall), PodStatus::Owed);
     world.happen(&Happening::SomebodyElseSets { mib: 201 });
     world.recover();
@@ -100,7 +100,7 @@ fn an_earlier_override_outlasts_a_denial() {
     containers.containers[0].resources.requests.memory = Some(Bytes::new(80 * MIB));
     world.decide(Reason::OutOfBounds, containers);
     world.passes(false);
-    assert!(world.state.resize.progress().waits_for_api_server());
+    assert!(world.state.resize.waits_for_api_server());
     (world.away, world.denies) = (false, true);
     world.apply(PodInput::ApiServerReturned);
     world.passes(true);

@@ -52,7 +52,7 @@ proptest! {
         if !state.desired.is_empty() {
             prop_assert_eq!(world.kernel[0], spec, "{:?}", state);
         }
-        prop_assert!(!state.resize.is_ahead() && !state.resize.progress().waits_for_api_server(), "{:?}", state);
+        prop_assert!(!state.resize.is_ahead() && !state.resize.waits_for_api_server(), "{:?}", state);
         match theirs {
             Some(theirs) if ahead => {
                 prop_assert_eq!(spec, theirs);

@@ -18,21 +18,10 @@ const WINDOW: SignedDuration = SignedDuration::from_mins(10);
 const FIRST_PAUSE: SignedDuration = SignedDuration::from_mins(1);
 const LONGEST_PAUSE: SignedDuration = SignedDuration::from_hours(1);
 
-/// One value of a pod: its cgroup and its file.
-type PodFile = (Target, ControlFile);
-
-/// What to do with a value that differs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
-    Repair,
-    /// A foreign writer keeps changing the value: leave it alone until this time.
-    LeaveUntil(Timestamp),
-}
-
 /// The foreign writers of one pod.
 #[derive(Debug, Clone, Default)]
 pub struct ForeignWriters {
-    flips: BTreeMap<PodFile, Flips>,
+    flips: BTreeMap<(Target, ControlFile), Flips>,
 }
 
 /// The flips of one value.
@@ -66,19 +55,20 @@ impl Flips {
 }
 
 impl ForeignWriters {
-    /// Counts a flip of a value, and returns what to do with the value.
-    pub fn flipped(&mut self, target: &Target, file: ControlFile, now: Timestamp) -> Verdict {
+    /// Counts a flip of a value. Returns until when the agent leaves the value alone, where a foreign writer keeps changing it; `None`
+    /// where the agent repairs it.
+    pub fn flipped(&mut self, target: &Target, file: ControlFile, now: Timestamp) -> Option<Timestamp> {
         let flips = self
             .flips
             .entry((target.clone(), file))
             .or_insert_with(|| Flips::none(now));
         if let Some(until) = flips.paused(now) {
-            return Verdict::LeaveUntil(until);
+            return Some(until);
         }
         if let Some(ended) = flips.until.take() {
             // The agent has left the value alone, so this is no new flip: repair it.
             flips.last = ended.max(now);
-            return Verdict::Repair;
+            return None;
         }
         if now.duration_since(flips.last) > WINDOW {
             *flips = Flips::none(now);
@@ -86,16 +76,15 @@ impl ForeignWriters {
         flips.count += 1;
         flips.last = now;
         if flips.count < FLIPS {
-            return Verdict::Repair;
+            return None;
         }
-        let until = now.checked_add(flips.pause).unwrap_or(Timestamp::MAX);
+        flips.until = Some(now.checked_add(flips.pause).unwrap_or(Timestamp::MAX));
         flips.pause = (flips.pause * 2).min(LONGEST_PAUSE);
-        flips.until = Some(until);
-        Verdict::LeaveUntil(until)
+        flips.until
     }
 
-    /// Finds the values that another process has changed, and removes from `wanted` those that the agent leaves alone. Does not
-    /// return values that it already left alone before.
+    /// Finds the values that another process has changed, and until when the agent leaves each of them alone, if it does; removes those
+    /// from `wanted`. Does not return values that it already left alone before.
     ///
     /// `held_before` is false where the pass before failed: a value that differs may then be that pass's own, but the agent still
     /// leaves alone what it left alone before. The guard has raised the limits of `grown` containers since the last pass, and
@@ -106,7 +95,7 @@ impl ForeignWriters {
         wanted: &mut PodValues,
         held_before: bool,
         grown: &[String],
-    ) -> Vec<(Target, ControlFile, Verdict)> {
+    ) -> Vec<(Target, ControlFile, Option<Timestamp>)> {
         let now = Timestamp::now();
         let mut flipped = Vec::new();
         let PodValues { tree, specs } = wanted;
@@ -125,8 +114,8 @@ impl ForeignWriters {
                 if is_ours && !known {
                     continue;
                 }
-                let verdict = self.flipped(&target, file, now);
-                if let Verdict::LeaveUntil(_) = verdict {
+                let left_until = self.flipped(&target, file, now);
+                if left_until.is_some() {
                     settings.remove(file);
                     if let Some(spec) = target.container().and_then(|name| specs.get_mut(name)) {
                         // The runtime would write the file with the spec.
@@ -134,7 +123,7 @@ impl ForeignWriters {
                     }
                 }
                 if !known {
-                    flipped.push((target.clone(), file, verdict));
+                    flipped.push((target.clone(), file, left_until));
                 }
             }
         }
@@ -178,17 +167,17 @@ mod tests {
         Timestamp::from_second(1_700_000_000 + seconds).unwrap()
     }
 
-    fn flip(writers: &mut ForeignWriters, seconds: i64) -> Verdict {
+    fn flip(writers: &mut ForeignWriters, seconds: i64) -> Option<Timestamp> {
         writers.flipped(&Target::Pod, ControlFile::CpuMax, at(seconds))
     }
 
     #[test]
     fn the_third_flip_marks_a_foreign_writer() {
         let mut writers = ForeignWriters::default();
-        assert_eq!(flip(&mut writers, 0), Verdict::Repair);
-        assert_eq!(flip(&mut writers, 1), Verdict::Repair);
-        assert_eq!(flip(&mut writers, 2), Verdict::LeaveUntil(at(62)));
-        assert_eq!(flip(&mut writers, 30), Verdict::LeaveUntil(at(62)));
+        assert_eq!(flip(&mut writers, 0), None);
+        assert_eq!(flip(&mut writers, 1), None);
+        assert_eq!(flip(&mut writers, 2), Some(at(62)));
+        assert_eq!(flip(&mut writers, 30), Some(at(62)));
         assert_eq!(writers.paused(&Target::Pod, ControlFile::CpuMax, at(30)), Some(at(62)));
         assert_eq!(writers.paused(&Target::Pod, ControlFile::CpuWeight, at(30)), None);
     }
@@ -199,11 +188,11 @@ mod tests {
         let (mut now, mut pauses, mut repairs) = (0, Vec::new(), 0);
         while pauses.len() < 9 {
             match flip(&mut writers, now) {
-                Verdict::Repair => {
+                None => {
                     repairs += 1;
                     now += 1;
                 }
-                Verdict::LeaveUntil(until) => {
+                Some(until) => {
                     pauses.push(until.as_second() - at(now).as_second());
                     now = until.as_second() - at(0).as_second();
                 }
@@ -217,7 +206,7 @@ mod tests {
     fn flips_far_apart_are_drift() {
         let mut writers = ForeignWriters::default();
         for hour in 0..20 {
-            assert_eq!(flip(&mut writers, hour * 3600), Verdict::Repair);
+            assert_eq!(flip(&mut writers, hour * 3600), None);
         }
     }
 
@@ -227,9 +216,9 @@ mod tests {
         for second in 0..3 {
             flip(&mut writers, second);
         }
-        assert_eq!(flip(&mut writers, 62), Verdict::Repair);
-        assert_eq!(flip(&mut writers, 62 + 601), Verdict::Repair);
-        assert_eq!(flip(&mut writers, 62 + 602), Verdict::Repair);
+        assert_eq!(flip(&mut writers, 62), None);
+        assert_eq!(flip(&mut writers, 62 + 601), None);
+        assert_eq!(flip(&mut writers, 62 + 602), None);
         writers.forget();
         assert_eq!(writers.all_paused(at(3)).count(), 0);
     }

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
+
 use super::execute::Executor;
-use super::foreign::{ForeignWriters, Verdict};
+use super::foreign::ForeignWriters;
 use super::handles::PodHandles;
 use super::node::Node;
 use super::patch::{PodResizer, Saved};
@@ -80,8 +82,8 @@ pub struct JobDone {
     pub handles: Option<PodHandles>,
     pub foreign: ForeignWriters,
     pub record: ChangeRecord,
-    /// The values that another process had changed.
-    pub flipped: Vec<(Target, ControlFile, Verdict)>,
+    /// The values that another process had changed, and until when the agent leaves each alone, if it does.
+    pub flipped: Vec<(Target, ControlFile, Option<Timestamp>)>,
     /// A cgroup is gone: discovery must run again.
     pub stale: bool,
     /// The runtime's formula, where it differs from the assumed one.

@@ -21,7 +21,7 @@ pub mod shrink;
 mod urgent;
 
 pub use concurrency::Concurrency;
-pub use foreign::{ForeignWriters, Verdict};
+pub use foreign::ForeignWriters;
 pub use handles::PodHandles;
 pub use hook::{HookRun, hook_problems, run_hook};
 pub use job::{Job, JobDone, preview};

@@ -12,7 +12,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use super::pod::PodState;
-use crate::actuate::{JobDone, Verdict};
+use crate::actuate::JobDone;
 use crate::guard::GuardEvent;
 use crate::guard::budgets::RefusalKind;
 use crate::lint::LintRule;
@@ -154,8 +154,8 @@ impl Metrics {
             let labels = step_labels(step.change.via(), step_outcome(step, &done.record.outcome));
             self.steps.get_or_create(&labels).inc();
         }
-        for (_, file, verdict) in &done.flipped {
-            if *verdict == Verdict::Repair && done.record.outcome.holds() {
+        for (_, file, left_until) in &done.flipped {
+            if left_until.is_none() && done.record.outcome.holds() {
                 self.repairs.get_or_create(&[("file", file.name())]).inc();
             }
         }

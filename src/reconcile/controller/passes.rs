@@ -16,7 +16,7 @@ use tracing::Instrument;
 use super::requests::observes;
 use super::{Controller, Event};
 use crate::actuate::shrink::{Lowering, watch};
-use crate::actuate::{HookRun, Job, JobDone, Node, PodHandles, PodResizer, Verdict, reconcile, run_hook};
+use crate::actuate::{HookRun, Job, JobDone, Node, PodHandles, PodResizer, reconcile, run_hook};
 use crate::model::objects::{PodKey, PodUid};
 use crate::model::{Cause, ContainerId, HookEnd, PodAmounts, Reason};
 use crate::plan::shrink::next_turns;
@@ -297,10 +297,10 @@ impl Controller {
             self.node.formula.send_replace(Some(formula));
             self.node.request_discovery();
         }
-        for (target, file, verdict) in &done.flipped {
-            match verdict {
-                Verdict::Repair => tracing::info!(cgroup = %target, %file, "another program changed a value; repaired"),
-                Verdict::LeaveUntil(until) => tracing::warn!(
+        for (target, file, left_until) in &done.flipped {
+            match left_until {
+                None => tracing::info!(cgroup = %target, %file, "another program changed a value; repaired"),
+                Some(until) => tracing::warn!(
                     cgroup = %target, %file, %until,
                     "another program keeps changing this value back; it is left alone until then"
                 ),

@@ -239,7 +239,7 @@ fn a_flipped_value_makes_a_check_drift() {
         (Cause::Retry, true, Cause::Retry),
     ] {
         let mut done = JobDone::new(ChangeRecord::new(id(), cause, Outcome::Applied));
-        let flipped = (Target::Pod, ControlFile::MemoryMax, crate::actuate::Verdict::Repair);
+        let flipped = (Target::Pod, ControlFile::MemoryMax, None);
         done.flipped.extend(is_flipped.then_some(flipped));
         let effects = end_pass(&mut enforced(), done);
         assert_eq!(recorded(&effects).0.cause, expected);

@@ -74,9 +74,14 @@ fn without_slow_down(step: &Step, used: impl FnOnce() -> Option<Bytes>) -> (Opti
     (rest, left)
 }
 
-/// What an executor has done.
-#[derive(Debug, Default)]
-pub(super) struct Executed {
+/// Writes one pod's files and unit properties.
+#[derive(Debug)]
+pub(super) struct Executor<'a> {
+    node: &'a Node,
+    handles: &'a PodHandles,
+    /// Whether written values also become properties of the containers' scopes. Nothing else sets those after a drift, and
+    /// systemd would write its own value again.
+    pub(super) aligns_scopes: bool,
     /// How long each freeze of a cgroup lasted.
     pub(super) freezes: Vec<Duration>,
     /// The steps that were carried out, in order, with those that undo others.
@@ -87,30 +92,22 @@ pub(super) struct Executed {
     pub(super) not_shrinkable: bool,
 }
 
-/// Writes one pod's files and unit properties.
-#[derive(Debug)]
-pub(super) struct Executor<'a> {
-    node: &'a Node,
-    handles: &'a PodHandles,
-    pub(super) done: Executed,
-    /// Whether written values also become properties of the containers' scopes. Nothing else sets those after a drift, and
-    /// systemd would write its own value again.
-    pub(super) aligns_scopes: bool,
-}
-
 impl<'a> Executor<'a> {
     pub(super) fn new(node: &'a Node, handles: &'a PodHandles) -> Self {
         Self {
             node,
             handles,
-            done: Executed::default(),
             aligns_scopes: false,
+            freezes: Vec::new(),
+            records: Vec::new(),
+            written: Vec::new(),
+            not_shrinkable: false,
         }
     }
 
     /// Carries out the file and unit steps of a plan, and skips steps for the runtime.
     ///
-    /// Errors: how the pass ends. Where a step fails, the caller undoes the [written](Executed::written) steps, unless a cgroup has
+    /// Errors: how the pass ends. Where a step fails, the caller undoes the [written](Self::written) steps, unless a cgroup has
     /// ended: then the written steps are in order, and the next pass plans the rest anew.
     pub(super) fn run(&mut self, plan: &Plan) -> Result<(), Outcome> {
         self.check_all(plan)?;
@@ -120,22 +117,22 @@ impl<'a> Executor<'a> {
             let (step, left) = without_slow_down(step, used);
             if let Some((left, why)) = left {
                 let record = StepRecord::carried_out(&left, start.elapsed(), &Err::<(), _>(why));
-                self.done.records.push(record);
+                self.records.push(record);
             }
             let Some(step) = step else { continue };
             tracing::debug!(%step, "a step begins");
             let result = self.carry_out(&step);
             // Recorded before it is judged: a failed step is on record, too, ahead of the steps that undo others.
             let record = StepRecord::carried_out(&step, start.elapsed(), &result);
-            self.done.records.push(record);
+            self.records.push(record);
             let Err(error) = result else {
                 failpoint("step.written");
-                self.done.written.push(step);
+                self.written.push(step);
                 continue;
             };
             if !error.is_gone() {
-                self.done.not_shrinkable = error.is_not_shrinkable();
-                self.done.written.extend(parts(&step, &error));
+                self.not_shrinkable = error.is_not_shrinkable();
+                self.written.extend(parts(&step, &error));
             }
             return Err(error.ends(Outcome::RolledBack));
         }
@@ -153,7 +150,7 @@ impl<'a> Executor<'a> {
             Ok(())
         };
         plan.steps.iter().try_for_each(check).map_err(|error: StepError| {
-            self.done.not_shrinkable = error.is_not_shrinkable();
+            self.not_shrinkable = error.is_not_shrinkable();
             error.ends(Outcome::Refused)
         })
     }
@@ -162,7 +159,7 @@ impl<'a> Executor<'a> {
     ///
     /// Errors: why a step cannot be undone; the steps before it stay as well.
     pub(super) fn undo(&mut self) -> Result<(), String> {
-        while let Some(step) = self.done.written.pop() {
+        while let Some(step) = self.written.pop() {
             let Step { target, change } = step;
             let change = match change {
                 Change::File { from, to } => Change::File { from: to, to: from },
@@ -173,7 +170,7 @@ impl<'a> Executor<'a> {
             let start = Instant::now();
             failpoint("step.undone");
             let result = self.carry_out(&reversed);
-            self.done.records.push(StepRecord {
+            self.records.push(StepRecord {
                 rollback: true,
                 ..StepRecord::carried_out(&reversed, start.elapsed(), &result)
             });
@@ -202,7 +199,7 @@ impl<'a> Executor<'a> {
         for (from, to) in step.change.files() {
             let lowers = to.memory().is_some_and(|to| Some(to) < from.memory());
             if lowers {
-                lower(cgroup, to, &self.node.freezer, &mut self.done.freezes)?;
+                lower(cgroup, to, &self.node.freezer, &mut self.freezes)?;
             } else {
                 cgroup.write(to)?;
             }
@@ -306,7 +303,7 @@ mod tests {
         let undone = [&of_pod, &app].map(|target| value(&handles, target, ControlFile::CpuMax));
         assert_eq!(undone, ["10000 100000"; 2]);
         assert_eq!(value(&handles, &app, ControlFile::CpuWeight), "39");
-        let records = executor.done.records.iter();
+        let records = executor.records.iter();
         let records: Vec<_> = records
             .map(|record| (&record.target, record.rollback, record.error.is_some()))
             .collect();
@@ -341,7 +338,7 @@ mod tests {
             let mut executor = Executor::new(&node, &handles);
             let checked = executor.check_all(&Plan { steps });
             assert_eq!(matches!(checked, Err(Outcome::Refused(_))), is_refused, "{checked:?}");
-            assert_eq!(executor.done.not_shrinkable, is_refused);
+            assert_eq!(executor.not_shrinkable, is_refused);
             assert_eq!(value(&handles, &app, ControlFile::CpuMax), "10000 100000");
         }
     }
@@ -461,9 +458,9 @@ mod tests {
         fs::remove_dir_all(root.path().join("pod/app")).unwrap();
         let ended = executor.run(&Plan { steps: quotas("app") });
         assert!(matches!(ended, Err(Outcome::Interrupted(_))), "{ended:?}");
-        assert_eq!(executor.done.written, quotas("app")[..1]);
+        assert_eq!(executor.written, quotas("app")[..1]);
         assert_eq!(held(), "20000 100000");
-        executor.done.written = quotas("app");
+        executor.written = quotas("app");
         executor.undo().unwrap();
         assert_eq!(held(), "10000 100000", "an undo goes on without it");
     }
@@ -474,11 +471,11 @@ mod tests {
         let (node, handles) = pod(root.path(), &[("cpu.max", "20000 100000")]);
         fs::remove_file(root.path().join("pod/app/cpu.max")).unwrap();
         let mut executor = Executor::new(&node, &handles);
-        executor.done.written = quotas("app");
+        executor.written = quotas("app");
         let failed = executor.undo().unwrap_err();
         assert!(failed.contains("pod/app/cpu.max"), "{failed}");
         assert_eq!(value(&handles, &Target::Pod, ControlFile::CpuMax), "20000 100000");
-        let records = executor.done.records.iter();
+        let records = executor.records.iter();
         let records: Vec<_> = records
             .map(|record| (record.rollback, record.error.is_some()))
             .collect();
@@ -500,7 +497,7 @@ mod tests {
         let mut executor = Executor::new(&node, &handles);
         let ended = executor.run(&Plan { steps });
         assert!(matches!(ended, Err(Outcome::RolledBack(_))), "{ended:?}");
-        assert!(executor.done.not_shrinkable && executor.done.written.is_empty());
+        assert!(executor.not_shrinkable && executor.written.is_empty());
         assert_eq!(value(&handles, &app, ControlFile::MemoryMax), "16777216");
         // The limit keeps half a mebibyte free.
         let reclaimed = fs::read_to_string(root.path().join("pod/app/memory.reclaim")).unwrap();

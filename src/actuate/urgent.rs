@@ -223,7 +223,7 @@ impl Grown {
         {
             outcome.not_undone(&failed);
         }
-        self.steps = executor.done.records;
+        self.steps = executor.records;
         failpoint("growth.written");
         ended
     }

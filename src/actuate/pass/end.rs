@@ -29,15 +29,14 @@ impl Pass {
     fn undo_steps(&mut self) {
         let Some(handles) = &self.done.handles else { return };
         let mut executor = Executor::new(&self.node, handles);
-        executor.done.written = std::mem::take(&mut self.written);
+        executor.written = std::mem::take(&mut self.written);
         if let Err(failed) = executor.undo() {
             self.done.record.outcome.not_undone(&failed);
         }
-        let executed = executor.done;
         let raised_again = self.raise_again();
-        self.done.record.steps.extend(executed.records);
+        self.done.record.steps.extend(executor.records);
         self.done.record.steps.extend(raised_again);
-        self.done.shrink.freezes.extend(executed.freezes);
+        self.done.shrink.freezes.extend(executor.freezes);
     }
 
     /// Undoes what has to be undone, and completes the result. Closes the cgroups where one of them is gone.

@@ -129,7 +129,6 @@ impl Pass {
         executor.aligns_scopes = self.job.aligns_scopes && !self.kubelet_resizes;
         let ended = executor.run(&observed.plan);
         let (took, verified) = (start.elapsed(), self.job.asked.elapsed());
-        let executed = executor.done;
         self.least_limits.clone_from(&observed.least_limits);
         let raised_again = self.raise_again();
         // After the write, and not part of its time: this makes room for the kubelet's next try.
@@ -140,14 +139,14 @@ impl Pass {
         self.done.shrink = ShrinkReport {
             lowered,
             touched,
-            refused: executed.not_shrinkable,
-            freezes: executed.freezes,
+            refused: executor.not_shrinkable,
+            freezes: executor.freezes,
             ..ShrinkReport::default()
         };
         self.done.bursts = bursts;
-        self.done.record.steps.extend(executed.records);
+        self.done.record.steps.extend(executor.records);
         self.done.record.steps.extend(raised_again);
-        self.written = executed.written;
+        self.written = executor.written;
         self.done.record.stages.verified = verified;
         if !observed.plan.steps.is_empty() {
             self.done.record.stages.write = took;

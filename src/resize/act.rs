@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::kubelet::{check_room, granted, grants, grows, lowers_memory};
+use super::kubelet::{check_room, granted, grows, lowers_memory};
 use super::request::least;
 use super::{Patch, Report, Resize, ResizeError, Support, changes};
 use crate::model::objects::{Pod, ResizePhase};
@@ -192,27 +192,26 @@ fn not_asked(pod: &Pod, why: String) -> String {
 }
 
 impl Grant {
+    /// The cgroups get the wanted amounts once the kubelet has allocated them, and before that if the node is known to have `room`. Else
+    /// they keep what the kubelet has granted.
     pub(super) fn new(
         phase: &ResizePhase,
         wanted: &PodAmounts,
         granted: &PodAmounts,
         room: Result<(), String>,
     ) -> Self {
-        let settled = *phase == ResizePhase::Settled;
-        let Err(withheld) = grants(phase, room) else {
-            return Self {
-                targets: wanted.clone(),
-                settled,
-                ..Self::default()
-            };
+        let withheld = match phase {
+            ResizePhase::InProgress | ResizePhase::Settled => None,
+            ResizePhase::Accepted => room.err().map(Withheld::Unanswered),
+            ResizePhase::Withheld(withheld) => Some(withheld.clone()),
         };
         // A kubelet that failed has allocated the wanted amounts and tries again. Only it undoes what it wrote.
-        let failed = matches!(withheld, Withheld::Failed(_));
+        let failed = matches!(withheld, Some(Withheld::Failed(_)));
         let reclaim = failed && lowers_memory(granted, wanted);
         Self {
-            targets: if failed { wanted } else { granted }.clone(),
-            settled,
-            withheld: Some(withheld),
+            targets: if failed || withheld.is_none() { wanted } else { granted }.clone(),
+            settled: *phase == ResizePhase::Settled,
+            withheld,
             reclaim,
             retry_after: reclaim.then_some(RECLAIM_EVERY),
             ..Self::default()

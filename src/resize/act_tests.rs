@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::kubelet::{grants, grows};
+use super::kubelet::grows;
 use super::{
     Accepted, Act, Facts, Grant, Patch, Report, Resize, Support, altered, changes, check_room, granted, reserved,
 };
@@ -378,16 +378,14 @@ proptest! {
             ever.push(world.set_aside.clone());
             let phase = ResizePhase::of(&world.pod);
             let room = roomy.then_some(()).ok_or_else(|| "unknown".to_owned());
-            let grants = grants(&phase, room);
             let spec = world.pod.requirements();
-            let kernel = match &grants {
-                Ok(()) => spec.clone(),
-                Err(_) => granted(&world.pod, &phase, world.held.as_ref()),
-            };
+            let granted = granted(&world.pod, &phase, world.held.as_ref());
+            let withheld = Grant::new(&phase, &spec, &granted, room).withheld;
+            let kernel = if withheld.is_none() { spec.clone() } else { granted };
             // The spec, once the kubelet has it or while nothing speaks against it; else what the kubelet once gave.
             let fast = roomy && phase == ResizePhase::Accepted;
             prop_assert!(fast && kernel.same(&spec) || ever.contains(&kernel), "{event:?}: {kernel:?} in {phase:?}");
-            if let Err(Withheld::Deferred(_) | Withheld::Infeasible(_)) = grants {
+            if let Some(Withheld::Deferred(_) | Withheld::Infeasible(_)) = withheld {
                 prop_assert!(kernel.same(&firm), "{event:?}: a refusal changes what is held");
             }
             if phase != ResizePhase::Accepted {

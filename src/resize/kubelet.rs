@@ -11,7 +11,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::model::objects::{ContainerStatus, Pod, ResizePhase, annotation};
-use crate::model::{KubeletVersion, NamedRequirements, PodAmounts, Requirements, Resource, ResourceList, Withheld};
+use crate::model::{KubeletVersion, NamedRequirements, PodAmounts, Requirements, Resource, ResourceList};
 use crate::plan::{NoRoom, Room, larger, pod_requests};
 
 /// If a container has run for this long without `resources` in its status, its kubelet does not resize. A kubelet reports
@@ -105,18 +105,6 @@ fn reported_by(pod: &Pod, upgraded: Option<Timestamp>) -> Option<Timestamp> {
     let started = unreported.filter_map(started).min()?;
     let started = upgraded.map_or(started, |upgraded| started.max(upgraded));
     Some(started.checked_add(REPORTED_WITHIN).unwrap_or(Timestamp::MAX))
-}
-
-/// Whether the cgroups may get the patched amounts in this phase: once the kubelet has allocated them, and before that if the
-/// node is known to have `room`.
-///
-/// Errors: [`Withheld`]. The cgroups then keep what the kubelet has [`granted`].
-pub(super) fn grants(phase: &ResizePhase, room: Result<(), String>) -> Result<(), Withheld> {
-    match phase {
-        ResizePhase::InProgress | ResizePhase::Settled => Ok(()),
-        ResizePhase::Accepted => room.map_err(Withheld::Unanswered),
-        ResizePhase::Withheld(withheld) => Err(withheld.clone()),
-    }
 }
 
 /// The kubelet's grant to the containers: the spec once the kubelet has allocated that. Before, and if it could not

@@ -60,11 +60,6 @@ const SOON: Duration = Duration::from_secs(2);
 /// How often a pass computes a request again that met another write of the pod, such as of its status.
 const MOST_CONFLICTS: usize = 8;
 
-/// Whether the pod has the spec for which the patch was computed.
-fn has_same_spec(pod: &Pod, patch: &Patch) -> bool {
-    pod.requirements().same(&patch.from)
-}
-
 impl Pass {
     /// Patches the spec, after the prepared resize is saved. Returns the pod after the patch.
     pub(super) async fn patch(&mut self, patch: &Patch) -> Result<Pod, ResizeError> {
@@ -80,7 +75,7 @@ impl Pass {
         let object = Some(self.job.targets.bound.object()).filter(|_| is_patched_first);
         let mut known = object
             .and_then(|object| resizer.known(object))
-            .filter(|known| has_same_spec(known, patch));
+            .filter(|known| known.requirements().same(&patch.from));
         for _ in 0..MOST_CONFLICTS {
             let read = self.pod_to_patch(known.take(), patch).await?;
             let pod = if patch.changes.is_empty() {

@@ -132,8 +132,10 @@ impl Pass {
         self.least_limits.clone_from(&observed.least_limits);
         let raised_again = self.raise_again();
         // After the write, and not part of its time: this makes room for the kubelet's next try.
-        if self.reclaims {
-            reclaim_for_kubelet(observed, handles);
+        if self.reclaims
+            && let Err(error) = reclaim_below_limits(&observed.wanted.tree, handles)
+        {
+            tracing::warn!(%error, "cannot reclaim the memory that keeps the kubelet from lowering a limit");
         }
         // Also after a failed step: the end undoes what is written, and leaves out of the report what does not hold.
         self.done.shrink = ShrinkReport {
@@ -202,13 +204,6 @@ impl Pass {
         let lowered = observed.before_lowering(handles, holds)?;
         observed.plan = Plan::of_files(&tree, &observed.wanted.tree, &self.node.traits)?;
         Ok(lowered)
-    }
-}
-
-/// Reclaims what a kubelet that could not lower a limit waits for.
-fn reclaim_for_kubelet(observed: &Observed, handles: &PodHandles) {
-    if let Err(error) = reclaim_below_limits(&observed.wanted.tree, handles) {
-        tracing::warn!(%error, "cannot reclaim the memory that keeps the kubelet from lowering a limit");
     }
 }
 

@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 
 use super::CgroupError;
-use super::file::{Dir, directories_in, errno_of, is_gone, refused};
+use super::file::{ControlFd, Dir, directories_in, errno_of, is_gone, refused};
 
 /// The agent writes here whether the kernel shall freeze the cgroup.
 const FREEZE: &str = "cgroup.freeze";
@@ -26,6 +26,17 @@ pub struct FreezerState {
     pub frozen: bool,
 }
 
+/// The open file in which the kernel takes requests to freeze a cgroup and to thaw it.
+#[derive(Debug)]
+pub struct FreezeFile<'d>(ControlFd<'d>);
+
+impl FreezeFile<'_> {
+    /// Freezes or thaws the cgroup. Freezing takes a moment: [`Dir::freezer_state`] shows when it is done.
+    pub fn set_frozen(&self, freeze: bool) -> Result<(), CgroupError> {
+        self.0.set(if freeze { "1" } else { "0" })
+    }
+}
+
 impl Dir {
     /// Reads the freezer's files; `None` where the kernel has no freezer here (v1, v2 before 5.2, the root).
     pub fn freezer_state(&self) -> Result<Option<FreezerState>, CgroupError> {
@@ -39,10 +50,9 @@ impl Dir {
         }))
     }
 
-    /// Freezes or thaws the cgroup. Freezing takes a moment: [`Self::freezer_state`] shows when it is done.
-    pub fn set_frozen(&self, freeze: bool) -> Result<(), CgroupError> {
-        let file = self.open_file(FREEZE, OFlag::O_WRONLY)?;
-        file.set(if freeze { "1" } else { "0" })
+    /// Opens the file that freezes and thaws the cgroup.
+    pub fn open_freezer(&self) -> Result<FreezeFile<'_>, CgroupError> {
+        Ok(FreezeFile(self.open_file(FREEZE, OFlag::O_WRONLY)?))
     }
 
     /// Whether a process is in this cgroup or below it. Works from inside any namespace for the caller's own process.

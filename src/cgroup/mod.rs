@@ -36,7 +36,7 @@ mod write;
 pub use dir::{CgroupDir, Identity};
 pub use error::{CgroupError, Reason};
 pub use file::Dir;
-pub use freeze::FreezerState;
+pub use freeze::{FreezeFile, FreezerState};
 pub use hierarchy::{Hierarchy, LayoutError};
 pub use kubepods::{ContainerEntry, Kubepods, PodEntry, children};
 pub use memory::{Periods, Usage, page_size};

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::commit::StepError;
-use crate::cgroup::{CgroupError, Dir};
+use crate::cgroup::{CgroupError, Dir, FreezeFile};
 use crate::failpoint::failpoint;
 
 /// The agent thaws a cgroup that is not frozen within this time, and tries again later.
@@ -51,7 +51,8 @@ pub struct Freezer {
 /// A cgroup that is frozen for as long as this value lives.
 #[derive(Debug)]
 pub(super) struct Frozen<'d> {
-    cgroup: &'d Dir,
+    /// Open since before the freeze: the agent may lack a descriptor when it thaws the cgroup.
+    file: FreezeFile<'d>,
     marker: Marker,
     since: Instant,
 }
@@ -106,6 +107,7 @@ impl Freezer {
         if cgroup.contains(std::process::id()).map_err(not_frozen)? {
             return refused("the agent itself runs in the cgroup and would freeze with it");
         }
+        let file = cgroup.open_freezer().map_err(not_frozen)?;
         // Without a marker, an agent that is killed would leave the cgroup frozen for good.
         let marker = match self.place_marker(cgroup, BTreeMap::new()) {
             Ok(marker) => marker,
@@ -113,8 +115,8 @@ impl Freezer {
         };
         failpoint("freeze.marked");
         let since = Instant::now();
-        let frozen = Frozen { cgroup, marker, since };
-        cgroup.set_frozen(true).map_err(not_frozen)?;
+        let frozen = Frozen { file, marker, since };
+        frozen.file.set_frozen(true).map_err(not_frozen)?;
         failpoint("freeze.asked");
         loop {
             // Read the clock before the state: an agent that is not scheduled in between must not call a frozen cgroup slow.
@@ -254,13 +256,13 @@ impl Frozen<'_> {
 
 impl Drop for Frozen<'_> {
     fn drop(&mut self) {
-        let mut thawed = self.cgroup.set_frozen(false);
+        let mut thawed = self.file.set_frozen(false);
         for _ in 1..THAW_TRIES {
             if thawed.is_ok() {
                 break;
             }
             sleep(Duration::from_millis(1));
-            thawed = self.cgroup.set_frozen(false);
+            thawed = self.file.set_frozen(false);
         }
         match thawed {
             Err(error) if !error.is_gone() => {
@@ -311,7 +313,7 @@ impl Content {
         }
         let was_frozen = cgroup.freezer_state()?.is_some_and(|state| state.requested);
         if was_frozen {
-            cgroup.set_frozen(false)?;
+            cgroup.open_freezer()?.set_frozen(false)?;
         }
         Ok(was_frozen)
     }

@@ -95,6 +95,17 @@ fn what_does_not_stand_still_in_time_is_let_go() {
 }
 
 #[test]
+fn a_thaw_opens_no_file() {
+    let scene = Scene::new();
+    let frozen = scene.frozen();
+    let moved = scene.cgroup().join("moved");
+    fs::rename(scene.cgroup().join("cgroup.freeze"), &moved).unwrap();
+    frozen.thaw();
+    assert_eq!(fs::read_to_string(moved).unwrap().trim(), "0");
+    assert_eq!(scene.markers(), 0);
+}
+
+#[test]
 fn a_panic_thaws() {
     let scene = Scene::new();
     let caught = catch_unwind(AssertUnwindSafe(|| {

@@ -26,7 +26,7 @@ use crate::reconcile::controller::{Controller, Event, PodSnapshot, Reply, send};
 use crate::reconcile::overrides::Override;
 use crate::reconcile::pod::{PodState, ended_early, not_running};
 use crate::reconcile::work::OperatorRequest;
-use crate::resize::{Facts, Support};
+use crate::resize::Facts;
 
 /// Dry runs at once: each asks the controller and the runtime, and who may only read may ask for all pods.
 const PREVIEWS: usize = 8;
@@ -123,7 +123,7 @@ impl AgentBackend {
             // The answer shows the steps of a pass that runs at once.
             let facts = Facts {
                 too_early: None,
-                support: Support::Resizes,
+                unreported: None,
                 away: None,
                 ..facts
             };

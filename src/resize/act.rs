@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::kubelet::{check_room, granted, grows, lowers_memory};
 use super::request::least;
-use super::{Patch, Report, Resize, ResizeError, Support, changes};
+use super::{Patch, Report, Resize, ResizeError, changes};
 use crate::model::objects::{Pod, ResizePhase};
 use crate::model::{Cause, KubeletVersion, Outcome, PodAmounts, ResourceList, Step, Withheld};
 use crate::plan::Room;
@@ -27,8 +27,9 @@ pub struct Facts {
     /// In an emergency the agent patches only after this time: until then the kubelet would write an earlier request
     /// over limits that the agent has grown since.
     pub too_early: Option<Duration>,
-    /// Whether the kubelet has reported the pod's resources. The agent patches nothing before.
-    pub support: Support,
+    /// Why the agent waits for the kubelet's report of the pod's resources, as a sentence, and for how long at most. It patches
+    /// nothing before.
+    pub unreported: Option<(String, Option<Duration>)>,
     /// A sentence about the outage, if the API server is away. The agent sends it nothing then.
     pub away: Option<String>,
     /// The amounts that the cgroups get before the spec can have them, where an operator or the guard has set some.
@@ -114,7 +115,7 @@ impl Resize {
             let settled = phase == ResizePhase::Settled;
             return Act::Write(Grant::spec_later(&so_far, facts.by_hand.as_ref(), settled, why, LATER));
         }
-        if let Support::NotReported { why, wait } = &facts.support {
+        if let Some((why, wait)) = &facts.unreported {
             return Act::end(Outcome::Withheld(Withheld::Unanswered(why.clone())), *wait);
         }
         if let Some(wait) = facts.too_early {

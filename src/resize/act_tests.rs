@@ -3,9 +3,7 @@
 use proptest::prelude::*;
 
 use super::kubelet::grows;
-use super::{
-    Accepted, Act, Facts, Grant, Patch, Report, Resize, Support, altered, changes, check_room, granted, reserved,
-};
+use super::{Accepted, Act, Facts, Grant, Patch, Report, Resize, altered, changes, check_room, granted, reserved};
 use crate::model::objects::{Container, ContainerStatus, Pod, PodCondition, ResizePhase, ResizePolicy, annotation};
 use crate::model::{
     Bytes, Cause, Change, KubeletVersion, MilliCpu, NamedRequirements, Outcome, PodAmounts, Requirements, Resource,
@@ -472,10 +470,7 @@ fn a_patch_waits_and_knows_its_fallback() {
     let second = Some(std::time::Duration::from_secs(1));
     let why = || "not reported".to_owned();
     let unreported = Facts {
-        support: Support::NotReported {
-            why: why(),
-            wait: second,
-        },
+        unreported: Some((why(), second)),
         ..facts()
     };
     let waits = Act::End {

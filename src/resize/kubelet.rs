@@ -18,21 +18,6 @@ use crate::plan::{NoRoom, Room, larger, pod_requests};
 /// within seconds of the start.
 const REPORTED_WITHIN: SignedDuration = SignedDuration::from_secs(60);
 
-/// Whether a pod's status shows yet that its kubelet resizes in place.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Support {
-    /// The status shows it.
-    #[default]
-    Resizes,
-    /// The kubelet resizes, or may do so. The agent waits until the status shows it.
-    NotReported {
-        /// The reason of the wait, as a sentence.
-        why: String,
-        /// How long the wait lasts at most. None if the kubelet certainly resizes.
-        wait: Option<Duration>,
-    },
-}
-
 /// The evidence of a node's version and pods about its kubelet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodeSupport {
@@ -67,33 +52,38 @@ impl NodeSupport {
         }
     }
 
-    /// Whether the kubelet resizes this pod; `None` if it never does.
-    pub fn for_pod(&self, pod: &Pod, now: Timestamp) -> Option<Support> {
-        if pod.resizes_in_place() {
-            return Some(Support::Resizes);
-        }
+    /// Whether the kubelet resizes this pod, or may do so: the pod's status does not show it yet.
+    pub fn may_resize(&self, pod: &Pod, now: Timestamp) -> bool {
         // Every API server whose kubelets resize counts the generations of a spec. A pod without one is from a manifest.
         let at_the_api_server =
             pod.metadata.generation > 0 && !pod.metadata.annotations.contains_key(annotation::MIRROR);
-        if !at_the_api_server || self.resizes == Some(false) {
+        let is_late = || self.reports_until(pod).is_some_and(|until| until <= now);
+        pod.resizes_in_place() || at_the_api_server && self.resizes != Some(false) && !is_late()
+    }
+
+    /// Why the agent waits until the pod's status shows that the kubelet resizes it, as a sentence, and for how long at most: for ever if
+    /// the kubelet certainly resizes. `None` once the status shows it.
+    pub fn unreported(&self, pod: &Pod, now: Timestamp) -> Option<(String, Option<Duration>)> {
+        if pod.resizes_in_place() {
             return None;
         }
-        let certain = self.version >= Some(KubeletVersion::ALWAYS_RESIZES);
-        let until = reported_by(pod, self.upgraded).filter(|_| !certain);
-        if until.is_some_and(|until| until <= now) {
-            return None;
-        }
+        let until = self.reports_until(pod);
         let version = self.version.map_or_else(String::new, |version| format!(" ({version})"));
         let or_until = until.map_or_else(String::new, |until| {
             format!(", or until {until:.0}: a kubelet that reports none by then has resizing in place switched off")
         });
-        Some(Support::NotReported {
-            why: format!(
-                "waits until its kubelet{version} reports the containers' resources in the pod's status, and so takes resizes \
-                 through pods/resize{or_until}"
-            ),
-            wait: until.and_then(|until| Duration::try_from(until.duration_since(now)).ok()),
-        })
+        let why = format!(
+            "waits until its kubelet{version} reports the containers' resources in the pod's status, and so takes resizes \
+             through pods/resize{or_until}"
+        );
+        let wait = until.and_then(|until| Duration::try_from(until.duration_since(now)).ok());
+        Some((why, wait))
+    }
+
+    /// The time by which a kubelet that resizes has reported the pod. `None` if the kubelet certainly resizes, or nothing runs yet.
+    fn reports_until(&self, pod: &Pod) -> Option<Timestamp> {
+        let is_certain = self.version >= Some(KubeletVersion::ALWAYS_RESIZES);
+        reported_by(pod, self.upgraded).filter(|_| !is_certain)
     }
 }
 
@@ -219,69 +209,60 @@ mod tests {
         pod
     }
 
-    /// What is known of a pod beside others on a node with this kubelet.
-    fn support(pod: &Pod, others: &[Pod], version: Option<u32>, now: i64) -> Option<Support> {
-        let version = version.map(KubeletVersion);
-        let pods = others.iter().chain([pod]);
-        NodeSupport::of(pods, version, None, at(now)).for_pod(pod, at(now))
+    /// What is known of a node with these pods and this kubelet.
+    fn node(pods: &[&Pod], version: Option<u32>, now: i64) -> NodeSupport {
+        NodeSupport::of(pods.iter().copied(), version.map(KubeletVersion), None, at(now))
     }
 
-    /// Until when a pod waits that is looked at now, if it does.
-    fn waits(support: &Option<Support>, now: i64) -> Option<Option<i64>> {
-        match support {
-            Some(Support::NotReported { wait, .. }) => Some(wait.map(|wait| now + wait.as_secs().cast_signed())),
-            Some(Support::Resizes) | None => None,
-        }
+    /// Whether a pod may be resized now, and until when it waits for that, if it does.
+    fn support(node: &NodeSupport, pod: &Pod, now: i64) -> (bool, Option<Option<i64>>) {
+        let waits = node.unreported(pod, at(now)).map(|(_, wait)| wait);
+        let until = |wait: Option<Duration>| wait.map(|wait| now + wait.as_secs().cast_signed());
+        (node.may_resize(pod, at(now)), waits.map(until))
     }
 
     #[test]
     fn a_resizing_kubelet_is_awaited_for_ever() {
-        assert_eq!(waits(&support(&unreported(), &[], Some(35), 1), 1), Some(None));
-        assert_eq!(
-            waits(&support(&unreported(), &[], Some(36), 86_400), 86_400),
-            Some(None)
-        );
-        assert_eq!(support(&reported(), &[], Some(36), 1), Some(Support::Resizes));
+        for (version, now) in [(35, 1), (36, 86_400)] {
+            let pod = unreported();
+            let node = node(&[&pod], Some(version), now);
+            assert_eq!(support(&node, &pod, now), (true, Some(None)), "{version}");
+        }
+        let pod = reported();
+        assert_eq!(support(&node(&[&pod], Some(36), 1), &pod, 1), (true, None));
     }
 
     #[test]
     fn a_gated_kubelet_is_awaited_a_minute() {
-        assert_eq!(waits(&support(&unreported(), &[], Some(33), 1), 1), Some(Some(60)));
-        assert_eq!(support(&unreported(), &[], Some(34), 60), None);
+        let pod = unreported();
+        assert_eq!(support(&node(&[&pod], Some(33), 1), &pod, 1), (true, Some(Some(60))));
+        assert!(!node(&[&pod], Some(34), 60).may_resize(&pod, at(60)));
         let mut pending = unreported();
         pending.status.container_statuses[0].state = ContainerState::default();
-        assert_eq!(
-            waits(&support(&pending, &[], Some(34), 1), 1),
-            Some(None),
-            "nothing runs yet"
-        );
+        let alone = node(&[&pending], Some(34), 1);
+        assert_eq!(support(&alone, &pending, 1), (true, Some(None)), "nothing runs yet");
         // One pod that was never reported tells for all of them.
-        assert_eq!(support(&pending, &[unreported()], Some(34), 60), None);
+        assert!(!node(&[&pod, &pending], Some(34), 60).may_resize(&pending, at(60)));
     }
 
     #[test]
     fn an_upgraded_kubelet_is_awaited_from_then() {
         let pod = unreported();
-        let support = |now| {
-            let node = NodeSupport::of([&pod].into_iter(), Some(KubeletVersion(34)), Some(at(86_400)), at(now));
-            node.for_pod(&pod, at(now))
-        };
-        assert_eq!(waits(&support(86_400), 86_400), Some(Some(86_460)));
-        assert_eq!(support(86_460), None);
+        let node = |now| NodeSupport::of([&pod].into_iter(), Some(KubeletVersion(34)), Some(at(86_400)), at(now));
+        assert_eq!(support(&node(86_400), &pod, 86_400), (true, Some(Some(86_460))));
+        assert!(!node(86_460).may_resize(&pod, at(86_460)));
     }
 
     #[test]
     fn one_reported_pod_tells_for_its_node() {
-        assert_eq!(support(&unreported(), &[], None, 1), None);
-        assert_eq!(support(&unreported(), &[], Some(32), 1), None);
-        assert_eq!(
-            waits(&support(&unreported(), &[reported()], None, 1), 1),
-            Some(Some(60))
-        );
-        assert_eq!(
-            waits(&support(&unreported(), &[reported()], Some(34), 1), 1),
-            Some(Some(60))
-        );
+        let (pod, other) = (unreported(), reported());
+        for version in [None, Some(32)] {
+            assert!(!node(&[&pod], version, 1).may_resize(&pod, at(1)), "{version:?}");
+        }
+        for version in [None, Some(34)] {
+            let node = node(&[&other, &pod], version, 1);
+            assert_eq!(support(&node, &pod, 1), (true, Some(Some(60))), "{version:?}");
+        }
     }
 
     #[test]
@@ -310,7 +291,7 @@ mod tests {
             .annotations
             .insert(annotation::MIRROR.to_owned(), "hash".to_owned());
         for pod in [manifest, mirror] {
-            assert_eq!(support(&pod, &[reported()], Some(36), 1), None);
+            assert!(!node(&[&reported(), &pod], Some(36), 1).may_resize(&pod, at(1)));
         }
     }
 }

@@ -37,7 +37,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 pub use act::{Act, Facts, Grant};
-pub use kubelet::{NodeSupport, Support, check_room, granted, reserved};
+pub use kubelet::{NodeSupport, check_room, granted, reserved};
 pub use patch::{Answer, Patch, Report, ResizeError, altered, changes};
 pub use request::{Accepted, Prepared, WrittenAhead, differing, taken_back};
 

@@ -194,7 +194,7 @@ impl Decider<'_> {
         // carries out what it has found infeasible.
         let resizes = self.rules.patches
             && match &self.rules.support {
-                Some(support) => support.for_pod(pod, self.now).is_some(),
+                Some(support) => support.may_resize(pod, self.now),
                 None => pod.resizes_in_place(),
             };
         let spec = resizes.then(|| match ResizePhase::of(pod) {

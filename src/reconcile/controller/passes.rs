@@ -139,7 +139,9 @@ impl ResizeEndpoint {
         now: Now,
     ) -> Option<Facts> {
         let resizer = self.get()?;
-        let support = support.for_pod(&state.pod, now.wall)?;
+        if !support.may_resize(&state.pod, now.wall) {
+            return None;
+        }
         let (room, yields) = capacity.reserve(state, targets);
         // The saved object may be older than the spec: an agent that knows no more patches nothing that nobody asked for since.
         let is_silent = state.decision.reason == Reason::SourcesSilent && !state.desired.is_by_hand();
@@ -149,7 +151,7 @@ impl ResizeEndpoint {
             yields,
             kubelet: capacity.kubelet,
             too_early: state.too_early_to_patch(cause, now),
-            support,
+            unreported: support.unreported(&state.pod, now.wall),
             away: resizer.away().or(silent),
             by_hand: state.by_hand(now.wall),
         })

@@ -36,7 +36,8 @@ pub struct HookRun {
     pub new: u64,
 }
 
-/// Runs the hook of a pod in that namespace. Before a shrink, waits until the container's memory fits the new limit. Always ends within the hook's time.
+/// Runs the hook of a pod in that namespace. Before a shrink, waits until the container's memory fits the new limit. The wait for a
+/// slot has the hook's time limit, and so has the hook from then on.
 pub async fn run_hook(node: Arc<Node>, namespace: &str, run: &HookRun) -> HookEnd {
     let wait = run.hook.wait;
     let class = match run.moment {

@@ -270,10 +270,9 @@ impl Grant {
             Err(ResizeError::Gone(why)) => Act::end(Outcome::Interrupted(why.clone()), None),
             Err(error @ (ResizeError::Away(_) | ResizeError::Refused { .. })) => {
                 report.unread = true;
-                self.retry_after = match error {
-                    ResizeError::Refused { retry_after, .. } => *retry_after,
-                    _ => None,
-                };
+                if let ResizeError::Refused { retry_after, .. } = error {
+                    self.retry_after = self.retry_after.max(*retry_after);
+                }
                 Act::Write(self)
             }
             // What denies a request that changes nothing says nothing about the spec.

@@ -392,7 +392,12 @@ fn an_unread_pod_is_read_later() {
         retry_after: wait,
     };
     assert_eq!(read(Err(&refused)), (written(wait), true));
-    assert_eq!(read(Err(&ResizeError::Away(String::new()))), (written(None), true));
+    let away = ResizeError::Away(String::new());
+    assert_eq!(
+        read(Err(&away)),
+        (written(Some(SECOND)), true),
+        "a kubelet that reclaims is helped"
+    );
     let denied = ResizeError::Denied(String::new());
     assert_eq!(read(Err(&denied)), (written(Some(SECOND)), false));
     let gone = read(Err(&ResizeError::Gone("gone".to_owned()))).0;

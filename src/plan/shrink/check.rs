@@ -20,6 +20,10 @@ const OBSERVE: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(10);
 /// After so many steps without effect the check assumes that the kernel finds nothing more.
 const FRUITLESS: u32 = 3;
+/// The part of a reclaim that counts as progress: the container may read files at the same time.
+const PROGRESS: u64 = 8;
+/// With no more progress than that, the last step takes as many reclaims as so many steps before it.
+const LAST_STEPS: u64 = 10;
 /// The most that stays free under a limit when it is lowered.
 const SLACK: Bytes = Bytes::new(1 << 20);
 
@@ -76,6 +80,8 @@ pub struct ShrinkCheck {
     /// The memory in use when the agent last made the kernel reclaim.
     asked_at: Option<Bytes>,
     fruitless: u32,
+    /// How many more reclaims this try has: a container that takes again what is reclaimed must not keep the kernel busy for ever.
+    reclaims_left: Option<u64>,
 }
 
 impl ShrinkCheck {
@@ -89,6 +95,7 @@ impl ShrinkCheck {
             readings: None,
             asked_at: None,
             fruitless: 0,
+            reclaims_left: None,
         }
     }
 
@@ -157,11 +164,16 @@ impl ShrinkCheck {
         if self.reclaim == Reclaim::ByTheWrite || too_much.is_zero() {
             return CheckStep::Ready;
         }
+        let most = (too_much.get() / RECLAIM_STEP.get() + LAST_STEPS) * PROGRESS;
+        let left = *self.reclaims_left.get_or_insert(most);
         let why = if self.reclaim == Reclaim::Never {
             ", and this kernel cannot be asked to reclaim (memory.reclaim, from Linux 5.19)"
         } else if self.is_fruitless(usage) {
             " has room for, and the kernel found nothing more to reclaim"
+        } else if left == 0 {
+            " has room for, and the container takes again what the kernel reclaims"
         } else {
+            self.reclaims_left = Some(left - 1);
             self.asked_at = Some(usage);
             return CheckStep::Reclaim(too_much.min(RECLAIM_STEP));
         };
@@ -179,8 +191,7 @@ impl ShrinkCheck {
     fn is_fruitless(&mut self, usage: Bytes) -> bool {
         if let Some(before) = self.asked_at {
             let fell = before.saturating_sub(usage);
-            // An eighth of the requested amount is progress: the container may read files at the same time.
-            let little = before.saturating_sub(self.roof()).min(RECLAIM_STEP).get() / 8;
+            let little = before.saturating_sub(self.roof()).min(RECLAIM_STEP).get() / PROGRESS;
             self.fruitless = if fell.get() > little { 0 } else { self.fruitless + 1 };
         }
         self.fruitless >= FRUITLESS

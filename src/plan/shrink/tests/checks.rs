@@ -219,6 +219,48 @@ fn reclaim_ends_when_nothing_is_found() {
 }
 
 #[test]
+fn memory_taken_again_ends_a_try() {
+    let clock = Clock::new();
+    let mut check = check(100, Reclaim::OnRequest);
+    let (mut now, mut asked) = (clock.after(0.0), 0);
+    let why = loop {
+        // Every second reclaim has an effect, and the next reading shows as much in use as before.
+        let cached = if asked % 2 == 0 { 200 } else { 190 };
+        match check.next(&reading(40, cached, 240), now) {
+            CheckStep::LookAt(at) => now = at,
+            CheckStep::Reclaim(_) => asked += 1,
+            end => break refused(end),
+        }
+        assert!(asked < 1000, "the kernel is asked for ever");
+    };
+    assert!(
+        why.contains("the container takes again what the kernel reclaims"),
+        "{why}"
+    );
+}
+
+#[test]
+fn steady_progress_ends_no_try() {
+    let clock = Clock::new();
+    let mut container = reading(40, 4000, 4040);
+    let mut check = check(100, Reclaim::OnRequest);
+    let mut now = clock.after(0.0);
+    let end = loop {
+        match check.next(&container, now) {
+            CheckStep::LookAt(at) => now = at,
+            CheckStep::Reclaim(bytes) => {
+                // Hardly more than an eighth, in whole pages.
+                let pages = bytes.get() / 8 / 4096 + 1;
+                container.usage = container.usage.saturating_sub(Bytes::new(pages * 4096));
+                container.evictable = container.evictable.saturating_sub(Bytes::new(pages * 4096));
+            }
+            end => break end,
+        }
+    };
+    assert_eq!(end, CheckStep::Ready);
+}
+
+#[test]
 fn more_than_an_eighth_of_a_reclaim_is_progress() {
     let clock = Clock::new();
     // Of each 32 MiB, the kernel finds this many.

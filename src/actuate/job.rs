@@ -96,10 +96,11 @@ pub struct JobDone {
     pub api: Report,
 }
 
-/// The steps of a pass, without carrying out any. Reads the files and the runtime's stored specs.
+/// The steps of a pass, without carrying out any. Reads the files, and the runtime's stored specs where the pass would update them.
 ///
 /// Errors: a sentence that names the unreadable file or the reason why there is no plan.
 pub async fn preview(node: Arc<Node>, mut job: Job) -> Result<Vec<StepRecord>, String> {
+    let is_direct = job.resize == Act::Direct;
     let changes = match job.resize {
         Act::End {
             outcome: Outcome::Refused(why),
@@ -112,7 +113,12 @@ pub async fn preview(node: Arc<Node>, mut job: Job) -> Result<Vec<StepRecord>, S
         }
         Act::Direct | Act::End { .. } => Vec::new(),
     };
-    let specs = runtime_stage::stored_specs(&node, job.targets.bound.live()).await;
+    // Where the kubelet resizes, it updates the runtime.
+    let specs = if is_direct {
+        runtime_stage::stored_specs(&node, job.targets.bound.live()).await
+    } else {
+        <_>::default()
+    };
     let planned = tokio::task::spawn_blocking(move || -> Result<Vec<StepRecord>, Outcome> {
         let live = job.targets.bound.live();
         let (handles, tree) = PodHandles::open_and_read(&node.hierarchy, live)?;
@@ -156,9 +162,22 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::actuate::RuntimeLink;
     use crate::actuate::pass::Pass;
-    use crate::model::{Bytes, MilliCpu, Withheld};
+    use crate::model::{Bytes, CriResources, MilliCpu, Via, Withheld};
     use crate::resize::Grant;
+    use crate::runtime::RuntimeError;
+    use crate::runtime::testing::FakeRuntime;
+
+    /// A runtime that has stored no limits.
+    #[derive(Debug)]
+    struct Unlimited;
+
+    impl FakeRuntime for Unlimited {
+        fn stored(&self) -> Result<Option<CriResources>, RuntimeError> {
+            Ok(Some(CriResources::default()))
+        }
+    }
 
     /// A preview of the pass that gives a pod one cpu and 160 MiB, where its files have half a cpu and this limit.
     async fn previewed(root: &Path, mebibytes: u64, prepare: impl FnOnce(&mut Job)) -> Result<Vec<String>, String> {
@@ -206,6 +225,25 @@ mod tests {
             });
         };
         assert_eq!(previewed(root.path(), 176, deferred).await, Ok(Vec::new()));
+    }
+
+    #[tokio::test]
+    async fn a_preview_leaves_the_runtime_to_the_kubelet() {
+        for (kubelet_resizes, updates) in [(false, 1), (true, 0)] {
+            let root = tempfile::tempdir().unwrap();
+            let mut node = Node::on_files(root.path());
+            node.runtime = RuntimeLink::Found(Arc::new(Unlimited));
+            let Pass { node, mut job, .. } = *Pass::on_plain_files(root.path(), node);
+            if kubelet_resizes {
+                job.resize = Act::Write(Grant {
+                    targets: job.targets.amounts.clone(),
+                    ..Grant::default()
+                });
+            }
+            let steps = preview(node, *job).await.unwrap();
+            let through_runtime = steps.iter().filter(|step| step.change.via() == Via::Cri);
+            assert_eq!(through_runtime.count(), updates, "{kubelet_resizes}");
+        }
     }
 
     #[tokio::test]

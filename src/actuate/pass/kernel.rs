@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use super::{Observed, Pass, Staged, opened, overtaken};
 use crate::actuate::execute::Executor;
 use crate::actuate::handles::PodHandles;
-use crate::actuate::least_limits::OfPod;
 use crate::actuate::shrink::{Lowering, Next, ShrinkReport, reclaim_below_limits};
 use crate::actuate::urgent::{Growable, raise_again};
 use crate::model::{Bytes, ContainerName, MemoryLimit, Outcome, Setting, Settings, StepRecord, Target};
@@ -168,9 +167,8 @@ impl Pass {
         let mut known = self.least_limits.clone();
         loop {
             let least_limits = self.node.least_limits.of(self.uid());
-            let is_higher = |(name, to): &(&ContainerName, &Bytes)| known.get(*name) < Some(*to);
-            let higher = least_limits.iter().filter(is_higher);
-            let higher: OfPod = higher.map(|(name, to)| (name.clone(), *to)).collect();
+            let mut higher = least_limits.clone();
+            higher.retain(|name, to| known.get(name) < Some(&*to));
             if higher.is_empty() {
                 return steps;
             }

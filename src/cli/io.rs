@@ -83,12 +83,17 @@ pub(super) fn warn(message: &str) {
 
 /// Prints one line of a program on standard error.
 pub(super) fn complain(program: &str, message: &str) {
-    eprint!("{}", Page::from(format!("{program}: {message}")).shown(false));
+    print_aside(&Page::from(format!("{program}: {message}")).shown(false));
 }
 
 /// Prints the help of a program on standard error.
 pub(super) fn print_help(help: &str) {
-    eprint!("{}", document(help));
+    print_aside(&document(help));
+}
+
+/// Prints on standard error. A closed one changes no result and no exit code.
+fn print_aside(text: &str) {
+    io::stderr().write_all(text.as_bytes()).unwrap_or_default();
 }
 
 /// Prints text for people. Breaks when the reader has closed the pipe.

@@ -119,6 +119,20 @@ fn unknown_kinds_and_idle_vpas_are_warnings() {
 }
 
 #[test]
+fn a_warning_that_nobody_reads_changes_nothing() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(&file, format!("{WEB}---\nkind: Secret\nmetadata: {{name: s}}")).unwrap();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vscalectl"));
+    command.args(["decide", "-o", "json", "-f"]).arg(file.path());
+    let output = command.stderr(writer).output().unwrap();
+    let decided: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(decided["pods"][0]["name"], "web-0");
+}
+
+#[test]
 fn a_file_without_pods_ends_with_code_one_and_says_so() {
     let output = decide("{kind: ConfigMap, metadata: {name: one}}", &["-o", "json"]);
     assert_eq!(output.status.code(), Some(1));

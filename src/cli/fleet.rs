@@ -107,6 +107,9 @@ pub(super) type Items<T> = Vec<(String, T)>;
 /// The name of a node, and what it answered.
 type Answer = (String, Map<String, Value>);
 
+/// The name of a node, the items of its list, and the rest of its answer.
+type List<T> = (String, Vec<T>, Map<String, Value>);
+
 /// One table of all items, oldest first, with a column for the node.
 fn rows<T>(mut items: Items<T>, at: fn(&T) -> &str, table: fn(&[T]) -> Table) -> Table {
     items.sort_by_cached_key(|(_, item)| at(item).parse::<Timestamp>().ok());
@@ -178,21 +181,30 @@ impl Fleet {
         (u64::try_from(got) == Ok(bytes)).then_some(read)
     }
 
-    /// The items of the list of that name, from all answers. A node whose list has another form did not answer.
-    fn items<T: DeserializeOwned>(&mut self, list: &str) -> Result<Items<T>, Failure> {
-        let mut items = Vec::new();
+    /// The list of that name from each answer. A node whose list has another form did not answer.
+    fn lists<T: DeserializeOwned>(&mut self, name: &str) -> Result<Vec<List<T>>, Failure> {
+        let mut lists = Vec::new();
         while let Some((node, mut document)) = self.next()? {
+            match serde_json::from_value(document.remove(name).unwrap_or_else(|| json!([]))) {
+                Ok(items) => lists.push((node, items, document)),
+                Err(error) => self.miss(node, unreadable(&error)),
+            }
+        }
+        Ok(lists)
+    }
+
+    /// The items of the list of that name, from all answers.
+    fn items<T: DeserializeOwned>(&mut self, list: &str) -> Result<Items<T>, Failure> {
+        let mut all = Vec::new();
+        for (node, items, document) in self.lists(list)? {
             let problems = document.get("agent").and_then(|agent| agent["problems"].as_array());
             let problems = problems.into_iter().flatten().filter_map(Value::as_str);
             for problem in problems.filter(|problem| *problem != OBSERVING) {
                 io::warn(&format!("{node}: degraded: {problem}"));
             }
-            match serde_json::from_value::<Vec<T>>(document.remove(list).unwrap_or_else(|| json!([]))) {
-                Ok(listed) => items.extend(listed.into_iter().map(|item| (node.clone(), item))),
-                Err(error) => self.miss(node, unreadable(&error)),
-            }
+            all.extend(items.into_iter().map(|item| (node.clone(), item)));
         }
-        Ok(items)
+        Ok(all)
     }
 
     /// Prints the list of that name of all nodes: drawn, or as a document.
@@ -206,17 +218,11 @@ impl Fleet {
             let items = self.items(list)?;
             return io::print(&draw(items)).map(drop);
         }
-        let (mut items, mut nodes) = (Vec::new(), Vec::new());
-        while let Some((node, mut document)) = self.next()? {
-            let listed = match document.remove(list) {
-                Some(Value::Array(listed)) => listed,
-                _ => Vec::new(),
-            };
-            for mut item in listed {
-                if let Some(fields) = item.as_object_mut() {
-                    fields.insert("node".to_owned(), json!(node));
-                }
-                items.push(item);
+        let (mut all, mut nodes) = (Vec::new(), Vec::new());
+        for (node, items, mut document) in self.lists::<Map<String, Value>>(list)? {
+            for mut item in items {
+                item.insert("node".to_owned(), json!(node));
+                all.push(item);
             }
             document.insert("node".to_owned(), json!(node));
             nodes.push(Value::Object(document));
@@ -224,7 +230,7 @@ impl Fleet {
         for (why, silent) in &self.unanswered {
             nodes.extend(silent.iter().map(|node| json!({"node": node, "error": why})));
         }
-        output.print(&json!({list: items, "nodes": nodes}), Page::default)
+        output.print(&json!({list: all, "nodes": nodes}), Page::default)
     }
 
     /// Errors: a node did not answer. Names each of them before.

@@ -393,6 +393,26 @@ fn one_custom_resource_alone_is_exported() {
 }
 
 #[test]
+fn a_list_of_another_form_is_no_answer() {
+    for list in [r#"{"changes": {}}"#, r#"{"changes": [7]}"#] {
+        let answers = [("a", 0, r#"{"changes": []}"#, ""), ("b", 0, list, "")];
+        for format in ["table", "json"] {
+            let (code, text, complaint) = merged(&["history", "-o", format], &answers);
+            assert_eq!(code, Some(4), "{list} as {format}: {text}");
+            assert!(
+                complaint.contains("no answer from b: its answer is not readable: "),
+                "{complaint}"
+            );
+            assert_eq!(
+                text.contains("its answer is not readable: "),
+                format == "json",
+                "{text}"
+            );
+        }
+    }
+}
+
+#[test]
 fn top_sums_nodes_and_workloads() {
     let line = |name: &str, cpu: &str, memory: &str| {
         json!({"namespace": "shop", "name": name, "workload": "Deployment/web", "cpu": {"used": cpu, "request": "1"},

@@ -156,6 +156,7 @@ impl Fleet {
             self.nodes += 1;
             let why = match serde_json::from_slice::<Map<String, Value>>(&output) {
                 Ok(document) => {
+                    warnings(&errors).for_each(|warning| io::warn(&format!("{node}: {warning}")));
                     self.failing += usize::from(*code != "0");
                     let since = document.get("since").and_then(Value::as_str).unwrap_or_default();
                     if self.since.is_empty() || (!since.is_empty() && since < self.since.as_str()) {
@@ -262,14 +263,21 @@ fn unreadable(error: &serde_json::Error) -> String {
 fn reason(errors: &[u8], code: &str) -> String {
     let errors = String::from_utf8_lossy(errors);
     match errors.lines().map(str::trim).rfind(|line| !line.is_empty()) {
-        Some(line) => line
-            .strip_prefix("vscalectl: ")
-            .unwrap_or(line)
-            .chars()
-            .take(300)
-            .collect(),
+        Some(line) => shortened(line.strip_prefix("vscalectl: ").unwrap_or(line)),
         None => format!("it ended with exit code {code} and said nothing"),
     }
+}
+
+/// What the command warned of on a node that answered, such as pods that the answer lacks.
+fn warnings(errors: &[u8]) -> impl Iterator<Item = String> {
+    let lines = errors.split(|byte| *byte == b'\n');
+    let warnings = lines.filter_map(|line| line.strip_prefix(b"vscalectl: warning: "));
+    warnings.map(|line| shortened(&String::from_utf8_lossy(line)))
+}
+
+/// A line that a node printed, no longer than people read.
+fn shortened(line: &str) -> String {
+    line.chars().take(300).collect()
 }
 
 #[cfg(test)]

@@ -363,6 +363,16 @@ fn an_export_has_the_largest_amounts_of_all_nodes() {
         code == Some(0) && text.contains("memory: 2Gi") && text.contains("pods here: 2"),
         "{text}"
     );
+    let left_out =
+        "node: noise\nvscalectl: warning: the answer leaves out 3 pods of namespace shop\nvscalectl: other\n";
+    let (code, _, complaint) = merged(&["export"], &[("a", 0, &*first, left_out)]);
+    assert_eq!(
+        (code, &*complaint),
+        (
+            Some(0),
+            "vscalectl: warning: a: the answer leaves out 3 pods of namespace shop\n"
+        )
+    );
     let (code, _, complaint) = merged(&["export", "gone"], &answers);
     assert!(
         code == Some(1) && complaint.contains("no pod of a workload gone"),

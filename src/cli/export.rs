@@ -173,7 +173,8 @@ fn manifests(workloads: &BTreeMap<Name, Exported>, format: Format) -> Result<(St
             Format::Patch => text += &format!("---\n{comment}{}", yaml(&patch(name, version, exported))?),
             Format::Vpa => text += &format!("---\n{comment}{}", yaml(&vpa(name, version, exported)?)?),
             Format::Json | Format::Kustomize => patches.push(json!({
-                "target": {"kind": kind, "name": workload, "namespace": namespace},
+                // The name is a regular expression.
+                "target": {"kind": kind, "name": workload.replace('.', r"\."), "namespace": namespace},
                 "patch": yaml(&patch(name, version, exported))?,
             })),
         }
@@ -338,8 +339,12 @@ spec:
             pod("CronJob", "nightly", "InSync", "1Gi"),
             pod("Deployment", "web", "InSync", "1Gi"),
         ];
-        let (text, _) = export(&pods, &[], Format::Kustomize);
-        let component: Value = serde_saphyr::from_str(&text).unwrap();
+        let component =
+            |pods: &[Pod]| -> Value { serde_saphyr::from_str(&export(pods, &[], Format::Kustomize).0).unwrap() };
+        let dotted = component(&[pod("StatefulSet", "db.v1", "InSync", "1Gi")]);
+        let target = &dotted["patches"][0]["target"]["name"];
+        assert_eq!(target, r"db\.v1", "not also db-v1");
+        let component = component(&pods);
         assert_eq!(component["kind"], "Component");
         assert_eq!(component["patches"][1]["target"]["name"], "web");
         let patch = component["patches"][0]["patch"].as_str().unwrap();

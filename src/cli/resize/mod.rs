@@ -91,17 +91,21 @@ async fn resize(client: &mut Client, request: ResizeRequest, wait: Duration) -> 
     let (began, mut pause) = (Instant::now(), FIRST_PAUSE);
     loop {
         let reply = client.resize(request.clone()).await;
-        let may_follow = match &reply {
-            Ok(reply) => results::can_follow(reply),
-            Err(ClientError::Answer(status)) => status.code() != Code::InvalidArgument,
-            Err(_) => false,
-        };
         let left = wait.saturating_sub(began.elapsed());
-        if !may_follow || left.is_zero() {
+        if !can_follow(&reply) || left.is_zero() {
             return Ok(reply?);
         }
         tokio::time::sleep(pause.min(left)).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// Whether the same request can still succeed after this answer.
+fn can_follow(reply: &Result<ChangeReply, ClientError>) -> bool {
+    match reply {
+        Ok(reply) => results::can_follow(reply),
+        Err(ClientError::Answer(status)) => !matches!(status.code(), Code::InvalidArgument | Code::PermissionDenied),
+        Err(_) => false,
     }
 }
 
@@ -139,4 +143,26 @@ pub(super) fn release(arguments: &ReleaseArguments, agent: &Agent) -> Result<(),
     };
     let reply = agent.call(async |client| Ok(client.release(request).await?))?;
     results::show(&arguments.pods, reply, &arguments.output).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::Status;
+
+    use super::*;
+
+    #[test]
+    fn only_refusals_that_may_end_are_waited_for() {
+        for (status, follows) in [
+            (Status::failed_precondition("the node has 1Gi left"), true),
+            (Status::not_found("no such pod yet"), true),
+            (Status::resource_exhausted("too many calls"), true),
+            (Status::invalid_argument("no such container"), false),
+            (Status::permission_denied("uid 7 may only read"), false),
+        ] {
+            let said = format!("{status:?}");
+            assert_eq!(can_follow(&Err(ClientError::Answer(status))), follows, "{said}");
+        }
+        assert!(!can_follow(&Err(ClientError::Unknown)));
+    }
 }

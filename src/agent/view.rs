@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::actuate::{Job, Node, preview};
-use crate::control::proto;
+use crate::control::{names_container, proto};
 use crate::model::objects::PodId;
 use crate::model::{
     Cause, ChangeRecord, ContainerId, ContainerName, ControlFile, HookEnd, NamedRequirements, Outcome, StepRecord,
@@ -248,7 +248,7 @@ pub(in crate::agent) fn is_kill_of(report: &OomReport, text: &str) -> bool {
     let (pod, container) = (report.facts.pod.as_ref(), report.facts.container.as_ref());
     text.is_empty()
         || pod.is_some_and(|pod| pod.uid == text || text.split_once('/') == Some((&pod.namespace, &pod.name)))
-        || container.is_some_and(|container| container.id.starts_with(text))
+        || container.is_some_and(|container| names_container(text, &container.id))
 }
 
 fn victim(victim: &Victim) -> proto::OomVictim {
@@ -505,10 +505,17 @@ mod tests {
     #[test]
     fn a_kill_is_found_by_its_pod() {
         let report = kill_of("web", 3);
-        for text in ["", "shop/web", "uid-of-web", "id-of-web", "id-of"] {
+        for text in [
+            "",
+            "shop/web",
+            "uid-of-web",
+            "id-of-web",
+            "id-of",
+            "containerd://id-of-web",
+        ] {
             assert!(is_kill_of(&report, text), "{text}");
         }
-        for text in ["web", "shop", "shop/we", "bank/web", "uid-of", "id-of-web-2"] {
+        for text in ["web", "shop", "shop/we", "bank/web", "uid-of", "id-of-web-2", "id-"] {
             assert!(!is_kill_of(&report, text), "{text}");
         }
         let mut nobodys = report;

@@ -31,7 +31,7 @@ pub use connections::Caller;
 pub use convert::{check_change, resize_values};
 pub use feed::{ChangeFeed, ChangeWatcher};
 pub use proto::control_server::Control;
-pub use select::{find_pod, selector};
+pub use select::{find_pod, names_container, selector};
 pub use server::Changes;
 pub use server::{CallGate, LARGEST_ANSWER, Limits, serve};
 pub use socket::ControlSocket;

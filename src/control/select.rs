@@ -29,10 +29,9 @@ const LONGEST_NAME: usize = 63 + 1 + 253;
 pub fn find_pod<'a>(pods: &'a [Pod], text: &str) -> Result<&'a Pod, ControlError> {
     let by_name = |pod: &Pod| text.split_once('/') == Some((&pod.namespace, &pod.name));
     let by_uid = |pod: &Pod| !text.is_empty() && pod.uid == text;
-    let prefix = bare_id(text);
     let by_container = |pod: &Pod| {
         let mut ids = pod.containers.iter().filter_map(|container| container.id.as_deref());
-        prefix.len() >= SHORTEST_ID && ids.any(|id| bare_id(id).starts_with(prefix))
+        ids.any(|id| names_container(text, id))
     };
     let rules: [&dyn Fn(&Pod) -> bool; 3] = [&by_name, &by_uid, &by_container];
     for rule in rules {
@@ -78,6 +77,12 @@ fn alike(name: &str, typed: &str) -> f64 {
     let begun = !typed.is_empty() && name.starts_with(typed);
     let edits = strsim::normalized_damerau_levenshtein(name, typed);
     if begun { edits.max(0.9) } else { edits }
+}
+
+/// Whether the text is the beginning of the container's id. Both may carry the runtime, as in `containerd://1f3c…`.
+pub fn names_container(text: &str, id: &str) -> bool {
+    let prefix = bare_id(text);
+    prefix.len() >= SHORTEST_ID && bare_id(id).starts_with(prefix)
 }
 
 /// The container id without the scheme of its runtime.

@@ -3,11 +3,13 @@
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use futures::{StreamExt as _, TryStreamExt as _};
+use tonic::Code;
 
 use super::output::{Output, optional, or_dash};
 use super::page::{Page, TextLine, Tone, toned, word};
 use super::workload::WorkloadName;
 use super::{Failure, agent::Agent, amount, change, get, io, table};
+use crate::control::ClientError;
 use crate::control::proto::{Amount, ExplainReply, Pod, RequestAndLimit, Value};
 
 /// The characters in a line where standard output is no terminal.
@@ -40,14 +42,23 @@ pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
     let replies = agent.call(async |client| {
         let pods = workload.pods(client).await?.into_iter().map(|pod| {
             let mut client = client.clone();
-            async move { client.explain(pod.uid).await }
+            async move { unless_gone(client.explain(get::full_name(&pod)).await) }
         });
-        let replies: Vec<_> = futures::stream::iter(pods).buffered(AT_ONCE).try_collect().await?;
-        Ok(replies)
+        let replies = futures::stream::iter(pods).buffered(AT_ONCE);
+        let replies: Vec<Option<ExplainReply>> = replies.try_collect().await?;
+        Ok(replies.into_iter().flatten().collect::<Vec<_>>())
     })?;
     let none = format!("no pod of {} is known on this node", arguments.pod);
     let shown = || Page::joined(replies.iter().map(render)).or(none);
     arguments.output.print_list("pods", &replies, shown)
+}
+
+/// The answer about one of several pods; none if the pod has gone since they were listed.
+fn unless_gone(reply: Result<ExplainReply, ClientError>) -> Result<Option<ExplainReply>, ClientError> {
+    match reply {
+        Err(ClientError::Answer(status)) if status.code() == Code::NotFound => Ok(None),
+        reply => reply.map(Some),
+    }
 }
 
 /// Everything about one pod.
@@ -202,6 +213,8 @@ fn pair(pair: Option<&RequestAndLimit>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use tonic::Status;
+
     use super::*;
     use crate::control::proto::Change;
 
@@ -210,6 +223,14 @@ mod tests {
         let text = page.shown(false);
         let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
         text.lines().map(words).collect()
+    }
+
+    #[test]
+    fn a_pod_that_goes_meanwhile_is_left_out() {
+        let refused = |status| unless_gone(Err(ClientError::Answer(status)));
+        assert!(matches!(refused(Status::not_found("no pod shop/web-1")), Ok(None)));
+        assert!(refused(Status::internal("no file")).is_err());
+        assert!(matches!(unless_gone(Ok(ExplainReply::default())), Ok(Some(_))));
     }
 
     #[test]

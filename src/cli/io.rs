@@ -43,8 +43,7 @@ const NO_TEXT: [(&[u8], &str); 4] = [
     (b"BZh", "it is compressed by bzip2: give the output of bzcat"),
 ];
 
-/// Opens a log as [`open`] does. Decompresses what logrotate has compressed by gzip, and decodes UTF-16, as which PowerShell
-/// stores what a command prints.
+/// Opens a log as [`open`] does. Decompresses what logrotate has compressed by gzip, and decodes UTF-16.
 ///
 /// Errors: also a file that begins as one of [`NO_TEXT`].
 pub(super) fn open_log(file: &str) -> io::Result<Box<dyn BufRead>> {
@@ -58,15 +57,22 @@ pub(super) fn open_log(file: &str) -> io::Result<Box<dyn BufRead>> {
         true => Box::new(MultiGzDecoder::new(log)),
         false => log,
     };
-    let text = DecodeReaderBytesBuilder::new().utf8_passthru(true).build(log);
-    Ok(Box::new(BufReader::new(text)))
+    Ok(Box::new(BufReader::new(decoded(log))))
 }
 
-/// Reads a file of UTF-8 text. `-` is standard input.
+/// Decodes UTF-16, as which PowerShell stores what a command prints. Leaves out a byte order mark.
+fn decoded(text: Box<dyn Read>) -> impl Read {
+    DecodeReaderBytesBuilder::new()
+        .utf8_passthru(true)
+        .strip_bom(true)
+        .build(text)
+}
+
+/// Reads a file of text in UTF-8 or UTF-16. `-` is standard input.
 pub(super) fn read_text(file: &str) -> Result<String, Failure> {
     let read = || {
         let mut bytes = Vec::new();
-        let read = open(file)?.take(MAX_INPUT_BYTES + 1).read_to_end(&mut bytes)?;
+        let read = decoded(open(file)?).take(MAX_INPUT_BYTES + 1).read_to_end(&mut bytes)?;
         let is_small = u64::try_from(read).is_ok_and(|read| read <= MAX_INPUT_BYTES);
         anyhow::ensure!(is_small, "more than {MAX_INPUT_BYTES} bytes: split it");
         Ok(String::from_utf8(bytes)?)
@@ -157,4 +163,31 @@ pub(super) fn width() -> Option<usize> {
         None => terminal_size::terminal_size_of(io::stdout())?.0.0.into(),
     };
     Some(width.max(NARROWEST))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn manifests_may_be_in_utf16_and_have_a_mark() {
+        const TEXT: &str = "kind: Pod # Größe\r\n";
+        let marked = format!("\u{feff}{TEXT}");
+        let utf16 = |bytes: fn(u16) -> [u8; 2]| marked.encode_utf16().flat_map(bytes).collect();
+        let files: [Vec<u8>; 4] = [
+            TEXT.into(),
+            marked.clone().into_bytes(),
+            utf16(u16::to_le_bytes),
+            utf16(u16::to_be_bytes),
+        ];
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let read = || read_text(file.path().to_str().unwrap());
+        for bytes in files {
+            std::fs::write(&file, &bytes).unwrap();
+            assert_eq!(read().unwrap(), TEXT, "{bytes:?}");
+        }
+        std::fs::write(&file, b"kind: \xff").unwrap();
+        let Failure { code, error } = read().unwrap_err();
+        assert!(code == 2 && format!("{error:#}").contains("invalid utf-8"), "{error:#}");
+    }
 }

@@ -19,7 +19,6 @@ use super::render::draw;
 use super::state::Node;
 use super::view::View;
 use crate::cli::Failure;
-use crate::control::proto::Change;
 use crate::control::{Client, ClientError};
 
 const UNUSABLE: &str = "cannot use the terminal; `vscalectl top | cat` prints a table";
@@ -31,14 +30,8 @@ pub(super) async fn show(client: &mut Client, interval: Duration, mut view: View
     let mut node = Node::default();
     let mut watch = client.watch().await?;
     node.read(client.get_with_usage().await?);
-    let kills = client.oom_list(String::new()).await?.kills.into_iter().map(Some);
-    let kills = kills.map(|kill| Change {
-        kill,
-        ..Change::default()
-    });
-    for change in client.history(String::new()).await?.changes.into_iter().chain(kills) {
-        node.add(&change);
-    }
+    let changes = client.history(String::new()).await?.changes;
+    node.add_latest(changes, client.oom_list(String::new()).await?.kills);
     let mut replies = pin!(stream::unfold(client, |client| async move {
         tokio::time::sleep(interval).await;
         Some((client.get_with_usage().await, client))

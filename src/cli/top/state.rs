@@ -10,7 +10,7 @@ use serde::{Serialize, Serializer};
 use crate::cli::amount::list;
 use crate::cli::output::optional;
 use crate::cli::{change, time};
-use crate::control::proto::{self, Change, Container, GetReply, Lease, Pod, Requirements, Usage};
+use crate::control::proto::{self, Change, Container, GetReply, Lease, OomKill, Pod, Requirements, Usage};
 use crate::model::Resource;
 
 /// The number of changes and kills that the screen keeps.
@@ -90,6 +90,17 @@ impl Node {
             }
         }
         self.agent = reply.agent.unwrap_or_default();
+    }
+
+    /// Adds the latest changes and kills, in the order of their times.
+    pub(super) fn add_latest(&mut self, mut changes: Vec<Change>, kills: Vec<OomKill>) {
+        changes.extend(kills.into_iter().map(|kill| Change {
+            at: kill.time.clone(),
+            kill: Some(kill),
+            ..Change::default()
+        }));
+        changes.sort_by_cached_key(|change| change.at.parse::<Timestamp>().ok());
+        changes.iter().for_each(|change| self.add(change));
     }
 
     /// Adds a change or a kill to the news, and a change to its pod.

@@ -11,7 +11,7 @@ use super::state::{Amounts, Node, short};
 use super::view::View;
 use super::{Line, Sort, of_nodes, once};
 use crate::control::proto::{
-    self, Agent, Change, Container, GetReply, Lease, Pod, Recommendation, Requirements, Usage,
+    self, Agent, Change, Container, GetReply, Lease, OomKill, Pod, Recommendation, Requirements, Usage,
 };
 use crate::model::{OBSERVING, Resource};
 
@@ -402,6 +402,27 @@ fn keys_move_hide_and_filter() {
         assert_eq!(view.press(key, &node, 10), stays, "{letter}");
     }
     assert_eq!(view.order(), "name");
+}
+
+#[test]
+fn earlier_changes_and_kills_stand_in_order_of_time() {
+    let change = |at: &str| Change {
+        at: at.to_owned(),
+        cause: "a change".to_owned(),
+        ..Change::default()
+    };
+    let kill = OomKill {
+        time: "2026-01-31T12:00:01.5Z".to_owned(),
+        ..OomKill::default()
+    };
+    let mut node = Node::default();
+    node.add_latest(
+        vec![change("2026-01-31T12:00:01Z"), change("2026-01-31T12:00:02Z")],
+        vec![kill; 40],
+    );
+    let texts: Vec<String> = node.news.iter().map(ToString::to_string).collect();
+    assert_eq!(texts.iter().filter(|text| text.contains("OOM kill")).count(), 31);
+    assert!(texts[31].contains("a change"), "{texts:?}");
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -154,6 +155,17 @@ fn a_terminal_counts_the_answers() {
         text.contains("shop/web-100") && !text.contains("nodes answered"),
         "{text}"
     );
+}
+
+#[test]
+fn top_fits_a_terminal_that_becomes_narrow() {
+    let directory = TempDir::new().unwrap();
+    let mut terminal = Terminal::run(&command(directory.path(), true, &["top"]), 30, 150);
+    terminal.shows(&["WORKLOAD", "THROTTLED"]);
+    terminal.set_columns(60);
+    terminal.until("shorter titles", |text| text.contains('…'));
+    terminal.signal(Signal::SIGTERM);
+    assert_eq!(terminal.ends().code(), Some(130));
 }
 
 #[test]

@@ -75,6 +75,14 @@ impl Terminal {
         self.keys.write_all(keys.as_bytes()).unwrap();
     }
 
+    /// Gives the terminal another width.
+    pub(crate) fn set_columns(&self, columns: u16) {
+        let terminal = self.program_end.try_clone().unwrap();
+        let mut stty = Command::new("stty");
+        stty.args(["columns", &columns.to_string()]).stdin(terminal);
+        assert!(stty.status().unwrap().success());
+    }
+
     /// The current screen.
     pub(crate) fn text(&self) -> String {
         self.screen.lock().unwrap().screen().contents()

@@ -132,18 +132,18 @@ impl CallGate {
     }
 
     /// Admits a caller who has the right to the call and does not call too often, if `slots` has one left for it.
-    fn admit<T>(
+    fn admit<'r, T>(
         &self,
-        request: &Request<T>,
+        request: &'r Request<T>,
         name: &'static str,
         needs: Right,
         slots: &Slots<u32>,
-    ) -> Result<(Caller, Admission), Status> {
+    ) -> Result<(&'r Peer, Admission), Status> {
         let unknown = || Status::internal("the connection does not say who called");
         let peer = request.extensions().get::<Peer>().ok_or_else(unknown)?;
-        let caller @ Caller { uid, pid, .. } = peer.caller;
+        let Caller { uid, pid, .. } = peer.caller;
         if let Some(refusal) = peer.refusal(needs) {
-            (self.record_refusal)(caller, name, &refusal);
+            (self.record_refusal)(peer.caller, name, &refusal);
             if self.logged_refusals.try_use(uid, Instant::now()) {
                 tracing::warn!(uid, pid, call = name, "refused a caller at the control socket");
             }
@@ -155,21 +155,7 @@ impl CallGate {
         let full = |left_out| ControlError::Busy(format!("too many calls are in progress: {left_out}"));
         let slot = slots.take(&uid, peer.class()).map_err(full)?;
         let closed = || Status::unavailable("this connection gave way to a newer one");
-        Ok((caller, Arc::new((slot, peer.begin_call().ok_or_else(closed)?))))
-    }
-
-    /// Admits a caller to one of the calls, until the call has ended and its answer is sent.
-    fn admit_call<T>(
-        &self,
-        request: &Request<T>,
-        name: &'static str,
-        needs: Right,
-    ) -> Result<(Caller, Admission), Status> {
-        let (caller, admission) = self.admit(request, name, needs, &self.calls)?;
-        if let Some(peer) = request.extensions().get::<Peer>() {
-            peer.hold(&admission);
-        }
-        Ok((caller, admission))
+        Ok((peer, Arc::new((slot, peer.begin_call().ok_or_else(closed)?))))
     }
 
     /// Admits a call that changes nothing, and runs it until its deadline, or until the caller leaves.
@@ -184,7 +170,8 @@ impl CallGate {
     where
         F: Future<Output = Result<A, ControlError>> + Send,
     {
-        let _admission = self.admit_call(&request, name, Right::Read)?;
+        let (peer, admission) = self.admit(&request, name, Right::Read, &self.calls)?;
+        peer.hold(&admission);
         let deadline = self.limits.read_deadline;
         match tokio::time::timeout(deadline, call(request.into_inner())).await {
             Ok(answer) => Ok(Response::new(answer?)),
@@ -209,8 +196,9 @@ impl CallGate {
         A: Send + 'static,
         F: Future<Output = Result<A, ControlError>> + Send + 'static,
     {
-        let (caller, admission) = self.admit_call(&request, name, needs)?;
-        let call = call(caller, request.into_inner());
+        let (peer, admission) = self.admit(&request, name, needs, &self.calls)?;
+        peer.hold(&admission);
+        let call = call(peer.caller, request.into_inner());
         let task = self.changes.spawn(async move {
             let answer = call.await;
             drop(admission);

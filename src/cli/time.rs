@@ -9,18 +9,20 @@ use jiff::{RoundMode, Span, SpanRelativeTo, SpanRound, Timestamp, Unit};
 /// Errors: the text is neither `0` nor a duration of a microsecond at least.
 pub(super) fn ttl(text: &str) -> Result<Duration, String> {
     match duration(text) {
-        _ if text == "0" => Ok(Duration::ZERO),
-        Ok(short) if short.as_micros() == 0 => {
+        Ok(short) if short.as_micros() == 0 && text != "0" => {
             Err("too short: write 0 to hold the values until they are released".to_owned())
         }
         read => read,
     }
 }
 
-/// A duration such as `1h30m` or `7d`. A day has 24 hours.
+/// A duration such as `1h30m`, `7d` or `0`. A day has 24 hours.
 ///
 /// Errors: the text is no duration, or a negative one. The message says what to write.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
     let duration = text
         .parse()
         .and_then(|span: Span| span.to_duration(SpanRelativeTo::days_are_24_hours()));

@@ -34,7 +34,7 @@ pub(super) struct Arguments {
     #[arg(long)]
     force: bool,
     /// If the values are refused or not in force yet, try again until they are, but no longer than this, such as 30s
-    #[arg(long, value_name = "DURATION", default_value = "0", hide_default_value = true, value_parser = wait, conflicts_with = "dry_run")]
+    #[arg(long, value_name = "DURATION", default_value = "0", hide_default_value = true, value_parser = duration, conflicts_with = "dry_run")]
     wait: Duration,
     /// Why, for people who find the override
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
@@ -44,14 +44,6 @@ pub(super) struct Arguments {
     dry_run: bool,
     #[command(flatten)]
     output: Output,
-}
-
-fn wait(text: &str) -> Result<Duration, String> {
-    if text == "0" {
-        Ok(Duration::ZERO)
-    } else {
-        duration(text)
-    }
 }
 
 /// Requests the resize, waits until the values are verified, and prints each step.

@@ -56,7 +56,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
             .map_err(Failure::usage)?,
         nodes: 0,
         failing: 0,
-        since: String::new(),
+        since: None,
         unanswered: BTreeMap::new(),
     };
     match &command {
@@ -87,7 +87,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         Command::Report(report) => {
             let workloads: Items<WorkloadWorth> = fleet.items("workloads")?;
             let workloads = workloads.into_iter().map(|(_, workload)| workload);
-            report.print_sums(std::mem::take(&mut fleet.since), workloads)
+            report.print_sums(fleet.since, workloads)
         }
         Command::Top(of) => fleet.show(&of.output, "usage", |lines: Items<top::Line>| {
             // Two tables with their titles, an empty line between them, and one for the cursor.
@@ -128,7 +128,7 @@ struct Fleet {
     /// Those that answered and ended with a failure, as `doctor` does where a check fails.
     failing: usize,
     /// The earliest start of counts of those that answered.
-    since: String,
+    since: Option<Timestamp>,
     /// The nodes without an answer, by the reason.
     unanswered: BTreeMap<String, BTreeSet<String>>,
 }
@@ -158,10 +158,8 @@ impl Fleet {
                 Ok(document) => {
                     warnings(&errors).for_each(|warning| io::warn(&format!("{node}: {warning}")));
                     self.failing += usize::from(*code != "0");
-                    let since = document.get("since").and_then(Value::as_str).unwrap_or_default();
-                    if self.since.is_empty() || (!since.is_empty() && since < self.since.as_str()) {
-                        since.clone_into(&mut self.since);
-                    }
+                    let since = document.get("since").and_then(|since| since.as_str()?.parse().ok());
+                    self.since = [self.since, since].into_iter().flatten().min();
                     return Ok(Some(((*node).to_owned(), document)));
                 }
                 Err(_) if output.is_empty() => reason(&errors, code),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::Args;
+use jiff::Timestamp;
 
 use super::output::{Output, optional, or_dash};
 use super::page::Page;
@@ -26,7 +27,7 @@ impl Arguments {
     /// Prints the sums of each workload over many nodes, and those of all.
     pub(super) fn print_sums(
         &self,
-        since: String,
+        since: Option<Timestamp>,
         workloads: impl Iterator<Item = WorkloadWorth>,
     ) -> Result<(), Failure> {
         let mut sums: BTreeMap<(String, Option<(String, String)>), WorkloadWorth> = BTreeMap::new();
@@ -39,7 +40,7 @@ impl Arguments {
             add(&mut total, &one);
         }
         let reply = ReportReply {
-            since,
+            since: since.map(|since| since.to_string()).unwrap_or_default(),
             workloads: sums.into_values().collect(),
             total: Some(total),
         };
@@ -81,17 +82,13 @@ fn report_table(reply: &ReportReply) -> Page {
     };
     let workloads = reply.workloads.iter().map(|one| row(name(one), one));
     let total = reply.total.iter().map(|total| row("all".to_owned(), total));
-    let bursts = reply
-        .workloads
-        .iter()
-        .filter_map(|one| Some((one, one.throttled_with_burst?)));
-    let bursts = bursts.map(|(one, now)| {
-        let before = one
-            .throttled_before_burst
-            .map(|before| format!(", {before:.1} s before"));
-        let before = before.unwrap_or_default();
-        format!("burst: {} is throttled for {now:.1} s per hour{before}", name(one))
-    });
+    let burst = |one: &WorkloadWorth| {
+        let (now, before) = (one.throttled_with_burst?, one.throttled_before_burst);
+        let before = before.map_or_else(String::new, |before| format!(", {before:.1} s before"));
+        let name = name(one);
+        Some(format!("burst: {name} is throttled for {now:.1} s per hour{before}"))
+    };
+    let bursts = reply.workloads.iter().filter_map(burst);
     let remarks = reply.workloads.iter().flat_map(|one| one.remarks.iter().cloned());
     let since = or_dash(&reply.since);
     let avoided =

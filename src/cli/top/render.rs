@@ -157,12 +157,8 @@ fn name(line: &PodLine) -> String {
 
 fn use_and_limit(amounts: &Amounts) -> Text<'static> {
     let ([used, _, limit, ..], ..) = amounts.texts();
-    let limit = if limit == "-" {
-        String::new()
-    } else {
-        format!("/{limit}")
-    };
-    Text::from_iter([Span::styled(used, fill(amounts)), limit.into()])
+    let limit = amounts.values[2].map(|_| format!("/{limit}"));
+    Text::from_iter([Span::styled(used, fill(amounts)), limit.unwrap_or_default().into()])
 }
 
 /// The state of a pod; nothing for a container.

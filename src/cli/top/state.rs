@@ -130,16 +130,14 @@ impl Node {
 impl PodLine {
     fn new(pod: &Pod, container: Option<&Container>, last: Option<&LastChange>) -> Self {
         let [cpu, memory] = Resource::ALL.map(|resource| Amounts::new(pod, container, resource));
+        let workload = pod.workload.as_ref();
+        let workload = workload.map(|of| format!("{}/{}", of.kind, of.name));
         Self {
             uid: pod.uid.clone(),
             namespace: pod.namespace.clone(),
             name: pod.name.clone(),
             container: container.map(|container| container.name.clone()),
-            workload: pod
-                .workload
-                .as_ref()
-                .map(|of| format!("{}/{}", of.kind, of.name))
-                .unwrap_or_default(),
+            workload: workload.unwrap_or_default(),
             state: pod.state.clone(),
             detail: pod.detail.clone(),
             cpu,
@@ -156,11 +154,8 @@ impl PodLine {
         self.burst_percent = now.burst_percent.filter(|percent| *percent > 0);
         let Some(before) = before else { return };
         let micros = now.read_at_us.saturating_sub(before.read_at_us).max(1);
-        let cpu = now
-            .cpu_us
-            .zip(before.cpu_us)
-            .map(|(now, before)| now.saturating_sub(before));
-        self.cpu.values[0] = cpu.map(|cpu| cpu.saturating_mul(1000) / micros);
+        let cpu = |(now, before): (u64, u64)| now.saturating_sub(before).saturating_mul(1000) / micros;
+        self.cpu.values[0] = now.cpu_us.zip(before.cpu_us).map(cpu);
         let periods = now.periods.saturating_sub(before.periods);
         let throttled = now.throttled_periods.saturating_sub(before.throttled_periods);
         self.throttled_percent = throttled.saturating_mul(100).checked_div(periods);

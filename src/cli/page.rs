@@ -1,6 +1,8 @@
 //! Text for people. A line is made of the texts of others and of colours; [`io`](super::io) alone makes characters of it, and escapes
 //! dangerous ones then. So no text leaves its line, has another colour than its tone, or brings a terminal's sequence, whoever wrote it.
 
+use ratatui::text::Span;
+
 use crate::model::OBSERVING;
 use crate::printable::printable;
 
@@ -81,19 +83,23 @@ impl TextLine {
         parts.into_iter().reduce(join).unwrap_or_default()
     }
 
-    /// The characters on a screen.
+    /// The columns on a screen: a character of East Asia takes two.
     pub(super) fn width(&self) -> usize {
-        self.shown(false).chars().count()
+        columns(&self.shown(false))
     }
 
-    /// No more than so many characters, without a colour where some are left out.
+    /// No more than so many columns, without a colour where characters are left out.
     pub(super) fn shortened(self, most: usize) -> Self {
         if self.width() <= most {
             return self;
         }
+        let mut end = 0;
+        let fits = |one: &char| {
+            end += columns(&one.to_string());
+            end < most
+        };
         let shown = self.shown(false);
-        let kept = shown.chars().take(most.saturating_sub(1));
-        kept.chain(['…']).collect::<String>().into()
+        shown.chars().take_while(fits).chain(['…']).collect::<String>().into()
     }
 
     /// The text between white space, word by word.
@@ -126,6 +132,10 @@ impl TextLine {
     }
 }
 
+fn columns(text: &str) -> usize {
+    Span::raw(text).width()
+}
+
 /// Lines one below the other.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Page(Vec<TextLine>);
@@ -143,7 +153,7 @@ impl<T: Into<TextLine>> FromIterator<T> for Page {
 }
 
 impl Page {
-    /// The text's words in lines of at most `limit` characters, each after `indent` spaces. No-break spaces hold.
+    /// The text's words in lines of at most `limit` columns, each after `indent` spaces. No-break spaces hold.
     pub(super) fn wrapped(text: impl Into<TextLine>, indent: usize, limit: usize) -> Self {
         let mut lines: Vec<TextLine> = Vec::new();
         for word in text.into().words() {
@@ -220,6 +230,15 @@ mod tests {
         assert_eq!(word("Refused").shown(true), "\u{1b}[31mRefused\u{1b}[0m");
         assert_eq!(word("NotManaged").shown(true), "NotManaged");
         assert_eq!(word("Refused").then(" x").shortened(5), TextLine::from("Refu…"));
+    }
+
+    #[test]
+    fn wide_characters_take_two_columns() {
+        let wide = TextLine::from("負荷試験 ok");
+        assert_eq!(wide.width(), 11);
+        for (most, shown) in [(11, "負荷試験 ok"), (10, "負荷試験 …"), (8, "負荷試…"), (1, "…")] {
+            assert_eq!(wide.clone().shortened(most), TextLine::from(shown), "{most}");
+        }
     }
 
     #[test]

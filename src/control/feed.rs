@@ -13,9 +13,9 @@ const DECODED: usize = 4;
 pub struct ChangeFeed(Feed<Change>);
 
 impl ChangeFeed {
-    /// The changes from now on.
-    pub fn watch(&self) -> ChangeWatcher {
-        ChangeWatcher(self.0.listen())
+    /// The changes from now on, for one watcher.
+    pub fn watch(&self) -> FeedListener<Change> {
+        self.0.listen()
     }
 
     /// The number of watchers.
@@ -31,18 +31,6 @@ impl ChangeFeed {
         let change = change();
         let bytes = size_of::<Change>() + DECODED * change.encoded_len();
         self.0.send(change, bytes);
-    }
-}
-
-/// The changes for one watcher.
-#[derive(Debug)]
-pub struct ChangeWatcher(FeedListener<Change>);
-
-impl ChangeWatcher {
-    /// The next change, with the number of those lost before it; none after the last feed is dropped. Cancel-safe.
-    pub async fn next(&mut self) -> Option<Change> {
-        let (change, missed) = self.0.next().await?;
-        Some(Change { missed, ..change })
     }
 }
 
@@ -63,12 +51,12 @@ mod tests {
                 reason,
                 ..Change::default()
             });
-            let read = quick.next().await.unwrap();
-            assert_eq!((read.sequence, read.missed), (sequence, 0), "another loses nothing");
+            let (read, missed) = quick.next().await.unwrap();
+            assert_eq!((read.sequence, missed), (sequence, 0), "another loses nothing");
         }
-        for (sequence, missed) in [(92, 91), (93, 0)] {
-            let read = slow.next().await.unwrap();
-            assert_eq!((read.sequence, read.missed), (sequence, missed));
+        for expected in [(92, 91), (93, 0)] {
+            let (read, missed) = slow.next().await.unwrap();
+            assert_eq!((read.sequence, missed), expected);
         }
     }
 }

@@ -29,7 +29,7 @@ pub use access::{Access, Group, Right};
 pub use client::{Client, ClientError, Watch};
 pub use connections::Caller;
 pub use convert::{check_change, resize_values};
-pub use feed::{ChangeFeed, ChangeWatcher};
+pub use feed::ChangeFeed;
 pub use proto::control_server::Control;
 pub use select::{find_pod, names_container, selector};
 pub use server::Changes;

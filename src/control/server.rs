@@ -19,10 +19,10 @@ use tonic::{Request, Response, Status};
 use super::ControlError;
 use super::access::Right;
 use super::connections::{Admission, Caller, Peer, serve_connections};
-use super::feed::ChangeWatcher;
 use super::proto::control_server::{Control, ControlServer};
 use super::proto::{Change, WatchRequest};
 use super::socket::ControlSocket;
+use crate::feed::FeedListener;
 use crate::rate_limiter::{KeyedRateLimiter, Rate};
 use crate::slots::Slots;
 
@@ -219,7 +219,11 @@ impl CallGate {
     /// Admits a watcher.
     ///
     /// Errors: the refusal.
-    pub fn watch(&self, request: &Request<WatchRequest>, news: ChangeWatcher) -> Result<Response<Changes>, Status> {
+    pub fn watch(
+        &self,
+        request: &Request<WatchRequest>,
+        news: FeedListener<Change>,
+    ) -> Result<Response<Changes>, Status> {
         let (_, admission) = self.admit(request, "watch", Right::Read, &self.watchers)?;
         Ok(Response::new(changes(news, self.stop.clone(), admission)))
     }
@@ -229,10 +233,10 @@ impl CallGate {
 pub type Changes = BoxStream<'static, Result<Change, Status>>;
 
 /// The changes from now on. The stream ends with `UNAVAILABLE` when the agent stops, and then drops `guard`.
-fn changes<G: Send + 'static>(watcher: ChangeWatcher, stop: CancellationToken, guard: G) -> Changes {
-    let changes = unfold((watcher, guard), |(mut watcher, guard)| async move {
-        let change = watcher.next().await?;
-        Some((Ok(change), (watcher, guard)))
+fn changes<G: Send + 'static>(news: FeedListener<Change>, stop: CancellationToken, guard: G) -> Changes {
+    let changes = unfold((news, guard), |(mut news, guard)| async move {
+        let (change, missed) = news.next().await?;
+        Some((Ok(Change { missed, ..change }), (news, guard)))
     });
     let end = once(ready(Err(Status::unavailable("vscaled is stopping"))));
     Box::pin(changes.take_until(stop.cancelled_owned()).chain(end))

@@ -6,7 +6,7 @@
 //! A node that prints something else counts as one without an answer, and changes nothing about the other nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead, Read};
+use std::io::{BufRead, Read, StdinLock};
 
 use anyhow::{Context as _, anyhow};
 use clap::{Args, Parser as _};
@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use super::output::{Format, Output};
 use super::page::{Page, Tone, toned};
 use super::table::Table;
-use super::{Cli, Command, Failure, NO_AGENT, REFUSED, change, doctor, explain, io, oom, top};
+use super::{Cli, Command, Failure, NO_AGENT, change, doctor, explain, io, oom, top};
 use crate::control::proto::{Change, Check, ExplainReply, OomKill, Pod, WorkloadWorth};
 use crate::model::OBSERVING;
 
@@ -51,9 +51,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         io::print_for_screen(*lines, *columns);
     }
     let mut fleet = Fleet {
-        input: io::open("-")
-            .context("cannot read standard input")
-            .map_err(Failure::usage)?,
+        input: std::io::stdin().lock(),
         nodes: 0,
         failing: 0,
         since: None,
@@ -122,7 +120,7 @@ fn rows<T>(mut items: Items<T>, at: fn(&T) -> &str, table: fn(&[T]) -> Table) ->
 
 /// The answers that are still to be read, and what is known of those that were.
 struct Fleet {
-    input: Box<dyn BufRead>,
+    input: StdinLock<'static>,
     /// The nodes that were asked, up to here.
     nodes: usize,
     /// Those that answered and ended with a failure, as `doctor` does where a check fails.
@@ -239,17 +237,16 @@ impl Fleet {
             io::warn(&format!("no answer from {}: {why}", nodes.join(", ")));
         }
         let unanswered: usize = self.unanswered.values().map(BTreeSet::len).sum();
-        let code = match self.nodes {
-            _ if unanswered == 0 && self.failing == 0 => return Ok(()),
-            nodes if unanswered == 0 => {
-                let error = anyhow!("{} of {nodes} nodes have problems", self.failing);
-                return Err(Failure { code: REFUSED, error });
+        let Self { nodes, failing, .. } = self;
+        match unanswered {
+            0 if failing == 0 => Ok(()),
+            0 => Err(anyhow!("{failing} of {nodes} nodes have problems").into()),
+            _ => {
+                let code = if unanswered == nodes { NO_AGENT } else { INCOMPLETE };
+                let error = anyhow!("{unanswered} of {nodes} nodes did not answer");
+                Err(Failure { code, error })
             }
-            nodes if nodes == unanswered => NO_AGENT,
-            _ => INCOMPLETE,
-        };
-        let error = anyhow!("{unanswered} of {} nodes did not answer", self.nodes);
-        Err(Failure { code, error })
+        }
     }
 }
 

@@ -22,7 +22,7 @@ use crate::printable::printable;
 const MAX_INPUT_BYTES: u64 = 256 << 20;
 
 /// Opens a file to read a part at a time. `-` is standard input.
-pub(super) fn open(file: &str) -> io::Result<Box<dyn BufRead>> {
+fn open(file: &str) -> io::Result<Box<dyn BufRead>> {
     Ok(match file {
         "-" => Box::new(io::stdin().lock()),
         file => Box::new(BufReader::new(File::open(file)?)),

@@ -19,15 +19,13 @@ fn total(change: &Change) -> String {
 
 /// Every step, then the outcome.
 pub(super) fn render(change: &Change) -> Page {
-    let mut page = Page::default();
     let rows = change.steps.iter().map(row);
-    if change.outcome == "Planned" && !change.steps.is_empty() {
-        // A planned step has neither a duration nor an error.
-        let planned = rows.map(|[via, level, file, from, to, ..]| [via, level, file, from, to]);
-        page = table::fitted("VIA  LEVEL  FILE  FROM  TO", planned).page();
-    } else if !change.steps.is_empty() {
-        page = table::fitted("VIA  LEVEL  FILE  FROM  TO  TOOK  NOTE", rows).page();
-    }
+    // A planned step has neither a duration nor an error.
+    let planned = |[via, level, file, from, to, ..]: [TextLine; 7]| [via, level, file, from, to];
+    let steps = match change.outcome.as_str() {
+        "Planned" => table::fitted("VIA  LEVEL  FILE  FROM  TO", rows.map(planned)),
+        _ => table::fitted("VIA  LEVEL  FILE  FROM  TO  TOOK  NOTE", rows),
+    };
     let mut line = TextLine::from(pod(change)).then(": ").then(word(&change.outcome));
     let total = total(change);
     if total != "-" {
@@ -36,7 +34,7 @@ pub(super) fn render(change: &Change) -> Page {
     if !change.reason.is_empty() {
         line = line.then(format!(": {}", change.reason));
     }
-    page.then(line)
+    steps.or(Page::default()).then(line)
 }
 
 fn row(step: &Step) -> [TextLine; 7] {

@@ -35,7 +35,7 @@ pub(super) fn fitted<const N: usize, C: Into<TextLine>>(header: &str, rows: impl
 
 impl Table {
     /// The table, or `empty` for one without rows.
-    pub(super) fn or(self, empty: &str) -> Page {
+    pub(super) fn or(self, empty: impl Into<Page>) -> Page {
         match self.rows.len() {
             ..=1 => empty.into(),
             _ => self.page(),

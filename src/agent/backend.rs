@@ -224,12 +224,9 @@ impl AgentBackend {
         let fitting = move |controller: &mut Controller| Ok(controller.pods().filter(fits).map(id).collect());
         let pods: Vec<PodId> = self.query(fitting).await?;
         if pods.is_empty() {
-            let what = if overridden_only {
-                "no pod with an override"
-            } else {
-                "no pod"
-            };
-            let message = format!("{what} on this node fits the selector {selector:?}: `vscalectl get` lists them");
+            let overridden = if overridden_only { " with an override" } else { "" };
+            let message =
+                format!("no pod{overridden} on this node fits the selector {selector:?}: `vscalectl get` lists them");
             return Err(ControlError::Refused(message));
         }
         Ok(pods)

@@ -105,11 +105,7 @@ impl Node {
 
     /// Adds a change or a kill to the news, and a change to its pod.
     pub(super) fn add(&mut self, change: &Change) {
-        let colour = if change.kill.is_some() {
-            Color::Red
-        } else {
-            Color::Reset
-        };
+        let colour = change.kill.as_ref().map_or(Color::Reset, |_| Color::Red);
         self.news
             .push_back(Text::styled(change::line(change).shown(false), colour));
         if self.news.len() > NEWS {

@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use super::output::{Format, Output};
 use super::page::{Page, Tone, toned};
 use super::table::Table;
-use super::{Cli, Command, Failure, NO_AGENT, change, doctor, explain, io, oom, top};
+use super::{Cli, Command, Failure, NO_AGENT, REFUSED, change, doctor, explain, io, oom, top};
 use crate::control::proto::{Change, Check, ExplainReply, OomKill, Pod, WorkloadWorth};
 use crate::model::OBSERVING;
 
@@ -57,7 +57,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         since: None,
         unanswered: BTreeMap::new(),
     };
-    match &command {
+    let shown = match &command {
         Command::Doctor(output) => fleet.show(output, "checks", |checks: Items<Check>| doctor::of_nodes(&checks)),
         Command::Explain(explain) => fleet.show(&explain.output, "pods", |replies: Items<ExplainReply>| {
             let shown = replies.iter().map(|(node, reply)| {
@@ -95,8 +95,15 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         _ => Err(Failure::usage(anyhow!(
             "this command is for one node: say which with --node NODE"
         ))),
-    }?;
-    fleet.end()
+    };
+    match (shown, fleet.end()) {
+        // What is missing may be on a node that did not answer.
+        (Err(Failure { code: REFUSED, error }), Err(end)) => Err(Failure {
+            code: end.code,
+            error: error.context(end.error),
+        }),
+        (shown, end) => shown.and(end),
+    }
 }
 
 /// Items of the answers, each with the name of its node.

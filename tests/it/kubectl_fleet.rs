@@ -390,6 +390,17 @@ fn an_export_has_the_largest_amounts_of_all_nodes() {
         code == Some(1) && complaint.contains("no pod of a workload gone"),
         "{complaint}"
     );
+    let silent = ("b", 1, "", "error: no such host\n");
+    let (code, _, complaint) = merged(&["export", "gone"], &[("a", 0, &*first, ""), silent]);
+    assert_eq!(
+        (code, &*complaint),
+        (
+            Some(4),
+            "vscalectl: warning: no answer from b: error: no such host\n\
+             vscalectl: 1 of 2 nodes did not answer: no pod of a workload gone is known here\n"
+        )
+    );
+    assert_eq!(merged(&["export"], &[silent]).0, Some(3));
     let (_, text, _) = merged(&["export", "--format", "json", "web"], &answers);
     let document: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(document["pods"].as_array().unwrap().len(), 2, "{text}");

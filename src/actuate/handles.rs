@@ -24,7 +24,7 @@ impl PodHandles {
     /// Opens a pod's cgroups, and reads their files.
     ///
     /// Errors: as of [`Self::open`] and [`Self::read`].
-    pub(super) fn open_and_read(hierarchy: &Hierarchy, live: &LivePod) -> Result<(Self, PodTree), CgroupError> {
+    pub(crate) fn open_and_read(hierarchy: &Hierarchy, live: &LivePod) -> Result<(Self, PodTree), CgroupError> {
         let handles = Self::open(hierarchy, live)?;
         let tree = handles.read()?;
         tracing::debug!(containers = tree.containers.len(), "the pod's cgroups are read");

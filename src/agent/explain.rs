@@ -156,9 +156,12 @@ fn values(
     let Some(live) = &snapshot.state.live else {
         return Ok(Vec::new());
     };
-    let internal = |error: CgroupError| ControlError::Internal(error.to_string());
-    let handles = PodHandles::open(&node.hierarchy, live).map_err(internal)?;
-    let kernel = handles.read().map_err(internal)?;
+    let read = CgroupError::unless_gone(PodHandles::open_and_read(&node.hierarchy, live));
+    let read = read.map_err(|error| ControlError::Internal(error.to_string()))?;
+    // A pod that has just ended has no values.
+    let Some((handles, kernel)) = read else {
+        return Ok(Vec::new());
+    };
     let expected = expected(node, snapshot, &kernel);
     let mut values = Vec::new();
     for (target, cgroup) in handles.iter() {
@@ -430,6 +433,14 @@ mod tests {
             rules: vec!["about all memory".to_owned()],
         };
         assert_eq!(amounts(&snapshot), [cpu, memory]);
+    }
+
+    #[test]
+    fn a_pod_that_has_just_ended_has_no_values() {
+        let root = tempfile::tempdir().unwrap();
+        let (node, mut snapshot) = (Node::on_files(root.path()), snapshot());
+        snapshot.state.live = Some(Arc::new(LivePod::on_files(["app"])));
+        assert_eq!(values(&node, &snapshot, &BTreeMap::new()), Ok(Vec::new()));
     }
 
     fn memory(bytes: u64) -> Setting {

@@ -70,11 +70,13 @@ impl Table {
 pub(super) fn align(rows: &[Vec<TextLine>]) -> Page {
     let widths = widths(rows);
     let line = |row: &Vec<TextLine>| {
+        let mut gap = 0;
         row.iter()
             .zip(&widths)
-            .fold(TextLine::default(), |line, (cell, &column)| {
-                let gap = " ".repeat(column.saturating_sub(cell.width()) + 2);
-                line.then(cell.clone()).then(gap)
+            .fold(TextLine::default(), |line, (cell, column)| {
+                let line = line.then(" ".repeat(gap)).then(cell.clone());
+                gap = column.saturating_sub(cell.width()) + 2;
+                line
             })
     };
     rows.iter().map(line).collect()
@@ -151,6 +153,13 @@ mod tests {
         let rows = rows(&[["POD", "CPU"], ["web", "1 → 2"], ["database", ""]]);
         assert_eq!(aligned(&rows), "POD       CPU\nweb       1 → 2\ndatabase\n");
         assert_eq!(aligned(&[]), "");
+    }
+
+    #[test]
+    fn a_wide_last_cell_widens_no_other_line() {
+        let wide = "x".repeat(1000);
+        let lines = align(&rows(&[["web", "ok"], ["db", &wide]])).into_lines();
+        assert_eq!(lines.map(|line| line.width()).collect::<Vec<_>>(), [7, 1005]);
     }
 
     #[test]

@@ -41,8 +41,8 @@ const LOGGED_REFUSALS: Rate = Rate {
 pub struct Limits {
     pub connections: usize,
     /// Calls in progress, over all connections. A quarter of them and of the watchers is kept for callers who may change pods.
-    pub calls: usize,
-    pub watchers: usize,
+    pub calls: u64,
+    pub watchers: u64,
     /// Calls of one user in a second, on average over two.
     pub rate: u32,
     /// The longest time of a read, and of a caller to take any answer.
@@ -112,10 +112,7 @@ impl CallGate {
         stop: CancellationToken,
         record_refusal: impl Fn(Caller, &'static str, &str) + Send + Sync + 'static,
     ) -> Self {
-        let slots = |total: usize| {
-            let total = u64::try_from(total).unwrap_or(u64::MAX);
-            Slots::new(total, total / 4)
-        };
+        let slots = |total: u64| Slots::new(total, total / 4);
         Self {
             limits,
             calls: slots(limits.calls),

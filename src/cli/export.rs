@@ -100,21 +100,22 @@ struct Exported {
 /// Namespace, kind and name of a workload.
 type Name = (String, String, String);
 
-/// The API version of a workload with a pod template. That of a kind of somebody else's is in the VPA's reference to it.
+/// The API version of a workload with a pod template. That of another project's kind, which may have a known name, is in the VPA's
+/// reference to it.
 fn api_version(kind: &str, name: &str, exported: &Exported) -> Option<String> {
     let known = match kind {
         "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet" => "apps/v1",
         "CronJob" => "batch/v1",
         "ReplicationController" => "v1",
         "Pod" | "Job" => return None,
-        _ => {
-            let spec: Value = serde_json::from_str(exported.vpa_spec.as_deref()?).ok()?;
-            let target = |field: &str| spec["targetRef"][field].as_str();
-            let is_target = target("kind") == Some(kind) && target("name") == Some(name);
-            return target("apiVersion").filter(|_| is_target).map(str::to_owned);
-        }
+        _ => "",
     };
-    Some(known.to_owned())
+    let spec: Value = serde_json::from_str(exported.vpa_spec.as_deref().unwrap_or("{}")).unwrap_or_default();
+    let target = |field: &str| spec["targetRef"][field].as_str();
+    let is_target = target("kind") == Some(kind) && target("name") == Some(name);
+    let is_other = |version: &&str| is_target && OwnerKind::of(version, kind).is_none();
+    let version = target("apiVersion").filter(is_other).unwrap_or(known);
+    (!version.is_empty()).then(|| version.to_owned())
 }
 
 /// The workloads with these names; without names the workloads that vscaled manages.
@@ -164,7 +165,7 @@ fn manifests(workloads: &BTreeMap<Name, Exported>, format: Format) -> Result<(St
             continue;
         };
         let comment = format!("# {title}: pods here: {}\n", exported.pods);
-        if OwnerKind::named(kind).is_none() && format != Format::Vpa {
+        if OwnerKind::of(version, kind).is_none() && format != Format::Vpa {
             warnings.push(format!(
                 "{title} is a custom resource: a merge replaces its whole list of containers, so copy the values by hand"
             ));
@@ -447,6 +448,18 @@ spec:
         let (text, warnings) = export(&[rollout], &[], Format::Patch);
         assert!(
             text.contains("apiVersion: argoproj.io/v1alpha1\nkind: Rollout"),
+            "{text}"
+        );
+        assert!(warnings[0].contains("custom resource"), "{warnings:?}");
+        // OpenKruise has a kind of this name.
+        let mut db = pod("StatefulSet", "db", "InSync", "1Gi");
+        db.vpa_spec = Some(
+            json!({"targetRef": {"apiVersion": "apps.kruise.io/v1beta1", "kind": "StatefulSet", "name": "db"}})
+                .to_string(),
+        );
+        let (text, warnings) = export(&[db], &[], Format::Patch);
+        assert!(
+            text.contains("apiVersion: apps.kruise.io/v1beta1\nkind: StatefulSet"),
             "{text}"
         );
         assert!(warnings[0].contains("custom resource"), "{warnings:?}");

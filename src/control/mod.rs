@@ -32,8 +32,7 @@ pub use convert::{check_change, resize_values};
 pub use feed::ChangeFeed;
 pub use proto::control_server::Control;
 pub use select::{find_pod, names_container, selector};
-pub use server::Changes;
-pub use server::{CallGate, LARGEST_ANSWER, Limits, serve};
+pub use server::{CallGate, Changes, LARGEST_ANSWER, Limits, serve};
 pub use socket::ControlSocket;
 
 /// The path of the socket by default.

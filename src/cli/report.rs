@@ -38,6 +38,7 @@ impl Arguments {
             (sum.namespace, sum.workload) = (one.namespace.clone(), one.workload.clone());
             add(sum, &one);
             add(&mut total, &one);
+            sum.remarks.extend(one.remarks);
         }
         let reply = ReportReply {
             since: since.map(|since| since.to_string()).unwrap_or_default(),
@@ -66,7 +67,6 @@ fn add(sum: &mut WorkloadWorth, one: &WorkloadWorth) {
     ] {
         *sum = [*sum, one].into_iter().flatten().reduce(std::ops::Add::add);
     }
-    sum.remarks.extend(one.remarks.iter().cloned());
 }
 
 pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {

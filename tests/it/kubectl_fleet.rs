@@ -359,6 +359,7 @@ fn reports_add_up_by_workload() {
         (&document["total"]["pods"], &document["since"]),
         (&json!(3), &json!("2026-01-01T00:00:00Z"))
     );
+    assert_eq!(document["total"]["remarks"], json!([]), "as in an agent's own answer");
 }
 
 #[test]

@@ -154,10 +154,8 @@ impl Fleet {
             let [node, code, output, errors] = fields.as_slice() else {
                 return Err(unusable());
             };
-            let (output, errors) = (
-                self.read(output).ok_or_else(unusable)?,
-                self.read(errors).ok_or_else(unusable)?,
-            );
+            let output = self.read(output).ok_or_else(unusable)?;
+            let errors = self.read(errors).ok_or_else(unusable)?;
             self.nodes += 1;
             let why = match serde_json::from_slice::<Map<String, Value>>(&output) {
                 Ok(document) => {

@@ -72,8 +72,8 @@ impl FromArgMatches for RequestedResources {
             given.extend(amounts.map(|(at, amount)| (at, Given::Amount(option, resource, amount))));
         }
         given.sort_by_key(|(at, _)| *at);
-        let containers = assign(given.into_iter().map(|(_, given)| given));
-        let containers = containers.map_err(|message| clap::Error::raw(ErrorKind::ValueValidation, message))?;
+        let given: Vec<Given> = given.into_iter().map(|(_, given)| given).collect();
+        let containers = assign(&given).map_err(|message| clap::Error::raw(ErrorKind::ValueValidation, message))?;
         Ok(Self { containers })
     }
 
@@ -100,44 +100,40 @@ fn occurrences<'a, T: Clone + Send + Sync + 'static>(
 }
 
 /// Assigns the values to the containers, both in the order of the command line. Containers in a row share values.
-fn assign(given: impl Iterator<Item = Given>) -> Result<Vec<NamedRequirements>, String> {
-    let (mut containers, mut row): (Vec<NamedRequirements>, _) = (Vec::new(), 0);
-    let is_empty = |container: &NamedRequirements| container.resources == Requirements::default();
-    for one in given {
-        match one {
-            Given::Container(name) if containers.iter().any(|container| container.name == name) => {
-                return Err(format!("-c {name} is given twice: name each container once"));
-            }
-            Given::Container(name) => {
-                if containers.last().is_some_and(|last| !is_empty(last)) {
-                    row = containers.len();
-                }
-                let resources = Requirements::default();
-                containers.push(NamedRequirements { name, resources });
-            }
-            Given::Amount(option, ..) if containers.is_empty() => {
-                return Err(format!("--{option} is for no container: put -c NAME before it"));
-            }
-            Given::Amount(option, resource, amount) => {
-                for NamedRequirements { name, resources } in &mut containers[row..] {
+fn assign(given: &[Given]) -> Result<Vec<NamedRequirements>, String> {
+    let mut containers: Vec<NamedRequirements> = Vec::new();
+    let continues = |one: &Given, next: &Given| !matches!((one, next), (Given::Amount(..), Given::Container(_)));
+    for row in given.chunk_by(continues) {
+        let (mut names, mut resources) = (Vec::new(), Requirements::default());
+        for one in row {
+            match one {
+                Given::Container(name) => names.push(name),
+                Given::Amount(option, resource, amount) => {
+                    let Some(name) = names.first() else {
+                        return Err(format!("--{option} is for no container: put -c NAME before it"));
+                    };
                     let list = match option.ends_with("request") {
                         true => &mut resources.requests,
                         false => &mut resources.limits,
                     };
-                    if list.get(resource).is_some() {
+                    if list.get(*resource).is_some() {
                         return Err(format!("--{option} is given twice for container {name}"));
                     }
-                    list.set(resource, Some(amount));
+                    list.set(*resource, Some(*amount));
                 }
             }
         }
+        check(&resources)?;
+        for name in names {
+            if containers.iter().any(|container| container.name == *name) {
+                return Err(format!("-c {name} is given twice: name each container once"));
+            }
+            if resources == Requirements::default() {
+                return Err(format!("-c {name} has no values: put them after it"));
+            }
+            containers.push(NamedRequirements::new(name, resources));
+        }
     }
-    if let Some(NamedRequirements { name, .. }) = containers.iter().find(|container| is_empty(container)) {
-        return Err(format!("-c {name} has no values: put them after it"));
-    }
-    containers
-        .iter()
-        .try_for_each(|container| check(&container.resources))?;
     Ok(containers)
 }
 

@@ -17,6 +17,12 @@ fn total(change: &Change) -> String {
     time::took(change.stages.as_ref().map_or(0, |stages| stages.verified_us))
 }
 
+/// That time behind other words; nothing if the pass did not verify the values.
+fn in_total(change: &Change) -> String {
+    let took = Some(total(change)).filter(|took| took != "-");
+    took.map(|took| format!(" in {took}")).unwrap_or_default()
+}
+
 /// Every step, then the outcome.
 pub(super) fn render(change: &Change) -> Page {
     let rows = change.steps.iter().map(row);
@@ -27,10 +33,7 @@ pub(super) fn render(change: &Change) -> Page {
         _ => table::fitted("VIA  LEVEL  FILE  FROM  TO  TOOK  NOTE", rows),
     };
     let mut line = TextLine::from(pod(change)).then(": ").then(word(&change.outcome));
-    let total = total(change);
-    if total != "-" {
-        line = line.then(format!(" in {total}"));
-    }
+    line = line.then(in_total(change));
     if !change.reason.is_empty() {
         line = line.then(format!(": {}", change.reason));
     }
@@ -81,7 +84,7 @@ pub(super) fn line_of_pod(change: &Change) -> TextLine {
 fn steps(change: &Change) -> String {
     let count = change.steps.len();
     let noun = if count == 1 { "step" } else { "steps" };
-    format!("{count} {noun} in {}", total(change))
+    format!("{count} {noun}{}", in_total(change))
 }
 
 fn cells(change: &Change) -> [TextLine; 7] {
@@ -258,6 +261,8 @@ mod tests {
             line_of_pod(&of).shown(false),
             "2026-01-31T12:00:00Z  Refused  periodic check, 2 steps in 1.2 ms: no room"
         );
+        let unverified = Change { stages: None, ..of };
+        assert!(line(&unverified).shown(false).contains("  2 steps  no room"));
         let none = changed("Unchanged", "", &[]);
         assert_eq!(
             line_of_pod(&none).shown(false),

@@ -10,9 +10,6 @@ use super::{Failure, NO_AGENT, agent::Agent, io};
 use crate::doctor::{Check, Locations, MEND_RUNTIME, local};
 use crate::runtime::{Deadlines, discover};
 
-/// The characters in a line where standard output is no terminal.
-const WIDTH: usize = 100;
-
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct DoctorReport {
@@ -101,7 +98,7 @@ pub(super) fn of_nodes(checks: &Items<Check>) -> Page {
 fn lines(checks: &[Check]) -> Page {
     let names = checks.iter().map(|check| check.name.chars().count());
     let column = names.max().unwrap_or(0);
-    let width = io::width().unwrap_or(WIDTH);
+    let width = io::width().unwrap_or(io::WIDTH);
     let indent = 6 + column + 2;
     let mut page = Page::default();
     for check in checks {

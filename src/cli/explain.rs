@@ -12,8 +12,6 @@ use super::{Failure, agent::Agent, amount, change, get, io, table};
 use crate::control::ClientError;
 use crate::control::proto::{Amount, ExplainReply, Pod, RequestAndLimit, Value};
 
-/// The characters in a line where standard output is no terminal.
-const WIDTH: usize = 100;
 /// The most characters in a line: longer lines are hard to read.
 const WIDEST: usize = 120;
 /// The indent of values below their level.
@@ -63,7 +61,7 @@ fn unless_gone(reply: Result<ExplainReply, ClientError>) -> Result<Option<Explai
 
 /// Everything about one pod.
 pub(super) fn render(reply: &ExplainReply) -> Page {
-    let width = io::width().unwrap_or(WIDTH).min(WIDEST);
+    let width = io::width().unwrap_or(io::WIDTH).min(WIDEST);
     let latest = &reply.changes[reply.changes.len().saturating_sub(LATEST)..];
     let sections = [
         reply.pod.as_ref().map(|pod| head(pod, width)).unwrap_or_default(),

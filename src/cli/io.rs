@@ -156,6 +156,9 @@ pub(super) fn writes_to_terminal() -> bool {
 /// The least width to which the commands fit lines.
 const NARROWEST: usize = 40;
 
+/// The characters in a line of a paragraph where standard output is no terminal.
+pub(super) const WIDTH: usize = 100;
+
 /// The characters in a line of the terminal. Output to anything else is not shortened.
 pub(super) fn width() -> Option<usize> {
     let width = match SCREEN.get() {

@@ -319,7 +319,7 @@ fn verify(pass: &mut Pass, observed: &Observed) -> Result<(), Outcome> {
         })?;
     pass.done.formula = detected_formula(pass, observed, &tree);
     let incomplete = |reason| Err(Outcome::Incomplete(reason));
-    match Plan::of_files(&tree, &observed.wanted.tree, &pass.node.traits) {
+    match Plan::after_update(&tree, &observed.wanted, &pass.node.traits) {
         Ok(plan) if plan.steps.is_empty() => Ok(()),
         // The runtime decides the formula of weights; the next pass uses the formula that the weights show.
         Ok(_) if pass.done.formula.is_some() => Ok(()),

@@ -64,6 +64,24 @@ impl Plan {
         };
         Ok(Self { steps })
     }
+
+    /// The steps of [`Self::of_files`] once the runtime has got the specs of `desired`. It may have written their quotas as they are,
+    /// although systemd rounds them: crun into its inner cgroup, runc before 1.3 into the container's.
+    ///
+    /// Errors: as there.
+    pub fn after_update(observed: &PodTree, desired: &PodValues, traits: &NodeTraits) -> Result<Self, PlanError> {
+        let mut tree = desired.tree.clone();
+        for (name, spec) in desired.specs.iter().filter(|(_, spec)| spec.cpu_quota.is_some()) {
+            let (target, exact) = (Target::Container(name.clone()), meaning(spec, traits.page).1);
+            let held = observed.get(&target).filter(|held| held.cpu_max() == Some(exact));
+            for setting in held.into_iter().flat_map(Settings::iter) {
+                if setting.quota().is_some() {
+                    tree.set(&target, setting);
+                }
+            }
+        }
+        Self::of_files(observed, &tree, traits)
+    }
 }
 
 /// Refuses desired values in which a container's quota is above its pod's, unless it is so already.

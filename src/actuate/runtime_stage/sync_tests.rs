@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use super::*;
 use crate::actuate::reconcile;
-use crate::model::Bytes;
+use crate::model::{Bytes, Driver, MilliCpu};
 use crate::runtime::Problem;
 use crate::runtime::testing::{FakeRuntime, failed};
 
@@ -239,6 +239,25 @@ async fn files_are_verified_after_an_update() {
             "{synced:?}"
         );
         assert_eq!(pass.done.formula, formula, "{file} {text}");
+    }
+}
+
+#[tokio::test]
+async fn a_runtime_may_write_what_systemd_rounds() {
+    for (written, is_complete) in [("16300 100000\n", true), ("16000 100000\n", false)] {
+        let root = tempfile::tempdir().unwrap();
+        let runtime = UpdateRecorder {
+            stored: Some(WANTED),
+            writes: Some((root.path().join("pod/app/cpu.max"), written)),
+            ..UpdateRecorder::default()
+        };
+        let (mut pass, runtime) = pass(root.path(), "17000", runtime);
+        Arc::make_mut(&mut pass.node).traits.driver = Driver::Systemd;
+        pass.job.targets.amounts.containers[0].resources.limits.cpu = Some(MilliCpu::new(163));
+        let observed = pass.observe().unwrap();
+        let synced = sync(&mut pass, &observed).await;
+        assert_eq!(runtime.updates()[0].cpu_quota, Some(16_300));
+        assert_eq!(synced.is_ok(), is_complete, "{written}{synced:?}");
     }
 }
 

@@ -54,6 +54,14 @@ impl RuntimeError {
     }
 }
 
+/// Parts of messages about a container that has ended: docker's, and CRI-O's before and after it removes one
+/// (`container_update_resources.go`).
+const HAS_ENDED: [&str; 3] = [
+    "No such container: ",
+    "is not running or created state: ",
+    " not found: ID does not exist",
+];
+
 /// Why a call did not succeed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
@@ -106,8 +114,8 @@ impl From<&Status> for Problem {
             Code::NotFound => Self::NotFound,
             // prost's message, wrapped by tonic in this process: the bytes were no protocol buffer of the expected type.
             Code::Internal if message.starts_with("failed to decode Protobuf") => Self::nonsense(message),
-            // cri-dockerd passes docker's message on, without a code of its own.
-            Code::Unknown if message.contains("No such container: ") => Self::NotFound,
+            // cri-dockerd and CRI-O's updates have messages without a code of their own.
+            Code::Unknown if HAS_ENDED.iter().any(|text| message.contains(text)) => Self::NotFound,
             code => Self::Refused { code, message },
         }
     }
@@ -239,8 +247,16 @@ mod tests {
     #[test]
     fn a_removed_container_is_told_apart() {
         assert!(error(Problem::from(&Status::not_found("no such container"))).is_not_found());
-        let dockers = Status::unknown("Error response from daemon: No such container: 0123abcd");
-        assert!(error(Problem::from(&dockers)).is_not_found());
+        for message in [
+            "Error response from daemon: No such container: 0123abcd",
+            "container 0123abcd is not running or created state: stopped",
+            "container with ID starting with 0123abcd not found: ID does not exist",
+        ] {
+            assert!(
+                error(Problem::from(&Status::unknown(message))).is_not_found(),
+                "{message}"
+            );
+        }
         assert!(!error(Problem::Unimplemented).is_not_found());
     }
 }

@@ -16,6 +16,6 @@ pub(crate) fn answers(bytes: &[u8]) {
         drop((first_process("id", &answer), stored("id", answer)));
     }
     if let Ok(answer) = proto::ExecSyncResponse::decode(bytes) {
-        drop(executed(&answer));
+        drop(executed(&answer, Duration::ZERO));
     }
 }

@@ -1,6 +1,7 @@
 //! Pure: turns CRI's messages into typed values, and refuses messages that contradict themselves.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -104,14 +105,18 @@ pub(super) fn first_process(asked: &str, answer: &proto::ContainerStatusResponse
     Ok(pid.and_then(|pid| i32::try_from(pid).ok()).filter(|pid| *pid > 0))
 }
 
-/// A command's exit code and the beginning of its output.
-pub(super) fn executed(answer: &proto::ExecSyncResponse) -> Executed {
+/// A command's exit code and the beginning of its output. CRI-O has no error for a command that it ended at its deadline, but an exit
+/// code that no process has, and this text (`ExecSyncContainer`, `internal/oci/runtime_oci.go`).
+pub(super) fn executed(answer: &proto::ExecSyncResponse, limit: Duration) -> Result<Executed, Problem> {
+    if answer.exit_code == -1 && answer.stderr == b"command timed out" {
+        return Err(Problem::Deadline { limit });
+    }
     let mut printed = [&*answer.stdout, &*answer.stderr].concat();
     printed.truncate(MOST_KEPT);
-    Executed {
+    Ok(Executed {
         exit_code: answer.exit_code,
         output: String::from_utf8_lossy(&printed).trim().to_owned(),
-    }
+    })
 }
 
 fn about(asked: &str, status: Option<proto::ContainerStatus>) -> Result<proto::ContainerStatus, Problem> {

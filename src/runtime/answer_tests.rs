@@ -136,17 +136,28 @@ fn the_first_process_has_a_number_above_zero() {
 
 #[test]
 fn both_outputs_of_a_command_are_kept_in_part() {
-    let done = executed(&proto::ExecSyncResponse {
-        stdout: " out\n".into(),
-        stderr: "err \n".into(),
-        exit_code: 3,
-    });
+    let done = ended(3, " out\n", "err \n").unwrap();
     assert_eq!((done.exit_code, done.output.as_str()), (3, "out\nerr"));
-    let long = executed(&proto::ExecSyncResponse {
-        stdout: "x".repeat(1025).into(),
-        ..proto::ExecSyncResponse::default()
-    });
+    let long = ended(0, &"x".repeat(1025), "").unwrap();
     assert_eq!(long.output.len(), 1024);
+}
+
+#[test]
+fn crio_has_a_late_command_end_with_minus_one() {
+    let limit = Duration::from_secs(1);
+    assert_eq!(ended(-1, "", "command timed out"), Err(Problem::Deadline { limit }));
+    assert_eq!(ended(-1, "", "other").map(|done| done.exit_code), Ok(-1));
+    assert_eq!(ended(1, "", "command timed out").map(|done| done.exit_code), Ok(1));
+}
+
+/// The answer about a command that had a second and left this.
+fn ended(exit_code: i32, stdout: &str, stderr: &str) -> Result<Executed, Problem> {
+    let answer = proto::ExecSyncResponse {
+        stdout: stdout.into(),
+        stderr: stderr.into(),
+        exit_code,
+    };
+    executed(&answer, Duration::from_secs(1))
 }
 
 #[test]

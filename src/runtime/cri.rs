@@ -279,7 +279,7 @@ impl ContainerRuntime for Cri {
         // tonic refuses a larger answer before it reads the answer: a container never fills the agent's memory.
         let mut client = RuntimeServiceClient::new(self.channel.clone()).max_decoding_message_size(MOST_PRINTED);
         let call = client.exec_sync(request);
-        let read = |answer: ExecSyncResponse| Ok(answer::executed(&answer));
+        let read = |answer: ExecSyncResponse| answer::executed(&answer, deadline);
         self.call("ExecSync", Some(id), deadline + TIME_TO_KILL, call, read)
             .await
     }

@@ -1,9 +1,9 @@
 //! The starts and ends of containers as one stream, whichever event service the runtime has.
 //!
 //! containerd has an event service of its own, and CRI has `GetContainerEvents`. The agent tries containerd's own first:
-//! containerd broadcasts these events to every subscriber. CRI events of containerd 1.x are one queue, in which a second
-//! subscriber takes events away from the kubelet. CRI-O has only CRI's, unless disabled. Where a runtime has neither, the agent
-//! lists the running containers at an interval and sends the differences.
+//! containerd broadcasts these events to every subscriber. CRI events of containerd 1.x and of CRI-O before 1.28 are one queue, in
+//! which a second subscriber takes events away from the kubelet. CRI-O has only CRI's, unless disabled. Where a runtime has none for
+//! the agent, it lists the running containers at an interval and sends the differences.
 //!
 //! The agent does not subscribe to updates: the runtime reports each update of a pass back, and updates by others show in the
 //! files.
@@ -27,7 +27,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
 
 use super::proto::{ContainerEventResponse, ContainerEventType, GetEventsRequest};
-use super::{ContainerRuntime, Cri, Problem, RuntimeError};
+use super::{ContainerRuntime, Cri, Problem, RuntimeError, RuntimeInfo};
 use crate::model::RuntimeKind;
 use crate::pace::Backoff;
 use crate::proto::containerd::events_client::EventsClient;
@@ -138,10 +138,14 @@ impl EventFollower {
 
     /// Follows the first service that the runtime offers, or polls.
     async fn follow_until_lost(&self, subscribed: &mut Option<Instant>) -> Lost {
-        let mut services = vec![("GetContainerEvents", subscribe_to_cri(self.cri.clone()).boxed())];
-        if self.cri.info().await?.kind == RuntimeKind::Containerd {
+        let info = self.cri.info().await?;
+        let mut services = Vec::new();
+        if info.kind == RuntimeKind::Containerd {
             let opening = subscribe_to_containerd(self.cri.clone()).boxed();
-            services.insert(0, ("containerd's Subscribe", opening));
+            services.push(("containerd's Subscribe", opening));
+        }
+        if !has_one_queue(&info) {
+            services.push(("GetContainerEvents", subscribe_to_cri(self.cri.clone()).boxed()));
         }
         for (service, opening) in services {
             match self.forward(service, opening, subscribed).await {
@@ -213,6 +217,12 @@ impl EventFollower {
             tokio::time::sleep(POLLING_INTERVAL).await;
         }
     }
+}
+
+/// Whether the subscribers of CRI's events share one queue (`server/container_events.go` of CRI-O 1.26 and 1.27).
+fn has_one_queue(info: &RuntimeInfo) -> bool {
+    let minor = info.version.split('.').nth(1).and_then(|minor| minor.parse().ok());
+    info.kind == RuntimeKind::Crio && minor.is_some_and(|minor: u32| minor < 28)
 }
 
 /// The pause after a subscription that lasted so long, or after none.
@@ -393,6 +403,24 @@ mod tests {
                 ..ContainerEventResponse::default()
             };
             assert_eq!(of_cri(event), expected, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn only_old_crio_has_one_queue() {
+        for (kind, version, expected) in [
+            (RuntimeKind::Crio, "1.27.8", true),
+            (RuntimeKind::Crio, "1.28.0", false),
+            (RuntimeKind::Crio, "", false),
+            (RuntimeKind::Containerd, "1.7.0", false),
+        ] {
+            let info = RuntimeInfo {
+                name: String::new(),
+                version: version.to_owned(),
+                kind,
+                cgroup_driver: None,
+            };
+            assert_eq!(has_one_queue(&info), expected, "{kind:?} {version}");
         }
     }
 

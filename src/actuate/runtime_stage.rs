@@ -15,7 +15,7 @@ use crate::cgroup::{Cgroup, CgroupDir, CgroupError, Dir};
 use crate::failpoint::failpoint;
 use crate::model::{
     CgroupVersion, Change, ContainerName, ControlFile, CpuShares, CriResources, LivePod, Outcome, PodTree, Setting,
-    Step, StepRecord, Target, WeightFormula,
+    Settings, Step, StepRecord, Target, WeightFormula,
 };
 use crate::plan::{Plan, spec_step};
 use crate::runtime::{ContainerRuntime, RuntimeError, weight};
@@ -288,14 +288,20 @@ pub(super) async fn undo(pass: &mut Pass) {
         let least = target.container().and_then(|name| least_limits.get(name));
         let is_lower =
             |limit: i64| least.is_some_and(|least| u64::try_from(limit).is_ok_and(|limit| limit < least.get()));
-        // A field that was not specified before becomes unbounded, because CRI cannot unset it.
-        let memory = to.memory_limit_in_bytes.filter(|_| with_memory);
-        let memory = memory.map(|_| from.memory_limit_in_bytes.unwrap_or(-1));
+        // A field that was not specified before, or not shown, gets what the file holds, because CRI cannot unset it.
+        let held = cgroup(pass, &target).map_or(Ok(Settings::default()), Cgroup::read_all);
+        let held = held.unwrap_or_else(|error| {
+            tracing::debug!(%target, %error, "what the container holds cannot be told to the runtime");
+            Settings::default()
+        });
+        let held = CriResources::new(None, held.cpu_max(), held.memory_limit());
+        let memory = from.memory_limit_in_bytes.or(held.memory_limit_in_bytes);
+        let memory = memory.filter(|limit| with_memory && !is_lower(*limit));
         let back = CriResources {
             cpu_shares: to.cpu_shares.and(from.cpu_shares),
-            cpu_quota: to.cpu_quota.map(|_| from.cpu_quota.unwrap_or(-1)),
-            cpu_period: to.cpu_period.map(|period| from.cpu_period.unwrap_or(period)),
-            memory_limit_in_bytes: memory.filter(|limit| !is_lower(*limit)),
+            cpu_quota: to.cpu_quota.and(from.cpu_quota.or(held.cpu_quota)),
+            cpu_period: to.cpu_period.and(from.cpu_period.or(held.cpu_period)),
+            memory_limit_in_bytes: to.memory_limit_in_bytes.and(memory),
         };
         if back == CriResources::default() {
             continue;

@@ -7,7 +7,10 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use strum::{Display, IntoStaticStr};
 
-use crate::model::{Bytes, ContainerName, ControlFile, MemoryLimit, PageSize, Requirements, Setting, Settings};
+use crate::model::{
+    Bytes, ContainerName, ControlFile, CpuMax, CpuQuota, CpuShares, MemoryLimit, PageSize, Requirements, Setting,
+    Settings,
+};
 
 /// The interface that a step uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, Display, IntoStaticStr)]
@@ -298,6 +301,24 @@ pub struct CriResources {
 }
 
 impl CriResources {
+    /// The fields for these values. CRI's numbers are signed; no amount of Kubernetes is above `i64::MAX`, and a runtime could not
+    /// refuse a larger one better.
+    pub fn new(shares: Option<CpuShares>, cpu: Option<CpuMax>, memory: Option<MemoryLimit>) -> Self {
+        let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        Self {
+            cpu_shares: shares.map(|shares| signed(shares.get())),
+            cpu_quota: cpu.map(|cpu| match cpu.quota {
+                CpuQuota::Max => -1,
+                CpuQuota::Micros(micros) => signed(micros),
+            }),
+            cpu_period: cpu.map(|cpu| signed(cpu.period_us)),
+            memory_limit_in_bytes: memory.map(|limit| match limit {
+                MemoryLimit::Max => -1,
+                MemoryLimit::Bytes(bytes) => signed(bytes),
+            }),
+        }
+    }
+
     /// Unsets the field that corresponds to a file. Quota and period belong together.
     pub fn forget(&mut self, file: ControlFile) {
         match file {
@@ -326,7 +347,7 @@ impl CriResources {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{CpuMax, CpuQuota, CpuShares, MilliCpu, ResourceList};
+    use crate::model::{MilliCpu, ResourceList};
 
     fn cpu_max(quota: u64) -> Setting {
         Setting::CpuMax(CpuMax {

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 use crate::model::objects::{Container, ContainerStatus, Pod};
 use crate::model::{
-    Bytes, CgroupVersion, ContainerName, CpuMax, CpuQuota, CpuShares, CriResources, DEFAULT_CFS_PERIOD_US, Driver,
+    Bytes, CgroupVersion, ContainerName, CpuMax, CpuShares, CriResources, DEFAULT_CFS_PERIOD_US, Driver,
     KubeletVersion, MemoryLimit, MilliCpu, NamedRequirements, NodeTraits, Part, PodAmounts, PodTree, PodValues,
     QosClass, Requirements, Resource, ResourceList, Setting, Settings, Target, WeightFormula, init_steps, total,
 };
@@ -248,18 +248,7 @@ impl Allowance {
     /// The kubelet's request to the runtime: exact amounts, because the runtime rounds when it writes files.
     fn spec(&self, undeclared: bool) -> CriResources {
         let (cpu, memory) = self.limits(undeclared);
-        CriResources {
-            cpu_shares: self.shares(undeclared).map(|shares| signed(shares.get())),
-            cpu_quota: cpu.map(|cpu| match cpu.quota {
-                CpuQuota::Max => -1,
-                CpuQuota::Micros(micros) => signed(micros),
-            }),
-            cpu_period: cpu.map(|cpu| signed(cpu.period_us)),
-            memory_limit_in_bytes: memory.map(|limit| match limit {
-                MemoryLimit::Max => -1,
-                MemoryLimit::Bytes(bytes) => signed(bytes),
-            }),
-        }
+        CriResources::new(self.shares(undeclared), cpu, memory)
     }
 
     fn shares(&self, undeclared: bool) -> Option<CpuShares> {
@@ -273,11 +262,6 @@ impl Allowance {
         let cpu = period.map(|period| CpuMax::of_limit(self.cpu_limit, period));
         (cpu, memory.or(undeclared.then_some(MemoryLimit::Max)))
     }
-}
-
-/// CRI's numbers are signed. No amount of Kubernetes is above `i64::MAX`, and a runtime could not refuse a larger one better.
-fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 /// One container's resources, defaults included.

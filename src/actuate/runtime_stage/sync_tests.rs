@@ -273,6 +273,9 @@ fn updated(from: CriResources, to: CriResources) -> StepRecord {
 async fn undone(outcome: Outcome, steps: Vec<StepRecord>, runtime: UpdateRecorder) -> (Vec<CriResources>, Outcome) {
     let root = tempfile::tempdir().unwrap();
     let (mut pass, runtime) = pass(root.path(), "100000", runtime);
+    fs::write(root.path().join("pod/app/memory.max"), "134217728\n").unwrap();
+    let handles = PodHandles::open(&pass.node.hierarchy, pass.job.targets.bound.live());
+    pass.done.handles = Some(handles.unwrap());
     let before = steps.len();
     pass.done.record.steps = steps;
     pass.done.record.outcome = outcome;
@@ -305,16 +308,15 @@ async fn an_undo_restores_what_was_stored() {
         cpu_shares: WANTED.cpu_shares,
         ..none
     };
-    // CRI cannot unset a field.
-    let unbounded = CriResources {
+    // CRI cannot unset a field, and cri-dockerd shows none.
+    let held = CriResources {
         cpu_shares: None,
-        cpu_quota: Some(-1),
-        cpu_period: WANTED.cpu_period,
-        memory_limit_in_bytes: Some(-1),
+        memory_limit_in_bytes: Some(128 << 20),
+        ..WANTED
     };
     for (outcome, from, to, expected) in [
         (rolled_back(), old, WANTED, Some(old)),
-        (rolled_back(), none, WANTED, Some(unbounded)),
+        (rolled_back(), none, WANTED, Some(held)),
         (rolled_back(), old, without_memory(WANTED), Some(without_memory(old))),
         (incomplete(), old, WANTED, Some(without_memory(old))),
         (rolled_back(), none, shares, None),

@@ -82,6 +82,19 @@ impl Cgroup {
         }
     }
 
+    /// The limit of swap that binds; unbounded on v1, which has a limit of memory and swap together.
+    ///
+    /// Errors: [`CgroupError`] of the first file that cannot be read.
+    pub fn swap_limit(&self) -> Result<MemoryLimit, CgroupError> {
+        let mut binding = MemoryLimit::Max;
+        for dir in self.dirs() {
+            let text = dir.memory_dir().text("memory.swap.max")?;
+            let bytes = text.and_then(|text| text.trim().parse().ok());
+            binding = bytes.map_or(binding, |bytes| MemoryLimit::Bytes(bytes).min(binding));
+        }
+        Ok(binding)
+    }
+
     fn tightest(&self, file: ControlFile) -> Result<MemoryLimit, CgroupError> {
         let mut binding = MemoryLimit::Max;
         for dir in self.dirs() {

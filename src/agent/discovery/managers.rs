@@ -7,10 +7,10 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use crate::cgroup::{Hierarchy, PodEntry};
+use crate::cgroup::{Cgroup, Hierarchy, PodEntry};
 use crate::config::Config;
 use crate::decide::NodePolicies;
-use crate::model::{CgroupPath, CgroupVersion, QosClass, Resource};
+use crate::model::{CgroupPath, CgroupVersion, MemoryLimit, QosClass, Resource};
 
 /// The needed part of a checkpoint.
 #[derive(Debug, Deserialize)]
@@ -82,14 +82,15 @@ fn assigns_processors(hierarchy: &Hierarchy, scanned: &[PodEntry]) -> bool {
     })
 }
 
-/// Whether a container has a part of the node's swap: only `LimitedSwap` gives one. Other kubelets leave none, or all.
+/// Whether a container has a part of the node's swap: only `LimitedSwap` gives one. Other kubelets leave none, or all. From 1.18 crun
+/// has systemd allow the scope as much swap as memory, and the container's part in its inner cgroup.
 fn limits_swap(hierarchy: &Hierarchy, scanned: &[PodEntry]) -> bool {
-    let mount = hierarchy.mount(Resource::Memory);
     let burstable = scanned.iter().filter(|pod| pod.place.qos == Some(QosClass::Burstable));
     hierarchy.version() == CgroupVersion::V2
         && burstable.flat_map(|pod| &pod.containers).any(|container| {
-            let swap = fs::read_to_string(container.path.under(mount).join("memory.swap.max"));
-            swap.is_ok_and(|swap| swap.trim().parse::<u64>().is_ok_and(|bytes| bytes > 0))
+            let cgroup = Cgroup::open(hierarchy, &container.path);
+            let limit = cgroup.and_then(|cgroup| cgroup.swap_limit());
+            limit.is_ok_and(|limit| matches!(limit, MemoryLimit::Bytes(1..)))
         })
 }
 
@@ -213,6 +214,29 @@ mod tests {
             );
             scanned[0].place.qos = Some(QosClass::Burstable);
             assert_eq!(limits_swap(&hierarchy, &scanned), limited, "{swap:?}");
+        }
+    }
+
+    #[test]
+    fn the_swap_of_cruns_inner_cgroup_counts() {
+        let root = tempfile::tempdir().unwrap();
+        let (hierarchy, mut scanned) = tree(root.path(), "");
+        scanned[0].place.qos = Some(QosClass::Burstable);
+        let scope = scanned[0].path.child("crio-a.scope").unwrap();
+        let outer = scope.under(hierarchy.mount(Resource::Memory));
+        let inner = outer.join("container");
+        fs::create_dir_all(&inner).unwrap();
+        scanned[0].containers[0].path = scope;
+        for (of_scope, of_container, limited) in [
+            ("67108864\n", "0\n", false),
+            ("67108864\n", "65536\n", true),
+            ("max\n", "65536\n", true),
+            ("max\n", "max\n", false),
+        ] {
+            fs::write(outer.join("memory.swap.max"), of_scope).unwrap();
+            fs::write(inner.join("memory.swap.max"), of_container).unwrap();
+            let found = limits_swap(&hierarchy, &scanned);
+            assert_eq!(found, limited, "{of_scope:?} {of_container:?}");
         }
     }
 

@@ -4,6 +4,7 @@
 //! containers that have cgroups now ([`Kubepods::scan`]). Reads directory names only. A cgroup that vanishes during a scan is
 //! no error; the result leaves it out.
 
+use std::cmp::Reverse;
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -59,32 +60,32 @@ impl Kubepods {
     pub fn find(hierarchy: &Hierarchy, driver: Option<Driver>) -> Result<Self, LayoutError> {
         let mount = hierarchy.mount(Resource::Cpu);
         let mut level = vec![CgroupPath::root()];
-        let (mut with_pods, mut first) = (Vec::new(), Vec::new());
-        for _ in 0..DEPTH {
+        let (mut best, mut roots) = (None, Vec::new());
+        for depth in 0..DEPTH {
             let mut next = Vec::new();
             for parent in &level {
                 next.extend(children(mount, parent)?);
             }
             next.retain(|path| !is_in_pod(path));
-            let roots = next.iter().filter_map(|path| Self::at(path.clone()).ok());
-            let roots: Vec<Self> = roots
-                .filter(|root| driver.is_none_or(|driver| driver == root.driver))
-                .collect();
-            let in_use = Self::holding(&roots, hierarchy, |pod| !pod.containers.is_empty())?;
-            if !in_use.is_empty() {
-                return Self::only(in_use);
+            for root in next.iter().filter_map(|path| Self::at(path.clone()).ok()) {
+                if driver.is_some_and(|driver| driver != root.driver) {
+                    continue;
+                }
+                let rank = Some((root.has_containers(hierarchy)?, Reverse(depth)));
+                if best < rank {
+                    (best, roots) = (rank, Vec::new());
+                }
+                if best == rank {
+                    roots.push(root);
+                }
             }
-            if with_pods.is_empty() {
-                with_pods = Self::holding(&roots, hierarchy, |_| true)?;
-            }
-            if first.is_empty() {
-                first = roots;
+            if matches!(best, Some((Some(true), _))) {
+                break;
             }
             level = next;
         }
-        let candidates = if with_pods.is_empty() { first } else { with_pods };
-        if !candidates.is_empty() {
-            return Self::only(candidates);
+        if !roots.is_empty() {
+            return Self::only(roots);
         }
         let names = match driver {
             None => "kubepods or kubepods.slice",
@@ -97,22 +98,14 @@ impl Kubepods {
         )))
     }
 
-    /// The roots that hold such a pod.
-    fn holding(
-        roots: &[Self],
-        hierarchy: &Hierarchy,
-        is_such: fn(&PodEntry) -> bool,
-    ) -> Result<Vec<Self>, LayoutError> {
-        let mut holding = Vec::new();
-        for root in roots {
-            let mut found = false;
-            root.visit(hierarchy, |pod| {
-                found = is_such(&pod);
-                !found
-            })?;
-            holding.extend(found.then(|| root.clone()));
-        }
-        Ok(holding)
+    /// Whether a pod below this root has a container; `None` without pods.
+    fn has_containers(&self, hierarchy: &Hierarchy) -> Result<Option<bool>, LayoutError> {
+        let mut found = None;
+        self.visit(hierarchy, |pod| {
+            found = Some(!pod.containers.is_empty());
+            found != Some(true)
+        })?;
+        Ok(found)
     }
 
     fn only(roots: Vec<Self>) -> Result<Self, LayoutError> {

@@ -7,8 +7,8 @@ use cgroups_rs::systemd::{
 };
 
 use crate::model::{
-    CgroupVersion, ControlFile, CpuMax, CpuQuota, CpuShares, CpuWeight, DEFAULT_CFS_PERIOD_US, MemoryLimit, Setting,
-    Settings,
+    Bytes, CgroupVersion, ControlFile, CpuMax, CpuQuota, CpuShares, CpuWeight, DEFAULT_CFS_PERIOD_US, MemoryLimit,
+    Setting, Settings,
 };
 
 /// `memory.high` and `memory.min`, which cgroups-rs has no names for; v2 only.
@@ -40,6 +40,7 @@ pub fn properties(settings: &Settings, systemd_version: u32) -> Result<Propertie
             properties.insert(CPU_QUOTA_PERIOD_US, max.period_us);
         }
     }
+    let bytes = |limit: MemoryLimit| limit.bounded().map_or(INFINITY, Bytes::get);
     for setting in settings.iter() {
         properties.extend(match setting {
             Setting::CpuWeight(weight) => Some((CPU_WEIGHT, weight.get())),
@@ -86,8 +87,8 @@ pub fn settings(properties: &Properties, version: CgroupVersion) -> Settings {
             (CPU_SHARES | CPU_WEIGHT, INFINITY) => {}
             (CPU_SHARES, shares) => settings.insert(Setting::CpuShares(CpuShares::new(shares))),
             (CPU_WEIGHT, weight) => settings.insert(Setting::CpuWeight(CpuWeight::new(weight))),
-            (MEMORY_LIMIT, bytes) => settings.insert(Setting::MemoryLimit(limit(bytes))),
-            (MEMORY_MAX, bytes) => settings.insert(Setting::MemoryMax(limit(bytes))),
+            (MEMORY_LIMIT, bytes) => settings.insert(Setting::MemoryLimit(MemoryLimit::of_bytes(bytes))),
+            (MEMORY_MAX, bytes) => settings.insert(Setting::MemoryMax(MemoryLimit::of_bytes(bytes))),
             _ => {}
         }
     }
@@ -108,20 +109,6 @@ fn bound(per_second: u64, period_us: u64) -> CpuMax {
         micros => CpuQuota::Micros(micros.saturating_mul(period_us) / 1_000_000),
     };
     CpuMax { quota, period_us }
-}
-
-const fn bytes(limit: MemoryLimit) -> u64 {
-    match limit {
-        MemoryLimit::Max => INFINITY,
-        MemoryLimit::Bytes(bytes) => bytes,
-    }
-}
-
-const fn limit(bytes: u64) -> MemoryLimit {
-    match bytes {
-        INFINITY => MemoryLimit::Max,
-        bytes => MemoryLimit::Bytes(bytes),
-    }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures::future::OptionFuture;
 use tokio::sync::Semaphore;
 use tonic::metadata::MetadataValue;
 use tonic::transport::{Channel, Endpoint};
@@ -191,22 +192,14 @@ impl Cri {
         EventStream::of(self.clone())
     }
 
-    async fn verbose_status<R>(
-        &self,
-        id: &str,
-        read: impl FnOnce(ContainerStatusResponse) -> Result<R, Problem>,
-    ) -> Result<R, RuntimeError> {
-        // The error would be that of a closed semaphore.
-        let _turn = self.verbose.acquire().await.ok();
-        self.status(id, true, read).await
-    }
-
     async fn status<R>(
         &self,
         id: &str,
         verbose: bool,
         read: impl FnOnce(ContainerStatusResponse) -> Result<R, Problem>,
     ) -> Result<R, RuntimeError> {
+        // The error would be that of a closed semaphore.
+        let _turn = OptionFuture::from(verbose.then(|| self.verbose.acquire())).await;
         let container_id = id.to_owned();
         let mut client = self.client.clone();
         let call = client.container_status(proto::ContainerStatusRequest { container_id, verbose });
@@ -265,7 +258,7 @@ impl ContainerRuntime for Cri {
         let read = |answer| answer::stored(id, answer);
         match self.status(id, false, read).await? {
             // An older runtime has it in the verbose status alone.
-            None => self.verbose_status(id, read).await,
+            None => self.status(id, true, read).await,
             known => Ok(known),
         }
     }
@@ -297,8 +290,7 @@ impl ContainerRuntime for Cri {
     }
 
     async fn first_process(&self, id: &str) -> Result<Option<i32>, RuntimeError> {
-        self.verbose_status(id, |answer| answer::first_process(id, &answer))
-            .await
+        self.status(id, true, |answer| answer::first_process(id, &answer)).await
     }
 
     async fn update(&self, id: &str, resources: &CriResources) -> Result<(), RuntimeError> {

@@ -2,8 +2,9 @@
 //!
 //! containerd has an event service of its own, and CRI has `GetContainerEvents`. The agent tries containerd's own first:
 //! containerd broadcasts these events to every subscriber. CRI events of containerd 1.x and of CRI-O before 1.28 are one queue, in
-//! which a second subscriber takes events away from the kubelet. CRI-O has only CRI's, unless disabled. Where a runtime has none for
-//! the agent, it lists the running containers at an interval and sends the differences.
+//! which a second subscriber takes events away from the kubelet, and CRI-O before 1.33 may crash when a subscriber leaves. CRI-O has
+//! only CRI's, unless disabled. Where a runtime has none for the agent, it lists the running containers at an interval and sends the
+//! differences.
 //!
 //! The agent does not subscribe to updates: the runtime reports each update of a pass back, and updates by others show in the
 //! files.
@@ -144,7 +145,7 @@ impl EventFollower {
             let opening = subscribe_to_containerd(self.cri.clone()).boxed();
             services.push(("containerd's Subscribe", opening));
         }
-        if !has_one_queue(&info) {
+        if serves_several(&info) {
             services.push(("GetContainerEvents", subscribe_to_cri(self.cri.clone()).boxed()));
         }
         for (service, opening) in services {
@@ -219,10 +220,10 @@ impl EventFollower {
     }
 }
 
-/// Whether the subscribers of CRI's events share one queue (`server/container_events.go` of CRI-O 1.26 and 1.27).
-fn has_one_queue(info: &RuntimeInfo) -> bool {
+/// Whether CRI's events may have a subscriber beside the kubelet: not those of an old CRI-O (`server/container_events.go`, cri-o#9004).
+fn serves_several(info: &RuntimeInfo) -> bool {
     let minor = info.version.split('.').nth(1).and_then(|minor| minor.parse().ok());
-    info.kind == RuntimeKind::Crio && minor.is_some_and(|minor: u32| minor < 28)
+    info.kind != RuntimeKind::Crio || minor.is_none_or(|minor: u32| minor >= 33)
 }
 
 /// The pause after a subscription that lasted so long, or after none.
@@ -407,12 +408,12 @@ mod tests {
     }
 
     #[test]
-    fn only_old_crio_has_one_queue() {
+    fn old_crio_has_no_second_subscriber() {
         for (kind, version, expected) in [
-            (RuntimeKind::Crio, "1.27.8", true),
-            (RuntimeKind::Crio, "1.28.0", false),
-            (RuntimeKind::Crio, "", false),
-            (RuntimeKind::Containerd, "1.7.0", false),
+            (RuntimeKind::Crio, "1.32.9", false),
+            (RuntimeKind::Crio, "1.33.0", true),
+            (RuntimeKind::Crio, "", true),
+            (RuntimeKind::Containerd, "1.7.0", true),
         ] {
             let info = RuntimeInfo {
                 name: String::new(),
@@ -420,7 +421,7 @@ mod tests {
                 kind,
                 cgroup_driver: None,
             };
-            assert_eq!(has_one_queue(&info), expected, "{kind:?} {version}");
+            assert_eq!(serves_several(&info), expected, "{kind:?} {version}");
         }
     }
 

@@ -77,7 +77,7 @@ pub(super) fn listed(mut entry: proto::Container) -> Result<ListedContainer, Pro
         },
         id: entry.id,
         restart_count: entry.metadata.map_or(0, |metadata| metadata.attempt),
-        created_at: time("created_at", entry.created_at)?,
+        created_at: time(entry.created_at)?,
     })
 }
 
@@ -128,25 +128,15 @@ fn about(asked: &str, status: Option<proto::ContainerStatus>) -> Result<proto::C
 }
 
 /// Zero, the protocol's default, is "not yet".
-fn time(what: &'static str, nanoseconds: i64) -> Result<Option<Timestamp>, Problem> {
-    if nanoseconds == 0 {
-        return Ok(None);
-    }
-    Timestamp::from_nanosecond(nanoseconds.into())
-        .map(Some)
-        .map_err(|error| Problem::nonsense(format!("{what}: {error}")))
+fn time(nanoseconds: i64) -> Result<Option<Timestamp>, Problem> {
+    let time = specified(nanoseconds).map(|told| Timestamp::from_nanosecond(told.into()));
+    time.transpose()
+        .map_err(|error| Problem::nonsense(format!("created_at: {error}")))
 }
 
-fn label(labels: &mut HashMap<String, String>, key: &'static str) -> Result<String, Problem> {
-    filled(key, labels.remove(key).unwrap_or_default())
-}
-
-fn filled(what: &'static str, value: String) -> Result<String, Problem> {
-    if value.is_empty() {
-        Err(Problem::nonsense(format!("{what} is missing")))
-    } else {
-        Ok(value)
-    }
+fn label(labels: &mut HashMap<String, String>, key: &str) -> Result<String, Problem> {
+    let value = labels.remove(key).filter(|value| !value.is_empty());
+    value.ok_or_else(|| Problem::nonsense(format!("{key} is missing")))
 }
 
 /// CRI's zero is "not specified".

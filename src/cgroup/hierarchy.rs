@@ -121,21 +121,21 @@ impl Hierarchy {
                  check that the kernel has it ({controller} in /proc/cgroups, no cgroup_disable={controller} at boot)"
             )))
         };
-        if let (Some(cpu), Some(memory)) = (&cpu, &memory) {
-            return Ok(Self {
-                version: CgroupVersion::V1,
-                cpu: cpu.clone(),
-                memory: memory.clone(),
-            });
-        }
-        let absent = if cpu.is_some() { Resource::Memory } else { Resource::Cpu };
+        let (absent, v1) = match (cpu, memory) {
+            (Some(cpu), Some(memory)) => {
+                let version = CgroupVersion::V1;
+                return Ok(Self { version, cpu, memory });
+            }
+            (Some(cpu), None) => (Resource::Memory, Some(cpu)),
+            (None, memory) => (Resource::Cpu, memory),
+        };
         let Some(v2) = v2 else {
             return missing(absent);
         };
         let path = v2.point.join("cgroup.controllers");
         let controllers = fs::read_to_string(&path).map_err(|error| LayoutError::unreadable(&path, &error))?;
         let lacks = |controller: &Resource| controllers.split_whitespace().all(|name| name != controller.name());
-        match (cpu.or(memory), Resource::ALL.into_iter().find(lacks)) {
+        match (v1, Resource::ALL.into_iter().find(lacks)) {
             (None, None) => Ok(Self {
                 version: CgroupVersion::V2,
                 cpu: v2.clone(),

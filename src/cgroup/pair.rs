@@ -69,7 +69,7 @@ impl Cgroup {
     ///
     /// Errors: [`CgroupError`] of the first file that cannot be read.
     pub fn memory_limit(&self) -> Result<MemoryLimit, CgroupError> {
-        self.tightest(limit_file(self.outer.version()))
+        self.tightest(|dir| Ok(dir.read(limit_file(dir.version()))?.and_then(Setting::memory)))
     }
 
     /// The memory use above which the kernel slows processes down; unbounded on v1.
@@ -78,7 +78,10 @@ impl Cgroup {
     pub fn memory_high(&self) -> Result<MemoryLimit, CgroupError> {
         match self.outer.version() {
             CgroupVersion::V1 => Ok(MemoryLimit::Max),
-            CgroupVersion::V2 => self.tightest(ControlFile::MemoryHigh),
+            CgroupVersion::V2 => self.tightest(|dir| match dir.read(ControlFile::MemoryHigh)? {
+                Some(Setting::MemoryHigh(high)) => Ok(Some(high)),
+                _ => Ok(None),
+            }),
         }
     }
 
@@ -86,25 +89,19 @@ impl Cgroup {
     ///
     /// Errors: [`CgroupError`] of the first file that cannot be read.
     pub fn swap_limit(&self) -> Result<MemoryLimit, CgroupError> {
-        let mut binding = MemoryLimit::Max;
-        for dir in self.dirs() {
+        self.tightest(|dir| {
             let text = dir.memory_dir().text("memory.swap.max")?;
-            let bytes = text.and_then(|text| text.trim().parse().ok());
-            binding = bytes.map_or(binding, |bytes| MemoryLimit::Bytes(bytes).min(binding));
-        }
-        Ok(binding)
+            Ok(text.and_then(|text| text.trim().parse().ok().map(MemoryLimit::Bytes)))
+        })
     }
 
-    fn tightest(&self, file: ControlFile) -> Result<MemoryLimit, CgroupError> {
-        let mut binding = MemoryLimit::Max;
-        for dir in self.dirs() {
-            let limit = match dir.read(file)? {
-                Some(Setting::MemoryHigh(high)) => Some(high),
-                setting => setting.and_then(Setting::memory),
-            };
-            binding = limit.map_or(binding, |limit| limit.min(binding));
-        }
-        Ok(binding)
+    fn tightest(
+        &self,
+        limit: impl Fn(&CgroupDir) -> Result<Option<MemoryLimit>, CgroupError>,
+    ) -> Result<MemoryLimit, CgroupError> {
+        self.dirs().try_fold(MemoryLimit::Max, |binding, dir| {
+            Ok(limit(dir)?.map_or(binding, |limit| limit.min(binding)))
+        })
     }
 
     /// Writes a value, to the outer cgroup first when it grows and last when it shrinks. If the second write fails, the

@@ -10,6 +10,7 @@ use jiff::Timestamp;
 
 use super::line::{of_change, of_count, of_kill, of_refusal};
 use super::{AuditEvent, WINDOW};
+use crate::oom::OomReport;
 use crate::rate_limiter::{FairRateLimiter, Rate};
 
 /// The rate of passes, kills and refusals with lines of their own.
@@ -64,8 +65,7 @@ impl Floods {
                 (Topic::Changes(namespace.clone()), User::Namespace(namespace.clone()))
             }
             AuditEvent::Kill(kill) => {
-                let pod = kill.facts.pod.as_ref();
-                let namespace = pod.map(|pod| pod.namespace.clone()).unwrap_or_default();
+                let namespace = namespace_of(kill).to_owned();
                 (Topic::Kills(namespace.clone()), User::Namespace(namespace))
             }
             AuditEvent::Refusal(refusal) => {
@@ -106,18 +106,19 @@ impl Floods {
 
     /// The lines with the counts of events without a line.
     pub(super) fn take_all(&mut self) -> Vec<String> {
-        let counted = mem::take(&mut self.topics).into_iter();
-        let lines = counted.filter_map(|(topic, more)| {
-            let (latest, times) = more?;
-            Some(match (topic, latest) {
-                (_, AuditEvent::Refusal(refusal)) => of_refusal(&refusal, times),
-                (Topic::Kills(namespace), _) => of_count("moreKills", Some(&namespace), "kills", times),
-                (Topic::Changes(namespace), _) => of_count("moreChanges", Some(&namespace), "changes", times),
-                (Topic::Refusals { .. }, AuditEvent::Change(_) | AuditEvent::Kill(_)) => return None,
-            })
+        let counted = mem::take(&mut self.topics).into_values().flatten();
+        let lines = counted.map(|(latest, times)| match latest {
+            AuditEvent::Refusal(refusal) => of_refusal(&refusal, times),
+            AuditEvent::Kill(kill) => of_count("moreKills", Some(namespace_of(&kill)), "kills", times),
+            AuditEvent::Change(record) => of_count("moreChanges", Some(&record.pod.namespace), "changes", times),
         });
         lines.collect()
     }
+}
+
+/// The namespace of a kill; empty for one outside of pods.
+fn namespace_of(kill: &OomReport) -> &str {
+    kill.facts.pod.as_ref().map_or("", |pod| &pod.namespace)
 }
 
 #[cfg(test)]

@@ -264,21 +264,16 @@ fn of_containerd(Envelope { topic, event }: &Envelope) -> Result<Option<RuntimeE
 }
 
 fn decode(topic: &str, payload: &[u8]) -> Result<Option<RuntimeEvent>, DecodeError> {
-    Ok(Some(match topic {
-        TASK_START => RuntimeEvent::Started(TaskStart::decode(payload)?.container_id),
-        TASK_EXIT => {
-            let TaskExit { id, container_id } = TaskExit::decode(payload)?;
-            // A process that exec started has an id of its own.
-            return Ok((id == container_id).then_some(RuntimeEvent::Ended(container_id)));
-        }
-        TASK_DELETE => {
-            let TaskDelete { id, container_id } = TaskDelete::decode(payload)?;
-            let is_first = id.is_empty() || id == container_id;
-            return Ok(is_first.then_some(RuntimeEvent::Ended(container_id)));
-        }
-        CONTAINER_DELETE => RuntimeEvent::Ended(ContainerDelete::decode(payload)?.id),
+    let (container, process) = match topic {
+        TASK_START => return Ok(Some(RuntimeEvent::Started(TaskStart::decode(payload)?.container_id))),
+        TASK_EXIT => TaskExit::decode(payload).map(|exit| (exit.container_id, exit.id))?,
+        TASK_DELETE => TaskDelete::decode(payload).map(|deleted| (deleted.container_id, deleted.id))?,
+        CONTAINER_DELETE => (ContainerDelete::decode(payload)?.id, String::new()),
         _ => return Ok(None),
-    }))
+    };
+    // A process that exec started has an id of its own.
+    let is_first = process.is_empty() || process == container;
+    Ok(is_first.then_some(RuntimeEvent::Ended(container)))
 }
 
 fn of_cri(event: ContainerEventResponse) -> Option<RuntimeEvent> {

@@ -154,10 +154,8 @@ fn started_with(pod: &Pod, name: &str, live: &LiveContainer) -> Option<(Timestam
 
 /// The weight of a container. `None` where its cgroup has ended.
 fn read_weight(hierarchy: &Hierarchy, path: &CgroupPath) -> Option<CpuWeight> {
-    let settings = Cgroup::open(hierarchy, path)
-        .and_then(|cgroup| cgroup.read_all())
-        .ok()?;
-    match settings.get(ControlFile::CpuWeight)? {
+    let cgroup = Cgroup::open(hierarchy, path).ok()?;
+    match cgroup.outer().read(ControlFile::CpuWeight).ok()?? {
         Setting::CpuWeight(weight) => Some(weight),
         _ => None,
     }

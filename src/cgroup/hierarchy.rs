@@ -93,11 +93,8 @@ impl Hierarchy {
         if root.join("cgroup.controllers").exists() {
             return Self::choose(None, None, Some(at(root.to_owned())), &looked_in);
         }
-        let entries = fs::read_dir(root).and_then(|entries| {
-            let names = entries.map(|entry| entry.map(|entry| entry.file_name()));
-            names.collect::<Result<Vec<_>, _>>()
-        });
-        let names = entries.map_err(|error| LayoutError::unreadable(root, &error))?;
+        let names = fs::read_dir(root).and_then(|entries| entries.map(|entry| Ok(entry?.file_name())).collect());
+        let names: Vec<OsString> = names.map_err(|error| LayoutError::unreadable(root, &error))?;
         let v1 = |controller: Resource| {
             let has = |name: &&OsString| {
                 let name = name.to_str().unwrap_or_default();

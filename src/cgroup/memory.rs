@@ -132,16 +132,13 @@ impl CgroupDir {
 
     /// The memory in use, with the counters of kills and stalls.
     pub fn watch_reading(&self) -> Result<WatchReading, CgroupError> {
-        let kills = match self.version() {
-            CgroupVersion::V1 => "memory.oom_control",
-            CgroupVersion::V2 => "memory.events",
-        };
-        let kills = self.dir(Resource::Memory).text(kills)?.unwrap_or_default();
-        let stalls = match self.version() {
+        let dir = self.dir(Resource::Memory);
+        let (kills, stalls) = match self.version() {
             // The kernel accounts for pressure in v2's hierarchy only.
-            CgroupVersion::V1 => None,
-            CgroupVersion::V2 => self.dir(Resource::Memory).text("memory.pressure")?,
+            CgroupVersion::V1 => ("memory.oom_control", None),
+            CgroupVersion::V2 => ("memory.events", dir.text("memory.pressure")?),
         };
+        let kills = dir.text(kills)?.unwrap_or_default();
         Ok(WatchReading {
             memory: self.memory_reading()?,
             kills: field(&kills, "oom_kill").unwrap_or_default(),

@@ -66,7 +66,7 @@ pub(super) struct DiscoveryLinks {
     pub(super) unsaved: BTreeMap<PodUid, MarkedLimits>,
 }
 
-/// The state of the task: a part that it found once stays.
+/// The state of the task: a part that it found once stays, a runtime as long as it has containers.
 #[derive(Debug)]
 pub(super) struct Discovery {
     links: DiscoveryLinks,
@@ -206,11 +206,15 @@ impl Discovery {
             PathSetting::Auto => None,
             PathSetting::Path(socket) => Some(socket.as_path()),
         };
-        if let Some(runtime) = &self.runtime {
-            return RuntimeLink::Found(Arc::clone(&runtime.cri) as Arc<dyn ContainerRuntime>);
+        let known = self.runtime.as_ref().map(|runtime| Arc::clone(&runtime.cri));
+        // Of several runtimes the one that runs pods counts, and it may have started after another one was found.
+        if let Some(cri) = known.clone().filter(|_| !self.containers.is_empty()) {
+            return RuntimeLink::Found(cri);
         }
-        match discover(socket, self.links.config.deadlines()).await {
-            Ok((cri, info)) => {
+        match (discover(socket, self.links.config.deadlines()).await, known) {
+            (Ok((cri, _)), Some(known)) if cri.socket() == known.socket() => RuntimeLink::Found(known),
+            (Err(_), Some(known)) => RuntimeLink::Found(known),
+            (Ok((cri, info)), _) => {
                 tracing::info!(runtime = info.name, version = info.version, socket = %cri.socket().display(), "runtime");
                 self.runtime_events = Some(cri.events());
                 let cri = Arc::new(cri.counted(self.links.runtime_metrics.clone()));
@@ -221,7 +225,7 @@ impl Discovery {
                 });
                 RuntimeLink::Found(cri)
             }
-            Err(error) => {
+            (Err(error), None) => {
                 problems.push(format!(
                     "{error}; until one answers, only manifests name containers, and stored specs are not updated"
                 ));

@@ -153,6 +153,7 @@ impl MadeUp {
             config: load(&[
                 &format!("--cgroup-root={}", root.display()),
                 &format!("--state-dir={}", root.display()),
+                &format!("--runtime-socket={}", socket.display()),
                 "--kubepods=/kubepods",
             ])
             .unwrap(),
@@ -366,6 +367,24 @@ async fn a_returned_runtime_names_itself_again() {
         node.discovery.runtime.unwrap().info.cgroup_driver,
         Some(Driver::Systemd)
     );
+}
+
+#[tokio::test]
+async fn a_runtime_without_containers_makes_way() {
+    let (mut node, other) = (MadeUp::new().await, MadeUp::new().await);
+    let socket = other.directory.path().join("cri.sock");
+    let is_other = |node: &MadeUp| node.discovery.runtime.as_ref().unwrap().cri.socket() == socket;
+    node.start('a', 1, LINEAR);
+    node.look().await;
+    // As if the search had found the other one first.
+    node.discovery.links.config.runtime_socket = PathSetting::Path(socket.clone());
+    node.look().await;
+    assert!(!is_other(&node), "it runs a container");
+    node.runtime.lock().unwrap().containers.clear();
+    for expected in [false, true] {
+        node.look().await;
+        assert_eq!(is_other(&node), expected);
+    }
 }
 
 #[tokio::test]

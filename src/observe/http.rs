@@ -215,6 +215,10 @@ impl Exposed {
 
     fn answer<B>(&self, request: &Request<B>) -> Answer {
         let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+        let health = |checked: Result<&str, String>| match checked {
+            Ok(text) => (StatusCode::OK, text.to_owned()),
+            Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why),
+        };
         let (status, text) = match request.uri().path() {
             "/metrics" | "/healthz" | "/readyz" if !is_read => {
                 let text = "only GET and HEAD\n".into();
@@ -235,17 +239,9 @@ impl Exposed {
                     }
                 }
             }
-            "/healthz" => match self.heartbeat.check() {
-                Ok(()) => (StatusCode::OK, "ok".to_owned()),
-                Err(stalled) => (StatusCode::SERVICE_UNAVAILABLE, stalled),
-            },
-            "/readyz" => match self.starting.strong_count() {
-                0 => (StatusCode::OK, "ready".to_owned()),
-                _ => (
-                    StatusCode::SERVICE_UNAVAILABLE,
-                    "waiting for: sources and node".to_owned(),
-                ),
-            },
+            "/healthz" => health(self.heartbeat.check().map(|()| "ok")),
+            "/readyz" if self.starting.strong_count() == 0 => health(Ok("ready")),
+            "/readyz" => health(Err("waiting for: sources and node".to_owned())),
             _ => (StatusCode::NOT_FOUND, "no such path".to_owned()),
         };
         answer(status, TEXT, format!("{text}\n").into(), None)

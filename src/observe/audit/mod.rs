@@ -191,10 +191,8 @@ impl AuditWriter {
     fn run(mut self, waiting: &Receiver<AuditEvent>) {
         let mut floods = Floods::new(Instant::now());
         loop {
-            let patience = self
-                .sync_due
-                .map_or(WINDOW, |due| due.saturating_duration_since(Instant::now()));
-            let first = waiting.recv_timeout(patience.min(WINDOW));
+            let wait = self.sync_due.map(|due| due.saturating_duration_since(Instant::now()));
+            let first = waiting.recv_timeout(wait.unwrap_or(WINDOW).min(WINDOW));
             let open = !matches!(first, Err(RecvTimeoutError::Disconnected));
             let now = (Timestamp::now(), Instant::now());
             let mut lines = Vec::new();
@@ -230,10 +228,8 @@ impl AuditWriter {
         }
         let mut error = None;
         if self.lost > 0 {
-            error = self
-                .file
-                .append(&line::of_count("lost", None, "lines", self.lost))
-                .err();
+            let lost = line::of_count("lost", None, "lines", self.lost);
+            error = self.file.append(&lost).err();
             self.lost = if error.is_none() { 0 } else { self.lost };
         }
         for (line, by_operator) in lines {

@@ -56,8 +56,9 @@ impl RuntimeError {
 
 /// Parts of messages about a container that has ended: docker's, and CRI-O's before and after it removes one
 /// (`container_update_resources.go`).
-const HAS_ENDED: [&str; 3] = [
+const HAS_ENDED: [&str; 4] = [
     "No such container: ",
+    "container is marked for removal",
     "is not running or created state: ",
     " not found: ID does not exist",
 ];
@@ -249,6 +250,7 @@ mod tests {
         assert!(error(Problem::from(&Status::not_found("no such container"))).is_not_found());
         for message in [
             "Error response from daemon: No such container: 0123abcd",
+            "Cannot update container 0123abcd: container is marked for removal and cannot be \"update\"",
             "container 0123abcd is not running or created state: stopped",
             "container with ID starting with 0123abcd not found: ID does not exist",
         ] {

@@ -57,6 +57,8 @@ pub trait ContainerRuntime: Debug + Send + Sync {
     ///   container that may swap (kubelet `LimitedSwap`) has `memory.swap.max` 0 afterwards: callers restore the file.
     /// - containerd writes a `memory.high` of the stored spec's unified keys again, as it was: callers restore the file.
     /// - On cgroup v1 a new memory limit sets `memory.memsw.limit_in_bytes` too, where that file exists.
+    /// - runc writes every limit of its own state again, also those that the call leaves out; crun writes those of the call alone.
+    /// - CRI-O from 1.33 refuses a memory limit of -1 and one below the memory in use, docker one below 6 MiB.
     ///
     /// Errors: [`Problem::Unusable`] for values that the kernel could not hold (nothing is sent), [`Problem::Refused`] when
     /// the kernel or the runtime refused (the stored spec is as before), [`Problem::Deadline`] when the runtime may or may

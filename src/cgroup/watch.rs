@@ -46,16 +46,15 @@ impl Watch {
     pub fn add(&mut self, cgroup: &Cgroup) -> Result<Identity, CgroupError> {
         let identity = cgroup.identity();
         let (mut watched, mut absent) = (false, None);
-        for (dir, file) in cgroup
-            .dirs()
-            .flat_map(|dir| dir.files().iter().map(move |file| (dir, *file)))
-        {
-            match self.add_file(dir.dir(file.resource()), file.name(), identity) {
-                Ok(()) => watched = true,
-                Err(error) if error.reason == Reason::Absent => absent = Some(error),
-                Err(error) => {
-                    self.remove(identity);
-                    return Err(error);
+        for dir in cgroup.dirs() {
+            for file in dir.files() {
+                match self.add_file(dir.dir(file.resource()), file.name(), identity) {
+                    Ok(()) => watched = true,
+                    Err(error) if error.reason == Reason::Absent => absent = Some(error),
+                    Err(error) => {
+                        self.remove(identity);
+                        return Err(error);
+                    }
                 }
             }
         }

@@ -80,6 +80,43 @@ impl Cgroup {
         })
     }
 
+    /// The memory in use, with the counters of kills and stalls.
+    ///
+    /// Errors: [`CgroupError`] of the first file that cannot be read.
+    pub fn watch_reading(&self) -> Result<WatchReading, CgroupError> {
+        // v1 counts a kill in its victim's cgroup alone, and does not account for pressure.
+        let (counter, counting, stalls) = match self.outer().version() {
+            CgroupVersion::V1 => ("memory.oom_control", 2, None),
+            CgroupVersion::V2 => ("memory.events", 1, self.outer().memory_dir().text("memory.pressure")?),
+        };
+        let mut kills = 0;
+        for dir in self.dirs().take(counting) {
+            let counters = dir.memory_dir().text(counter)?.unwrap_or_default();
+            kills += field(&counters, "oom_kill").unwrap_or_default();
+        }
+        Ok(WatchReading {
+            memory: self.outer().memory_reading()?,
+            kills,
+            stalled: stalls.as_deref().and_then(full_stall),
+        })
+    }
+
+    /// How often the limits of this cgroup and of the one around it have refused a charge (v1): the kernel then reclaims. Of a pod and
+    /// its container with the same limit, the pod's refuses, and crun's inner cgroup before its scope; of memory and of memory with
+    /// swap, the latter (`try_charge_memcg`, mm/memcontrol.c). A scope with an inner cgroup counts twice.
+    ///
+    /// Errors: [`CgroupError`].
+    pub fn refused_charges(&self) -> Result<u64, CgroupError> {
+        let mut sum = 0_u64;
+        for dir in self.dirs() {
+            for name in REFUSED_CHARGES {
+                let count = if_present(read_bytes(dir.memory_dir(), name))?;
+                sum = sum.saturating_add(count.unwrap_or_default());
+            }
+        }
+        Ok(sum)
+    }
+
     fn cpu_time(&self, hierarchy: &Hierarchy) -> Result<Option<Duration>, CgroupError> {
         let cpu = self.outer().dir(Resource::Cpu);
         if self.outer().version() == CgroupVersion::V2 {
@@ -130,22 +167,6 @@ impl CgroupDir {
         Ok(MemoryReading::new(version, page_size(), usage, peak, &stat))
     }
 
-    /// The memory in use, with the counters of kills and stalls.
-    pub fn watch_reading(&self) -> Result<WatchReading, CgroupError> {
-        let dir = self.dir(Resource::Memory);
-        let (kills, stalls) = match self.version() {
-            // The kernel accounts for pressure in v2's hierarchy only.
-            CgroupVersion::V1 => ("memory.oom_control", None),
-            CgroupVersion::V2 => ("memory.events", dir.text("memory.pressure")?),
-        };
-        let kills = dir.text(kills)?.unwrap_or_default();
-        Ok(WatchReading {
-            memory: self.memory_reading()?,
-            kills: field(&kills, "oom_kill").unwrap_or_default(),
-            stalled: stalls.as_deref().and_then(full_stall),
-        })
-    }
-
     /// How the kernel can be made to reclaim this cgroup's memory.
     pub fn reclaim_way(&self) -> Result<Reclaim, CgroupError> {
         if self.version() == CgroupVersion::V1 {
@@ -173,20 +194,6 @@ impl CgroupDir {
     pub fn reclaimable(&self) -> Result<u64, CgroupError> {
         let [inactive, active] = self.file_pages()?;
         Ok(inactive.saturating_add(active))
-    }
-
-    /// How often the limits of this cgroup and of the one around it have refused a charge (v1): the kernel then reclaims. Of a pod and
-    /// its container with the same limit, the pod's refuses; of memory and of memory with swap, the latter (`try_charge_memcg`,
-    /// mm/memcontrol.c).
-    ///
-    /// Errors: [`CgroupError`].
-    pub fn refused_charges(&self) -> Result<u64, CgroupError> {
-        let mut sum = 0_u64;
-        for name in REFUSED_CHARGES {
-            let count = if_present(read_bytes(self.dir(Resource::Memory), name))?;
-            sum = sum.saturating_add(count.unwrap_or_default());
-        }
-        Ok(sum)
     }
 
     /// Bytes of inactive and of active file pages.
@@ -364,7 +371,7 @@ mod tests {
             let root = tempfile::tempdir().unwrap();
             let (hierarchy, cgroup) = cgroup(root.path(), version, &files);
             assert_eq!(cgroup.usage(&hierarchy), Ok(usage), "{version:?}");
-            let reading = cgroup.outer().watch_reading().unwrap();
+            let reading = cgroup.watch_reading().unwrap();
             assert_eq!((reading.kills, reading.stalled), (3, stalled), "{version:?}");
             assert_eq!(reading.memory.peak, Some(Bytes::new(9500)), "{version:?}");
             assert_eq!(cgroup.outer().reclaimable(), Ok(2500), "{version:?}");
@@ -382,10 +389,28 @@ mod tests {
         let refused = |files: &[(&str, &str)]| {
             let root = tempfile::tempdir().unwrap();
             let (_, cgroup) = cgroup(root.path(), CgroupVersion::V1, files);
-            cgroup.outer().refused_charges()
+            cgroup.refused_charges()
         };
         assert_eq!(refused(&files), Ok(15));
         assert_eq!(refused(&files[..1]), Ok(1), "a kernel without accounting of swap");
+    }
+
+    #[test]
+    fn v1_counts_in_cruns_inner_cgroup_alone() {
+        let root = tempfile::tempdir().unwrap();
+        let scope = root.path().join("memory/crio-a.scope");
+        let inner = scope.join("container");
+        fs::create_dir_all(root.path().join("cpu/crio-a.scope/container")).unwrap();
+        for (directory, refused, kills) in [(&scope, "0\n", "oom_kill 0\n"), (&inner, "7\n", "oom_kill 2\n")] {
+            fs::create_dir_all(directory).unwrap();
+            fs::write(directory.join("memory.failcnt"), refused).unwrap();
+            fs::write(directory.join("memory.oom_control"), kills).unwrap();
+            fs::write(directory.join("memory.usage_in_bytes"), "0\n").unwrap();
+        }
+        let hierarchy = Hierarchy::of_tree(root.path()).unwrap();
+        let cgroup = Cgroup::open(&hierarchy, &CgroupPath::new("/crio-a.scope").unwrap()).unwrap();
+        assert_eq!(cgroup.refused_charges(), Ok(7));
+        assert_eq!(cgroup.watch_reading().unwrap().kills, 2);
     }
 
     #[test]

@@ -281,9 +281,8 @@ impl Watched {
 
     /// `None` on v2, which notifies of reclaim instead.
     fn refused_charges(&self) -> Result<Option<u64>, CgroupError> {
-        let outer = self.cgroup.outer();
-        let is_v1 = outer.version() == CgroupVersion::V1;
-        is_v1.then(|| outer.refused_charges()).transpose()
+        let is_v1 = self.cgroup.outer().version() == CgroupVersion::V1;
+        is_v1.then(|| self.cgroup.refused_charges()).transpose()
     }
 
     /// Logs a line for each reading, which shows why a limit grew too late (`vscaled::guard=trace`): in microseconds, bytes and

@@ -128,7 +128,7 @@ impl Observed {
                 continue;
             };
             if counts(&step.target, to) {
-                let last = cgroup.outer().watch_reading()?;
+                let last = cgroup.watch_reading()?;
                 lowered.push(Lowering {
                     target: step.target.clone(),
                     from,

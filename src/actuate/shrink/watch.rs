@@ -86,7 +86,7 @@ fn read_once(mut pod: Box<WatchedPod>) -> WatchTurn {
         let Some(cgroup) = pod.handles.get(&target) else {
             continue;
         };
-        let Some(reading) = CgroupError::unless_gone(cgroup.outer().watch_reading())? else {
+        let Some(reading) = CgroupError::unless_gone(cgroup.watch_reading())? else {
             continue;
         };
         match watch.next(&reading, Instant::now()) {

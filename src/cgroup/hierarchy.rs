@@ -48,26 +48,18 @@ impl Hierarchy {
     ///
     /// Errors: [`LayoutError`] names what is missing, and where the agent searched.
     pub fn discover(root: Option<&Path>) -> Result<Self, LayoutError> {
+        const TABLE: &str = "/proc/self/mountinfo";
         let table = Process::myself().and_then(|me| me.mountinfo());
-        let table = table.map_err(|error| {
-            LayoutError(format!(
-                "cannot read /proc/self/mountinfo: {error}; /proc must be mounted"
-            ))
-        })?;
-        match root {
-            None => Self::of_mounts(&table.0, "/proc/self/mountinfo"),
-            Some(root) => {
-                let below: Vec<MountInfo> = table
-                    .into_iter()
-                    .filter(|mount| mount.mount_point.starts_with(root) && is_cgroup(mount))
-                    .collect();
-                if below.is_empty() {
-                    Self::of_tree(root)
-                } else {
-                    Self::of_mounts(&below, &format!("the mounts below {}", root.display()))
-                }
-            }
+        let unreadable = |error| LayoutError(format!("cannot read {TABLE}: {error}; /proc must be mounted"));
+        let mut mounts = table.map_err(unreadable)?.0;
+        let Some(root) = root else {
+            return Self::of_mounts(&mounts, TABLE);
+        };
+        mounts.retain(|mount| mount.mount_point.starts_with(root) && is_cgroup(mount));
+        if mounts.is_empty() {
+            return Self::of_tree(root);
         }
+        Self::of_mounts(&mounts, &format!("the mounts below {}", root.display()))
     }
 
     fn of_mounts(table: &[MountInfo], looked_in: &str) -> Result<Self, LayoutError> {

@@ -292,8 +292,7 @@ fn left_alone(
     let found: BTreeSet<&PodUid> = found.collect();
     for uid in marked.keys() {
         if inventory.has_cgroup(uid) && !found.contains(uid) {
-            let live = inventory.pods().find(|live| live.id.uid == *uid);
-            let name = live.map_or_else(
+            let name = inventory.live(uid).map_or_else(
                 || format!("the pod with the UID {uid}"),
                 |live| live.id.key().to_string(),
             );

@@ -87,6 +87,11 @@ impl Inventory {
         self.pods.values().flatten()
     }
 
+    /// The pod with this UID in its cgroup's name, if a source names it.
+    pub(crate) fn live(&self, uid: &str) -> Option<&Arc<LivePod>> {
+        self.pods.get(uid)?.as_ref()
+    }
+
     /// Whether a pod with this UID has a cgroup.
     pub(crate) fn has_cgroup(&self, uid: &str) -> bool {
         self.pods.contains_key(uid)
@@ -96,7 +101,7 @@ impl Inventory {
     pub(crate) fn find(&self, pod: &Pod) -> Option<&Arc<LivePod>> {
         match pod.cgroup_uid() {
             "" => self.pods().find(|live| pod.describes(&live.id)),
-            uid => self.pods.get(uid)?.as_ref().filter(|live| pod.describes(&live.id)),
+            uid => self.live(uid).filter(|live| pod.describes(&live.id)),
         }
     }
 }

@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::ready;
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
@@ -31,6 +31,7 @@ use hyper::body::Bytes;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use nix::errno::Errno;
 use nix::sys::socket::{setsockopt, sockopt};
 use parking_lot::Mutex;
 use prometheus_client::encoding::text::encode;
@@ -88,7 +89,14 @@ impl EncodedMetrics {
     }
 }
 
-/// Listens. The server answers nothing before [`serve`]. Port 0 takes any free port.
+/// The addresses of IPv4 in place of all addresses, where the kernel has no IPv6.
+fn without_ipv6(address: SocketAddr, error: &io::Error) -> Option<SocketAddr> {
+    let has_no_ipv6 = error.raw_os_error() == Some(Errno::EAFNOSUPPORT as i32);
+    let is_any = address.ip() == Ipv6Addr::UNSPECIFIED;
+    (has_no_ipv6 && is_any).then(|| (Ipv4Addr::UNSPECIFIED, address.port()).into())
+}
+
+/// Listens. The server answers nothing before [`serve`]. Port 0 takes any free port. `[::]` is every address of IPv6 and IPv4.
 ///
 /// Errors: the address is in use, or is no address of this machine.
 pub fn listen(address: SocketAddr) -> Result<TcpListener> {
@@ -99,7 +107,9 @@ pub fn listen(address: SocketAddr) -> Result<TcpListener> {
         listener.set_nonblocking(true)?;
         Ok(listener)
     };
-    let listening = TcpListener::bind(address).and_then(bounded);
+    let bound =
+        TcpListener::bind(address).or_else(|error| TcpListener::bind(without_ipv6(address, &error).ok_or(error)?));
+    let listening = bound.and_then(bounded);
     listening.map_err(|error| anyhow!("httpAddress {address}: cannot listen: {error}"))
 }
 

@@ -149,6 +149,23 @@ async fn an_address_that_is_taken_is_named() {
     );
 }
 
+#[test]
+fn all_addresses_are_ipv4_without_ipv6() {
+    let [all, loopback] = ["[::]:9464", "[::1]:9464"].map(|address| address.parse::<SocketAddr>().unwrap());
+    let [no_ipv6, taken] =
+        [Errno::EAFNOSUPPORT, Errno::EADDRINUSE].map(|errno| io::Error::from_raw_os_error(errno as i32));
+    assert_eq!(without_ipv6(all, &no_ipv6), Some(([0, 0, 0, 0], 9464).into()));
+    assert_eq!(without_ipv6(loopback, &no_ipv6), None);
+    assert_eq!(without_ipv6(all, &taken), None);
+}
+
+#[test]
+fn callers_of_ipv4_reach_all_addresses() {
+    let listener = listen((Ipv6Addr::UNSPECIFIED, 0).into()).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+}
+
 #[tokio::test]
 async fn an_unfinished_call_does_not_hold_the_server() {
     let running = Running::start(never(), Weak::new()).await;

@@ -377,7 +377,7 @@ fn a_changed_configuration_is_one_that_the_agent_accepts_and_rolls_the_agents() 
     assert_eq!(printed["updateModes"], json!([]));
     // The values of deploy/base otherwise.
     assert_eq!(printed["source"], "kubernetes");
-    assert_eq!(printed["httpAddress"], "0.0.0.0:9464");
+    assert_eq!(printed["httpAddress"], "[::]:9464");
 }
 
 #[test]

@@ -262,11 +262,10 @@ impl SettingsReader<'_> {
         match (known, start_scripts::of_variable(name)) {
             (Some((_, option)), _) => self.add(*option, value, source),
             (None, Some(Reads::Size(option, unit))) if !value.trim_start().starts_with('-') => {
-                let unit = if value.ends_with(|last: char| last.is_ascii_digit() || last == '}') {
-                    unit
-                } else {
-                    ""
-                };
+                let is_bare = value.ends_with(|last: char| last.is_ascii_digit() || last == '}');
+                // Some scripts add the unit to a variable that others hand on as it is. No heap has a million MiB.
+                let is_bytes = unit != "k" && value.parse().is_ok_and(|number: u64| number >= 1 << 20);
+                let unit = if is_bare && !is_bytes { unit } else { "" };
                 // Scripts take neither for a size.
                 if !matches!(value, "" | "0") {
                     self.add(option, &format!("{value}{unit}"), source);

@@ -252,9 +252,11 @@ impl Resize {
         !self.is_in_flight(pod) && self.accepted.as_ref().is_some_and(|accepted| accepted.is_in(pod))
     }
 
-    /// Whether this agent requested the spec of `pod`, or may have: a request has no answer yet.
+    /// Whether this agent requested the spec of `pod`, or may have: a request has no answer yet. The API server may have filled in
+    /// amounts that the request leaves unset.
     pub fn is_ours(&self, pod: &Pod) -> bool {
-        self.is_spec_of(pod) || !self.is_known_in(pod) || self.is_ahead()
+        let is_in_spec = |accepted: &Accepted| accepted.targets.are_in(&pod.requirements());
+        self.accepted.as_ref().is_some_and(is_in_spec) || !self.is_known_in(pod) || self.is_ahead()
     }
 
     /// Whether the spec of `pod` is the one that was accepted last.

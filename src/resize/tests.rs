@@ -104,6 +104,15 @@ fn a_filled_in_amount_is_no_edit() {
 }
 
 #[test]
+fn a_request_with_filled_in_amounts_is_ours() {
+    let (resize, mut pod) = (accepted(100, 2, named(200)), asked(100));
+    pod.spec.containers[0].resources.limits.cpu = Some(crate::model::MilliCpu::new(500));
+    assert!(resize.is_ours(&pod), "a LimitRange's default");
+    pod.spec.containers[0].resources.limits.memory = Some(Bytes::new(150));
+    assert!(!resize.is_ours(&pod));
+}
+
+#[test]
 fn the_fallback_is_the_latest_settled_spec() {
     let mut pod = asked(100);
     pod.status.observed_generation = 2;

@@ -1,20 +1,18 @@
 //! What becomes of one pod's state in single cases.
 
+use super::input_tests::{NONE, lowered, report, unmanaged};
 use super::*;
 use crate::decide::Ceiling;
 use crate::guard::budgets::RefusalKind;
-use crate::guard::{GuardEvent, Guarded, LatestLimit};
+use crate::guard::{GuardEvent, LatestLimit};
 use crate::model::{
-    CgroupPath, Change, ContainerId, KubeletVersion, LiveContainer, MemoryLimit, Outcome, Resource, ResourceList,
-    Setting, StepRecord,
+    CgroupPath, Change, KubeletVersion, MemoryLimit, Outcome, Resource, ResourceList, Setting, StepRecord,
 };
-use crate::plan::shrink::{self, FailedShrinks};
+use crate::plan::shrink::FailedShrinks;
 use crate::reconcile::desired::TemporaryLimit;
 use crate::reconcile::overrides::Override;
 use crate::reconcile::work::Before;
 use crate::sources::{NodeView, parse_manifests};
-
-const NONE: Duration = Duration::ZERO;
 
 fn id(uid: &str) -> PodId {
     PodId {
@@ -392,46 +390,20 @@ fn a_refused_growth_is_said_until_the_limit_is_higher() {
         Arc::clone(&parse_manifests("test", &manifest).unwrap().view.pods[0])
     };
     let (mut state, now) = (PodState::new(pod(128), PodDecision::undecided(&pod(128))), Now::read());
-    let of = Guarded {
-        pod: id("u"),
-        container: "app".into(),
-    };
-    let event = GuardEvent::Refused {
+    let refused = GuardEvent::Refused {
         kind: RefusalKind::Ceiling,
         why: "no".to_owned(),
     };
-    drop(state.apply(PodInput::Guard(Box::new(Report { of, event })), now));
+    drop(state.apply(report(refused), now));
     for (mib, said) in [(128, 1), (100, 1), (129, 0)] {
         drop(state.apply(PodInput::Described(pod(mib)), now));
         assert_eq!(state.not_grown(now.wall).count(), said, "{mib}");
     }
 }
 
-/// A pod whose container `app` runs.
-fn running() -> PodState {
-    let manifest = "
-kind: Pod
-metadata: {name: db-0, namespace: shop, uid: u1}
-spec: {containers: [{name: app, resources: {limits: {memory: 128Mi}}}]}
-";
-    let pod = Arc::clone(&parse_manifests("test", manifest).unwrap().view.pods[0]);
-    let mut state = PodState::new(Arc::clone(&pod), PodDecision::undecided(&pod));
-    let path = |text: &str| CgroupPath::new(text).unwrap();
-    let app = LiveContainer {
-        id: ContainerId::of_test("a"),
-        path: path("/kubepods/podu/a"),
-    };
-    state.live = Some(Arc::new(LivePod {
-        id: id("u1"),
-        path: path("/kubepods/podu"),
-        containers: [("app".into(), app)].into(),
-    }));
-    state
-}
-
 #[test]
 fn a_paused_growth_names_the_denial() {
-    let (mut state, now, bytes) = (running(), Now::read(), |mib: u64| Bytes::new(mib << 20));
+    let (mut state, now, bytes) = (unmanaged(), Now::read(), |mib: u64| Bytes::new(mib << 20));
     let limits = (bytes(128).get(), bytes(200).get());
     let given = TemporaryLimit::given("app".to_owned(), Resource::Memory, limits, String::new(), now.wall);
     state.desired.grow(given);
@@ -455,26 +427,17 @@ fn a_paused_growth_names_the_denial() {
     let (memory, why) = highest(&state);
     assert_eq!(memory, Some(bytes(200)));
     let why = why.filter(|why| why.contains("a quota")).unwrap();
-    let of = Guarded {
-        pod: id("u1"),
-        container: "app".into(),
-    };
     let kind = RefusalKind::Ceiling;
-    let event = GuardEvent::Refused { kind, why };
-    drop(state.apply(PodInput::Guard(Box::new(Report { of, event })), now));
+    drop(state.apply(report(GuardEvent::Refused { kind, why }), now));
     assert_eq!(state.not_grown(now.wall).count(), 1, "one reason");
 }
 
 #[test]
 fn a_limit_for_the_pod_stays_one_after_a_restart() {
-    let (mut state, now) = (running(), Now::read());
+    let (mut state, now) = (unmanaged(), Now::read());
     let (pod, live) = (Arc::clone(&state.pod), state.live.clone());
     for (for_pod, mib) in [(true, 160), (false, 200)] {
-        let of = Guarded {
-            pod: id("u1"),
-            container: "app".into(),
-        };
-        let event = GuardEvent::Grew {
+        let grew = GuardEvent::Grew {
             used: Bytes::ZERO,
             to: Bytes::new(mib << 20),
             why: String::new(),
@@ -486,7 +449,7 @@ fn a_limit_for_the_pod_stays_one_after_a_restart() {
                 took: NONE,
             }),
         };
-        drop(state.apply(PodInput::Guard(Box::new(Report { of, event })), now));
+        drop(state.apply(report(grew), now));
     }
     let saved = serde_json::to_string(&state.desired).unwrap();
     state.desired = serde_json::from_str(&saved).unwrap();
@@ -566,13 +529,7 @@ spec: {containers: [{name: app, resources: {limits: {cpu: 200m, memory: 128Mi}}}
     }
     let mut outcome = Outcome::Refused(String::new());
     state.deny_temporary("a quota", now, SignedDuration::from_mins(10), &mut outcome);
-    let lowered = Lowering {
-        target: Target::Container("app".into()),
-        from: MemoryLimit::Bytes(200 * mib),
-        to: Bytes::new(128 * mib),
-        before: shrink::Before::of_test(),
-    };
-    assert!(state.growth.takes_back_denied(&pod, &[lowered], now));
+    assert!(state.growth.takes_back_denied(&pod, &lowered().lowered, now));
     let limit = Some(128 * mib);
     state.growth.refuse("app".into(), "the ceiling".to_owned(), limit);
     let said: Vec<&str> = state.not_grown(now).map(|(_, why)| why.as_str()).collect();

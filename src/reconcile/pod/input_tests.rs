@@ -396,6 +396,29 @@ fn an_undone_shrink_is_trouble_now() {
 }
 
 #[test]
+fn a_foreign_limit_ends_the_kept_one() {
+    let app = Target::Container("app".into());
+    let kept = |change: fn(&mut ResourceList)| {
+        let (mut state, now, mut shrinks) = (resizes(), Now::read(), FailedShrinks::default());
+        for target in [&app, &Target::Pod] {
+            shrinks.note(target, MemoryLimit::Max, "it hurt", now.wall);
+        }
+        state.shrink.restore(shrinks, now.wall);
+        let mut pod = Pod::clone(&state.pod);
+        pod.metadata.generation += 1;
+        change(&mut pod.spec.containers[0].resources.limits);
+        drop(state.apply(PodInput::Described(Arc::new(pod)), now));
+        let holds = state.shrink.backoffs().holds(now.wall);
+        [&app, &Target::Pod].map(|target| holds.contains_key(target))
+    };
+    assert_eq!(
+        kept(|limits| limits.memory = Some(Bytes::new(200 * MIB))),
+        [false, true]
+    );
+    assert_eq!(kept(|limits| limits.cpu = Some(MilliCpu::new(300))), [true, true]);
+}
+
+#[test]
 fn a_turn_restarts_only_passes_that_have_begun() {
     let (mut state, now) = (enforced(), Now::read());
     let wait = Duration::from_secs(20);

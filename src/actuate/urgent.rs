@@ -18,8 +18,8 @@ use crate::cgroup::{Cgroup, CgroupError};
 use crate::failpoint::failpoint;
 use crate::model::objects::{Pod, PodId};
 use crate::model::{
-    Bytes, Cause, CgroupVersion, ChangeRecord, Driver, LivePod, MemoryLimit, NamedRequirements, NodeTraits, Outcome,
-    PodAmounts, PodTree, Setting, Settings, StepRecord, Target,
+    Bytes, Cause, CgroupVersion, ChangeRecord, ContainerName, Driver, LivePod, MemoryLimit, NamedRequirements,
+    NodeTraits, Outcome, PodAmounts, PodTree, Setting, Settings, StepRecord, Target,
 };
 use crate::plan::{Plan, hierarchy};
 
@@ -61,27 +61,25 @@ pub struct PodBound {
 }
 
 impl Growable {
-    /// The pod's declared memory limit, if these containers have these limits and the others keep the limits that they hold.
-    fn pod_limit(&self, node: &Node, held: &PodTree, given: &[(&str, Bytes)]) -> Option<Bytes> {
+    /// The pod's declared memory limit, if this container has this limit and the others keep the limits that they hold.
+    fn pod_limit(&self, node: &Node, held: &PodTree, (container, limit): (&str, Bytes)) -> Option<Bytes> {
         let mut targets = self.targets.clone();
         for NamedRequirements { name, resources } in &mut targets.containers {
-            let mut given = given.iter();
-            let own = given.find_map(|(of, limit)| (*of == name.as_str()).then_some(*limit));
+            let own = (name.as_str() == container).then_some(limit);
             let standing = own.or_else(|| held.containers.get(name.as_str())?.memory_bytes());
             resources.limits.memory = resources.limits.memory.and(standing).or(resources.limits.memory);
         }
         hierarchy(&self.pod, &targets, &node.traits).pod.memory_limit
     }
 
-    /// These limits of containers, and the pod's limit where that has to rise for them.
-    fn raised(&self, node: &Node, held: &PodTree, given: &[(&str, Bytes)]) -> PodTree {
+    /// This limit of a container, and the pod's limit where that has to rise for it.
+    fn raised(&self, node: &Node, held: &PodTree, (container, to): (&str, Bytes)) -> PodTree {
         let limit = |to| limit(node.traits.version, to);
-        let of_pod = self.pod_limit(node, held, given);
+        let of_pod = self.pod_limit(node, held, (container, to));
         let higher = of_pod.filter(|to| held.pod.memory_bytes().is_some_and(|from| from < *to));
-        let containers = given.iter().map(|(name, to)| ((*name).into(), limit(*to)));
         PodTree {
             pod: higher.map(limit).unwrap_or_default(),
-            containers: containers.collect(),
+            containers: [(container.into(), limit(to))].into(),
         }
     }
 
@@ -103,7 +101,7 @@ impl Growable {
         else {
             return Ok(None);
         };
-        let [before, after] = [from, ceiling].map(|limit| self.pod_limit(node, &tree, &[(container, limit)]));
+        let [before, after] = [from, ceiling].map(|limit| self.pod_limit(node, &tree, (container, limit)));
         let limit = match (after, tree.pod.memory_bytes()) {
             (Some(_), _) if before != after => return Ok(None),
             (Some(declared), _) => declared,
@@ -130,7 +128,7 @@ impl Growable {
     ) -> Result<Option<Bytes>, CgroupError> {
         let tree = handles.read()?;
         let own = tree.containers.get(container).and_then(Settings::memory_bytes);
-        let highest = self.pod_limit(node, &tree, &[(container, ceiling)]);
+        let highest = self.pod_limit(node, &tree, (container, ceiling));
         let (Some(own), Some(of_pod), Some(highest)) = (own, tree.pod.memory_bytes(), highest) else {
             return Ok(None);
         };
@@ -147,15 +145,15 @@ pub fn grow_memory(node: &Node, handles: &PodHandles, growable: &Growable, conta
 }
 
 /// Raises memory limits of containers again that a pass has lowered just after the guard had raised them to `given`, and the pod's where
-/// that has to follow. Leaves limits that are higher, or absent, alone.
+/// that has to follow. Leaves limits that are higher, or absent, alone. Where one cannot be raised, the others are all the same.
 pub(super) fn raise_again(node: &Node, handles: &PodHandles, growable: &Growable, given: &OfPod) -> Grown {
     Grown::by(|grown| {
-        let held = handles.read()?;
-        let own = |name: &str| held.containers.get(name).and_then(Settings::memory_bytes);
-        let given = given.iter().map(|(name, to)| (name.as_str(), *to));
-        let lowered = given.filter(|(name, to)| own(name).is_some_and(|from| from < *to));
-        let wanted = growable.raised(node, &held, &lowered.collect::<Vec<_>>());
-        grown.write(node, handles, &held, &wanted)
+        let raise = |(name, to): (&ContainerName, &Bytes)| {
+            let growing = Some((growable, name.as_str()));
+            grown.raise(node, handles, growing, *to)
+        };
+        let ended: Vec<_> = given.iter().map(raise).collect();
+        ended.into_iter().collect()
     })
 }
 
@@ -201,7 +199,7 @@ impl Grown {
         self.from = own.and_then(Settings::memory_bytes);
         let wanted = match growing {
             _ if self.from.is_none_or(|from| from >= to) => PodTree::default(),
-            Some((growable, container)) => growable.raised(node, &held, &[(container, to)]),
+            Some((growable, container)) => growable.raised(node, &held, (container, to)),
             None => PodTree {
                 pod: limit(node.traits.version, to),
                 ..PodTree::default()
@@ -223,7 +221,7 @@ impl Grown {
         {
             outcome.not_undone(&failed);
         }
-        self.steps = executor.records;
+        self.steps.extend(executor.records);
         failpoint("growth.written");
         ended
     }
@@ -357,6 +355,25 @@ mod tests {
         assert_eq!(raised.outcome, Outcome::Applied);
         let [of_pod, app] = ["pod", "container app"].map(str::to_owned);
         assert_eq!(written(&raised), [(of_pod, 128, 176), (app, 64, 96)]);
+    }
+
+    #[test]
+    fn each_limit_is_raised_again_by_itself() {
+        let root = tempfile::tempdir().unwrap();
+        let (node, live, growable) = scene(root.path(), &json!({}), 128);
+        let handles = PodHandles::open(&node.hierarchy, &live).unwrap();
+        let given = [("app", 96), ("side", 72)].map(|(name, limit)| (name.into(), mib(limit)));
+        let raised = raise_again(&node, &handles, &growable, &OfPod::from(given));
+        assert_eq!(raised.outcome, Outcome::Applied);
+        let [of_pod, app, side] = ["pod", "container app", "container side"].map(str::to_owned);
+        // A failure of the second one undoes its own steps alone.
+        let expected = [
+            (of_pod.clone(), 128, 160),
+            (app, 64, 96),
+            (of_pod, 160, 168),
+            (side, 64, 72),
+        ];
+        assert_eq!(written(&raised), expected);
     }
 
     #[test]

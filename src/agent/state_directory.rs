@@ -22,7 +22,8 @@ use crate::reconcile::store::{Restored, StateFile};
 
 const FILE_NAME: &str = "vscaled.lock";
 const TRY_AGAIN: Duration = Duration::from_millis(100);
-/// The problem of marks without a state file: an agent that set one aside, or was to save the first one, has ended before it was done.
+/// The problem of marks without a state file, which the first agent saves before it writes to pods: it was removed, or an agent that set
+/// one aside has ended before it saved another.
 const MISSING: &str = "there is no state file at the start, although an earlier agent wrote to pods; overrides from before are lost, \
                        and these pods go back to what their specs and VPAs say";
 
@@ -58,9 +59,12 @@ impl StateDirectory {
         thaw(&freezer);
         freezer.thaw_on_panic();
         let (limit_files, earlier_limits) = LimitFiles::below(directory).map_err(unusable)?;
-        let is_missing = !file.exists() && !earlier_limits.is_empty();
+        let (is_missing, is_first) = (!file.exists(), earlier_limits.is_empty());
         let mut restored = file.load().context("stateDir")?;
-        if is_missing {
+        if is_missing && is_first {
+            let saved = file.save(BTreeMap::new());
+            saved.unwrap_or_else(|error| tracing::warn!(%error, "the first state is not saved"));
+        } else if is_missing {
             tracing::error!("{MISSING}");
             restored.problem = Some(MISSING.to_owned());
         }
@@ -246,6 +250,18 @@ mod tests {
                 .await
                 .unwrap();
             assert_eq!(opened.restored.problem.is_some(), is_lost, "{is_marked} {is_saved}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_first_agent_that_is_killed_loses_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        for is_marked in [false, true] {
+            if is_marked {
+                fs::write(directory.path().join("lent/uid-a"), "").unwrap();
+            }
+            let opened = StateDirectory::open(directory.path(), "run", Duration::ZERO).await;
+            assert_eq!(opened.unwrap().restored.problem, None);
         }
     }
 

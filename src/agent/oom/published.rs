@@ -132,12 +132,14 @@ fn by_limit(labels: &KillLabels, limit_of: Level) -> KillLabels {
     [namespace, pod, container, ("limit_of", limit_of.to_string())]
 }
 
-/// Counts OOM kills. The labels contain names of pods, so series have to end with their pods.
+/// Counts OOM kills by victim, once by the level whose limit the kernel enforced and once by the level whose limit caused the kill.
+/// The labels name pods: a series of the first family ends [`SERIES_STAY`] after its pod, or earlier where there are more than
+/// [`MOST_SERIES`], and the victim's series of the second family end with it.
 #[derive(Debug)]
 pub(crate) struct KillMetrics {
     kills: Family<KillLabels, Counter>,
     by_limit: Family<KillLabels, Counter>,
-    /// When each series last had a kill or a living pod.
+    /// When each series of the first family last had a kill or a living pod.
     series: HashMap<KillLabels, Instant>,
 }
 
@@ -153,6 +155,7 @@ impl KillMetrics {
         }
     }
 
+    /// Counts a kill, and ends a series if there are too many.
     pub(crate) fn killed(&mut self, report: &OomReport, now: Instant) {
         let labels = labels_of(report);
         self.kills.get_or_create(&labels).inc();

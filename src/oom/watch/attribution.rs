@@ -50,6 +50,8 @@ pub(super) struct Attribution {
     pub(super) swept: Option<SweepTimes>,
     /// Whether the agent's cgroup namespace hides the upper part of the paths that the kernel logs.
     namespaced: bool,
+    /// The hidden part, once the kernel has logged a kill in a container of this node.
+    hidden: Option<String>,
     pub(super) names: PodNames,
     pub(super) own_writes: OwnWrites,
     pending: Vec<PendingKill>,

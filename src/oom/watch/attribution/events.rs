@@ -169,7 +169,7 @@ impl Attribution {
     }
 
     /// Turns the paths in a record into paths that the agent sees.
-    fn localize_kill(&self, kill: &mut Kill) {
+    fn localize_kill(&mut self, kill: &mut Kill) {
         kill.task_cgroup = kill.task_cgroup.take().map(|path| self.local_path(path));
         kill.group = kill.group.take().map(|path| self.local_path(path));
         if let Limit::Cgroup(path) = &mut kill.limit {
@@ -178,17 +178,24 @@ impl Attribution {
     }
 
     /// In a cgroup namespace (kind runs the kubelet in a container) paths begin further down than in the log. The root
-    /// of all pods is at the outermost place where it can be: containers made everything further in.
-    fn local_path(&self, path: CgroupPath) -> CgroupPath {
+    /// of all pods is at the outermost place where it can be: containers made everything further in. A path with another hidden part
+    /// is of another node on this machine, and stays as it is: outside of all pods.
+    fn local_path(&mut self, path: CgroupPath) -> CgroupPath {
         let Some(tree) = self.tree.as_ref().filter(|_| self.namespaced) else {
             return path;
         };
         let text = path.as_str();
-        let inner = text
+        let mut places = text
             .match_indices('/')
-            .filter_map(|(at, _)| CgroupPath::new(&text[at..]).ok())
-            .find(|inner| inner.below(&tree.root).is_some());
-        inner.unwrap_or(path)
+            .filter_map(|(at, _)| Some((&text[..at], CgroupPath::new(&text[at..]).ok()?)));
+        let Some((hidden, inner)) = places.find(|(_, inner)| inner.below(&tree.root).is_some()) else {
+            return path;
+        };
+        if self.names.container(&inner).is_some() {
+            self.hidden = Some(hidden.to_owned());
+        }
+        let is_local = self.hidden.as_deref().is_none_or(|own| own == hidden);
+        if is_local { inner } else { path }
     }
 }
 

@@ -486,6 +486,24 @@ fn paths_of_kind_are_local() {
 }
 
 #[test]
+fn a_kill_of_another_kind_node_is_outside() {
+    let mut kernel = Kernel::default();
+    kernel.make(&container(0, 1));
+    let mut attribution = attribution(None, 0);
+    attribution.namespaced = true;
+    attribution.names.update(&node_with(&container(0, 1)), ms(0));
+    sweep(&mut attribution, &kernel, 1);
+    let whole = |node: &str, number| CgroupPath::new(&format!("/docker/{node}{}", container(0, number))).unwrap();
+    kernel.kill(&container(0, 1));
+    live(&mut attribution, &kernel, kill(7, 40, Some(whole("c0ffee", 1))), 10);
+    live(&mut attribution, &kernel, kill(8, 50, Some(whole("decaf", 2))), 20);
+    let told = finish(&mut attribution, &kernel, 30);
+    let cgroups: Vec<_> = told.into_iter().map(|report| report.cgroup).collect();
+    let expected = [container(0, 1), whole("decaf", 2)];
+    assert_eq!(cgroups, expected.map(|path| Some(path.to_string())));
+}
+
+#[test]
 fn only_valid_checkpoints_are_continued() {
     let begin = |checkpoint: &[u8]| Checkpoint::decode(checkpoint, boot()).map(drop);
     let refused = |checkpoint: &[u8]| begin(checkpoint).unwrap_err().to_string();

@@ -149,6 +149,11 @@ impl Refusals {
     /// Starts over with a kubelet that may refuse something else.
     pub fn forget(&mut self) {
         self.answers.clear();
+        self.forget_denials();
+    }
+
+    /// Starts over with an API server that may deny less.
+    pub fn forget_denials(&mut self) {
         self.denials.clear();
     }
 

@@ -266,7 +266,7 @@ impl Controller {
                 self.next_sweep = self.next_sweep.min(Instant::now() + self.config.sweep_interval);
                 self.decide_all(Timestamp::now());
             }
-            Event::ApiServerReturned => self.follow_api_server(),
+            Event::ApiServerReturned => self.take_returned_api_server(),
             Event::Discovered(discovered) => self.take_discovered(discovered),
             Event::PassEnded { key, pass, span, done } => span.in_scope(|| self.end_pass(&key, pass, done)),
             Event::HookEnded { key, run, end, is_only } => {

@@ -257,8 +257,15 @@ impl Controller {
         }
     }
 
+    /// The API server is back, perhaps in a later version.
+    pub(super) fn take_returned_api_server(&mut self) {
+        self.node.answers.forget_denials();
+        self.decide_changed(Timestamp::now());
+        self.follow_api_server();
+    }
+
     /// The API server is back, or has sent its objects: pods that only wait for that go on.
-    pub(super) fn follow_api_server(&mut self) {
+    fn follow_api_server(&mut self) {
         let waits = |state: &PodState| state.resize.waits_for_api_server();
         self.apply_to_all(self.pods.keys_of(waits), || PodInput::ApiServerReturned);
     }

@@ -410,6 +410,23 @@ async fn other_bounds_and_refusals_decide_again() {
 }
 
 #[tokio::test]
+async fn a_returned_api_server_is_asked_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut controller = controller(directory.path());
+    let view = view_of(&["shop/web"]);
+    for _ in 0..2 {
+        let denial = "pods with pod-level resources";
+        assert!(
+            controller.node.answers.learn_denial("shop", denial),
+            "it is known still"
+        );
+        assert_eq!(decided(&mut controller, &view), ["shop/web"]);
+        let returns = |controller: &mut Controller| controller.take_event(Event::ApiServerReturned);
+        assert_eq!(decided_at(&mut controller, returns), ["shop/web"]);
+    }
+}
+
+#[tokio::test]
 async fn an_event_decides_about_the_pods_it_concerns() {
     let directory = tempfile::tempdir().unwrap();
     let mut controller = controller(directory.path());

@@ -1,8 +1,9 @@
 //! The memory that the guard may grant at this moment.
 //!
-//! Reads `/proc/meminfo` and the memory use of the pods' root for each growth. Reads the memory that pods have requested and do
-//! not use at most once a second, because that takes two reads for each pod.
+//! Reads `/proc/meminfo` and the room in the pods' root, and in the cgroups around it, for each growth. Reads the memory that
+//! pods have requested and do not use at most once a second, because that takes two reads for each pod.
 
+use std::iter::successors;
 use std::time::Duration;
 
 use procfs::{Current, Meminfo};
@@ -20,6 +21,8 @@ const SWEPT: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct Account {
     root: Option<Cgroup>,
+    /// The cgroups around the root: slices of systemd, or the container that a node runs in, may have limits, too.
+    around: Vec<Cgroup>,
     /// The latest sample of the memory that all pods use, and how far the samples went up and down so far.
     sampled: Option<u64>,
     moved: u64,
@@ -36,9 +39,13 @@ impl Account {
         let is_same = |open: &Cgroup| open.path() == root && open.outer().check().is_ok();
         if !self.root.as_ref().is_some_and(is_same) {
             (self.sampled, self.limit) = (None, None);
-            self.root = Cgroup::open(hierarchy, root)
-                .inspect_err(|error| tracing::warn!(%error, "the pods' root is not known to the guard"))
-                .ok();
+            let open = |path: CgroupPath| {
+                let opened = Cgroup::open(hierarchy, &path);
+                opened.inspect_err(|error| tracing::warn!(%error, "the pods' root is not known to the guard"))
+            };
+            self.root = open(root.clone()).ok();
+            let around = successors(root.parent(), CgroupPath::parent);
+            self.around = around.filter_map(|path| open(path).ok()).collect();
         }
         self.claims = claims.into_iter().map(|claim| (claim, 0)).collect();
         self.swept = None;
@@ -89,13 +96,10 @@ impl Account {
         Ok(Bytes::new(free.saturating_sub(claimed)))
     }
 
-    /// The room under the limit of all pods together, which the kubelet calls allocatable.
+    /// The room under the limit of all pods together, which the kubelet calls allocatable, and under those around it.
     fn room_below_root(&self) -> Result<u64, CgroupError> {
-        let Some(root) = &self.root else { return Ok(u64::MAX) };
-        match root.memory_limit()? {
-            MemoryLimit::Max => Ok(u64::MAX),
-            MemoryLimit::Bytes(limit) => Ok(limit.saturating_sub(used(root.outer())?)),
-        }
+        let mut rooms = self.root.iter().chain(&self.around).map(room_in);
+        rooms.try_fold(u64::MAX, |least, room| Ok(least.min(room?)))
     }
 
     fn sweep(&mut self, hierarchy: &Hierarchy, now: Duration) {
@@ -108,6 +112,14 @@ impl Account {
             // A pod that cannot be read has ended, and claims nothing.
             *unused = used.map_or(0, |used| claim.request.get().saturating_sub(used));
         }
+    }
+}
+
+/// The room under the limit of a cgroup.
+fn room_in(cgroup: &Cgroup) -> Result<u64, CgroupError> {
+    match cgroup.memory_limit()? {
+        MemoryLimit::Max => Ok(u64::MAX),
+        MemoryLimit::Bytes(limit) => Ok(limit.saturating_sub(used(cgroup.outer())?)),
     }
 }
 
@@ -172,6 +184,25 @@ mod tests {
             [5100, 8000],
             "swept each second"
         );
+    }
+
+    #[test]
+    fn a_limit_around_all_pods_counts() {
+        let root = tempfile::tempdir().unwrap();
+        let slice = root.path().join("slice");
+        for (directory, used) in [
+            (root.path().to_owned(), 0),
+            (slice.clone(), 6000),
+            (slice.join("pods"), 2000),
+        ] {
+            cgroup(&directory, used);
+        }
+        let hierarchy = Hierarchy::of_tree(root.path()).unwrap();
+        let mut account = Account::default();
+        account.set(&hierarchy, &CgroupPath::new("/slice/pods").unwrap(), Vec::new());
+        assert_eq!(account.room_below_root(), Ok(4000));
+        fs::write(slice.join("memory.max"), "max\n").unwrap();
+        assert_eq!(account.room_below_root(), Ok(8000));
     }
 
     #[test]

@@ -182,6 +182,7 @@ const fn heap_of(option: MemoryOption) -> (&'static str, &'static str) {
             "the .NET heap (a hexadecimal value)",
             "use DOTNET_GCHeapHardLimitPercent and call GC.RefreshMemoryLimit() when the limit changes",
         ),
+        Option::RedisMaxMemory => ("the data of Redis", "run CONFIG SET maxmemory when its limit changes"),
     }
 }
 
@@ -212,6 +213,7 @@ const fn after_unreadable(option: MemoryOption) -> &'static str {
         Option::DotnetHeapLimitPercent => {
             "the .NET runtime passes it over; write a hexadecimal number, 0x4B for 75 percent"
         }
+        Option::RedisMaxMemory => "Redis does not start with it; write bytes, or a whole number with kb, mb or gb",
     }
 }
 

@@ -202,6 +202,8 @@ fn every_notation_of_a_full_heap_is_an_error() {
         ("-XX:InitialRAMFraction=1", "1Gi", &[fine]),
         ("--max-old-space-size-percentage=100", "1Gi", &[fills]),
         ("DOTNET_GCHeapHardLimitPercent=64", "1Gi", &[fills]),
+        ("--maxmemory=1gb", "1Gi", &[fills]),
+        ("--maxmemory=1g", "1Gi", &[LintRule::FixedHeap]),
         ("AUTOMEMLIMIT=1.0", "1Gi", &[fills]),
         ("AUTOMEMLIMIT=0.9", "1Gi", &[fine]),
         ("AUTOMEMLIMIT=off", "1Gi", &[]),

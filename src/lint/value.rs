@@ -68,6 +68,7 @@ fn amount_of(option: MemoryOption, text: &str, limit: Option<Bytes>) -> Amount {
         Option::NodeOldSpace => fixed(digits(text, 10).and_then(|mebibytes| mebibytes.checked_mul(1 << 20))),
         Option::DotnetHeapLimit if text.is_empty() => Amount::Unset,
         Option::DotnetHeapLimit => fixed(hexadecimal(text)),
+        Option::RedisMaxMemory => fixed(redis_bytes(text)),
         Option::GoShare if matches!(text, "" | "off") => Amount::Unset,
         _ => share(option, text).map_or(Amount::Unreadable, |share| {
             Amount::AtStart(limit.map(|limit| part_of(limit, share)))
@@ -97,7 +98,7 @@ fn hexadecimal(text: &str) -> Option<u64> {
 
 /// `parse_integer` of HotSpot (`src/hotspot/share/utilities/parseInteger.hpp`): one letter after the digits.
 fn java_bytes(text: &str) -> Option<u64> {
-    let units = [("k", 10), ("m", 20), ("g", 30), ("t", 40)];
+    let units = [("k", 1 << 10), ("m", 1 << 20), ("g", 1 << 30), ("t", 1 << 40)];
     with_unit(&text.to_ascii_lowercase(), &units, |number| {
         match number.strip_prefix("0x") {
             Some(hexadecimal) => digits(hexadecimal, 16),
@@ -108,15 +109,30 @@ fn java_bytes(text: &str) -> Option<u64> {
 
 /// `parseByteCount` of Go (`src/runtime/string.go`): bytes, or a number with a binary unit.
 fn go_bytes(text: &str) -> Option<u64> {
-    let units = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40), ("B", 0)];
+    let units = [
+        ("KiB", 1 << 10),
+        ("MiB", 1 << 20),
+        ("GiB", 1 << 30),
+        ("TiB", 1 << 40),
+        ("B", 1),
+    ];
     with_unit(text, &units, |number| digits(number, 10))
 }
 
-fn with_unit(text: &str, units: &[(&str, u32)], number: impl Fn(&str) -> Option<u64>) -> Option<u64> {
+/// `memtoull` of Redis (`src/util.c`): `k` is 1000 bytes, and `kb` is 1024.
+fn redis_bytes(text: &str) -> Option<u64> {
+    let text = text.to_ascii_lowercase();
+    let binary = text.strip_suffix('b');
+    let base = if binary.is_some() { 1024_u64 } else { 1000 };
+    let units = [("k", base), ("m", base.pow(2)), ("g", base.pow(3))];
+    with_unit(binary.unwrap_or(&text), &units, |number| digits(number, 10))
+}
+
+fn with_unit(text: &str, units: &[(&str, u64)], number: impl Fn(&str) -> Option<u64>) -> Option<u64> {
     let mut units = units.iter();
-    let found = units.find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, *shift)));
-    let (text, shift) = found.unwrap_or((text, 0));
-    number(text)?.checked_mul(1 << shift)
+    let found = units.find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, *bytes)));
+    let (text, bytes) = found.unwrap_or((text, 1));
+    number(text)?.checked_mul(bytes)
 }
 
 /// A decimal number in millionths.
@@ -171,6 +187,14 @@ mod tests {
             (Option::GoMemoryLimit, "1.5GiB", Amount::Unreadable),
             (Option::NodeOldSpace, "4096", bytes(4 << 30)),
             (Option::NodeOldSpace, "4g", Amount::Unreadable),
+            (Option::RedisMaxMemory, "512MB", bytes(512 << 20)),
+            (Option::RedisMaxMemory, "512m", bytes(512_000_000)),
+            (Option::RedisMaxMemory, "2gb", bytes(2 << 30)),
+            (Option::RedisMaxMemory, "1048576", bytes(1 << 20)),
+            (Option::RedisMaxMemory, "1048576b", bytes(1 << 20)),
+            (Option::RedisMaxMemory, "0", Amount::Unset),
+            (Option::RedisMaxMemory, "512Mi", Amount::Unreadable),
+            (Option::RedisMaxMemory, "", Amount::Unreadable),
             (Option::DotnetHeapLimit, "C800000", bytes(200 << 20)),
             (Option::DotnetHeapLimit, "0xc800000", bytes(200 << 20)),
             (Option::DotnetHeapLimit, "200m", Amount::Unreadable),

@@ -45,10 +45,11 @@ pub enum MemoryOption {
     NodeOldSpacePercentage,
     DotnetHeapLimit,
     DotnetHeapLimitPercent,
+    RedisMaxMemory,
 }
 
 /// The beginnings of flags that hold their value.
-const FLAGS: [(&str, MemoryOption); 12] = [
+const FLAGS: [(&str, MemoryOption); 13] = [
     ("-Xmx", MemoryOption::JavaMaxHeap),
     ("-Xms", MemoryOption::JavaInitialHeap),
     ("-XX:MaxHeapSize=", MemoryOption::JavaMaxHeapSize),
@@ -61,6 +62,7 @@ const FLAGS: [(&str, MemoryOption); 12] = [
     ("-XX:InitialRAMFraction=", MemoryOption::JavaInitialRamFraction),
     ("--max-old-space-size=", MemoryOption::NodeOldSpace),
     ("--max-old-space-size-percentage=", MemoryOption::NodeOldSpacePercentage),
+    ("--maxmemory=", MemoryOption::RedisMaxMemory),
 ];
 
 /// Variables that are an option themselves. .NET reads both prefixes.
@@ -292,8 +294,8 @@ impl SettingsReader<'_> {
     }
 
     fn read_command(&mut self, words: Vec<(String, &SettingSource)>, depth: usize) {
-        let mut program = Program::default();
-        for (word, source) in words {
+        let (mut program, mut words) = (Program::default(), words.into_iter());
+        while let Some((word, source)) = words.next() {
             if program.is_argument_of_application(&word) {
                 continue;
             }
@@ -302,7 +304,9 @@ impl SettingsReader<'_> {
             if is_script && depth < DEEPEST_SCRIPT {
                 self.read_script(&word, self.variables, source, depth + 1);
             } else if let Some((option, value)) = flag(&word) {
-                self.add(option, value, source);
+                let is_split = option == MemoryOption::RedisMaxMemory && value.is_empty();
+                let next = is_split.then(|| words.next()).flatten();
+                self.add(option, next.as_ref().map_or(value, |(next, _)| next.as_str()), source);
             } else if let Some((name, value)) = word.split_once('=').filter(|(name, _)| is_name(name)) {
                 self.read_variable(name, value, source);
             }
@@ -333,8 +337,8 @@ fn is_name(word: &str) -> bool {
     !word.starts_with('-') && !word.is_empty() && word.chars().all(is_part)
 }
 
-/// The option of a flag, and its value. V8 accepts underscores for dashes and one dash for two, but no value in a word of its
-/// own. `-J` passes a flag on to a JVM.
+/// The option of a flag, and its value, which Redis alone takes from the next word. V8 accepts underscores for dashes and one dash
+/// for two. `-J` passes a flag on to a JVM.
 fn flag(word: &str) -> Option<(MemoryOption, &str)> {
     let word = word.strip_prefix("-J").unwrap_or(word);
     let (name, value) = word.strip_prefix('-')?.split_once('=').unwrap_or((&word[1..], ""));

@@ -92,6 +92,25 @@ fn node_takes_underscores_and_one_dash() {
 }
 
 #[test]
+fn redis_takes_the_next_word() {
+    for words in [
+        json!([
+            "redis-server",
+            "--maxmemory",
+            "512mb",
+            "--maxmemory-policy",
+            "allkeys-lru"
+        ]),
+        json!(["sh", "-c", "exec redis-server /etc/redis.conf --maxmemory 512mb"]),
+        json!(["valkey-server", "--maxmemory 512mb"]),
+        json!(["dragonfly", "--maxmemory=512mb"]),
+    ] {
+        assert_eq!(found(json!({ "command": words })), ["command --maxmemory 512mb"]);
+    }
+    assert_eq!(found(json!({"args": ["--maxmemory"]})), ["args --maxmemory "]);
+}
+
+#[test]
 fn references_are_replaced_as_by_the_kubelet() {
     let env = json!([
         {"name": "SIZE", "value": "700"},

@@ -90,6 +90,8 @@ pub(super) struct Executor<'a> {
     pub(super) written: Vec<Step>,
     /// A memory limit could not be lowered: too much memory is in use.
     pub(super) not_shrinkable: bool,
+    /// systemd refused a step, or could not be reached.
+    pub(super) systemd_failed: bool,
 }
 
 impl<'a> Executor<'a> {
@@ -102,6 +104,7 @@ impl<'a> Executor<'a> {
             records: Vec::new(),
             written: Vec::new(),
             not_shrinkable: false,
+            systemd_failed: false,
         }
     }
 
@@ -130,13 +133,19 @@ impl<'a> Executor<'a> {
                 self.written.push(step);
                 continue;
             };
-            if !error.is_gone() {
-                self.not_shrinkable = error.is_not_shrinkable();
-                self.written.extend(parts(&step, &error));
-            }
-            return Err(error.ends(Outcome::RolledBack));
+            return Err(self.note_failure(&step, &error));
         }
         Ok(())
+    }
+
+    /// Notes what a failed step means for the rest of the pass. Returns how the pass ends.
+    fn note_failure(&mut self, step: &Step, error: &StepError) -> Outcome {
+        if !error.is_gone() {
+            self.not_shrinkable = error.is_not_shrinkable();
+            self.systemd_failed = matches!(error, StepError::Systemd(_));
+            self.written.extend(parts(step, error));
+        }
+        error.ends(Outcome::RolledBack)
     }
 
     /// Checks all steps before the first one: refuses a limit below the memory that is in use and cannot be reclaimed.
@@ -341,6 +350,20 @@ mod tests {
             assert_eq!(executor.not_shrinkable, is_refused);
             assert_eq!(value(&handles, &app, ControlFile::CpuMax), "10000 100000");
         }
+    }
+
+    #[test]
+    fn a_failure_of_systemd_is_noted() {
+        let root = tempfile::tempdir().unwrap();
+        let (node, handles) = pod(root.path(), &[]);
+        let failed = |error: StepError| {
+            let mut executor = Executor::new(&node, &handles);
+            let ended = executor.note_failure(&step(&Target::Pod, "cpu.weight", ["39", "79"]), &error);
+            assert!(matches!(ended, Outcome::RolledBack(_)), "{ended:?}");
+            executor.systemd_failed
+        };
+        assert!(failed(StepError::Systemd("the connection is broken".to_owned().into())));
+        assert!(!failed(StepError::NotShrinkable("it is in use".to_owned())));
     }
 
     #[test]

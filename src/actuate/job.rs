@@ -84,7 +84,7 @@ pub struct JobDone {
     pub record: ChangeRecord,
     /// The values that another process had changed, and until when the agent leaves each alone, if it does.
     pub flipped: Vec<(Target, ControlFile, Option<Timestamp>)>,
-    /// A cgroup is gone: discovery must run again.
+    /// A cgroup is gone, or systemd failed: discovery must run again.
     pub stale: bool,
     /// The runtime's formula, where it differs from the assumed one.
     pub formula: Option<WeightFormula>,

@@ -84,8 +84,10 @@ pub struct JobDone {
     pub record: ChangeRecord,
     /// The values that another process had changed, and until when the agent leaves each alone, if it does.
     pub flipped: Vec<(Target, ControlFile, Option<Timestamp>)>,
-    /// A cgroup is gone, or systemd failed: discovery must run again.
+    /// A cgroup is gone: discovery must run again.
     pub stale: bool,
+    /// systemd refused a step, or could not be reached: discovery must run again.
+    pub systemd_failed: bool,
     /// The runtime's formula, where it differs from the assumed one.
     pub formula: Option<WeightFormula>,
     /// The quotas that the kubelet enforces, as far as the pass has seen.
@@ -147,6 +149,7 @@ impl JobDone {
             record,
             flipped: Vec::new(),
             stale: false,
+            systemd_failed: false,
             formula: None,
             quotas: Quotas::default(),
             shrink: ShrinkReport::default(),

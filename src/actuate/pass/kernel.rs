@@ -128,7 +128,7 @@ impl Pass {
         executor.aligns_scopes = self.job.aligns_scopes && !self.kubelet_resizes;
         let ended = executor.run(&observed.plan);
         let (took, verified) = (start.elapsed(), self.job.asked.elapsed());
-        self.done.stale |= executor.systemd_failed;
+        self.done.systemd_failed |= executor.systemd_failed;
         self.least_limits.clone_from(&observed.least_limits);
         let raised_again = self.raise_again();
         // After the write, and not part of its time: this makes room for the kubelet's next try.

@@ -126,7 +126,7 @@ async fn an_ended_pass_tells_what_it_found() {
     let (discover, mut discoveries) = mpsc::channel(1);
     controller.node.discover = discover;
     controller.endpoint.refusals = 3;
-    for (is_stale, is_accepted) in [(false, false), (true, true)] {
+    for (is_stale, systemd_failed, is_accepted) in [(false, false, false), (true, false, true), (false, true, true)] {
         let pass = PassId {
             number: 1,
             uid: UID.into(),
@@ -134,14 +134,14 @@ async fn an_ended_pass_tells_what_it_found() {
         };
         controller.passes.busy.insert(UID.into());
         let mut done = JobDone::new(ChangeRecord::new(pod(), Cause::Sweep, Outcome::Applied));
-        done.stale = is_stale;
+        (done.stale, done.systemd_failed) = (is_stale, systemd_failed);
         if is_accepted {
             let request = serde_json::json!({"targets": [], "generation": 2, "held": []});
             done.api.answer = Answer::Accepted(serde_json::from_value(request).unwrap());
         }
         controller.end_pass(&PodKey::new("shop", "web"), pass, Box::new(done));
         assert!(controller.passes.busy.is_empty());
-        assert_eq!(discoveries.try_recv().is_ok(), is_stale);
+        assert_eq!(discoveries.try_recv().is_ok(), is_stale || systemd_failed);
         assert_eq!(controller.endpoint.refusals, if is_accepted { 0 } else { 3 });
     }
 }

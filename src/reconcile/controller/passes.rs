@@ -290,7 +290,7 @@ impl Controller {
         }
         let (denied, namespace) = (done.api.answer.denied(), &done.record.pod.namespace);
         let has_learned = denied.is_some_and(|why| self.node.answers.learn_denial(namespace, why));
-        if done.stale {
+        if done.stale || done.systemd_failed {
             self.node.request_discovery();
         }
         self.publisher.metrics.passed(&done);

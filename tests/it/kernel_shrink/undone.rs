@@ -44,6 +44,10 @@ async fn a_pod_is_repaired_without_systemd() {
     };
     let done = reconcile(Arc::new(node), Box::new(job(&pod, 100))).await;
     assert!(matches!(done.record.outcome, Outcome::RolledBack(_)), "{done:#?}");
+    assert!(
+        done.systemd_failed && done.handles.is_some(),
+        "the files are watched still"
+    );
     let held = bare.held(&pod);
     for level in ["app", "pod"] {
         let limit = held[level].memory_limit();

@@ -48,6 +48,7 @@ pub async fn run(mut config: Config, arguments: RunArguments, log: LogFilter) ->
         tracing::warn!(file = %file.display(), "the configuration is of vscaled.io/v1alpha1: {MEND_API_VERSION}");
     }
     let state = StateDirectory::open(&config.state_dir, "run", OTHERS_END).await?;
+    state.save_first();
     let stop = CancellationToken::new();
     let running = start(&config, &arguments, state, &stop).await?;
     loop {

@@ -59,12 +59,9 @@ impl StateDirectory {
         thaw(&freezer);
         freezer.thaw_on_panic();
         let (limit_files, earlier_limits) = LimitFiles::below(directory).map_err(unusable)?;
-        let (is_missing, is_first) = (!file.exists(), earlier_limits.is_empty());
+        let is_missing = !file.exists() && !earlier_limits.is_empty();
         let mut restored = file.load().context("stateDir")?;
-        if is_missing && is_first {
-            let saved = file.save(BTreeMap::new());
-            saved.unwrap_or_else(|error| tracing::warn!(%error, "the first state is not saved"));
-        } else if is_missing {
+        if is_missing {
             tracing::error!("{MISSING}");
             restored.problem = Some(MISSING.to_owned());
         }
@@ -76,6 +73,17 @@ impl StateDirectory {
             earlier_limits,
             _lock: lock,
         })
+    }
+
+    /// Saves an empty state where no agent has saved one or written to pods: an agent that is killed early leaves marks, and has lost
+    /// nothing.
+    pub(super) fn save_first(&self) {
+        if !self.file.exists()
+            && self.earlier_limits.is_empty()
+            && let Err(error) = self.file.save(BTreeMap::new())
+        {
+            tracing::warn!(%error, "the first state is not saved");
+        }
     }
 }
 
@@ -260,8 +268,11 @@ mod tests {
             if is_marked {
                 fs::write(directory.path().join("lent/uid-a"), "").unwrap();
             }
-            let opened = StateDirectory::open(directory.path(), "run", Duration::ZERO).await;
-            assert_eq!(opened.unwrap().restored.problem, None);
+            let opened = StateDirectory::open(directory.path(), "run", Duration::ZERO)
+                .await
+                .unwrap();
+            assert_eq!((opened.file.exists(), &opened.restored.problem), (is_marked, &None));
+            opened.save_first();
         }
     }
 

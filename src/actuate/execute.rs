@@ -11,6 +11,7 @@ use super::shrink::{StepError, lower};
 use crate::cgroup::systemd::Unit;
 use crate::cgroup::{Cgroup, Reason};
 use crate::failpoint::failpoint;
+use crate::model::objects::PodId;
 use crate::model::{Bytes, Change, ControlFile, MemoryLimit, Outcome, Setting, Settings, Step, StepRecord, Target};
 use crate::plan::{Plan, systemd_keeps};
 
@@ -72,6 +73,28 @@ fn without_slow_down(step: &Step, used: impl FnOnce() -> Option<Bytes>) -> (Opti
         Change::File { .. } | Change::Spec { .. } | Change::Resize { .. } => None,
     };
     (rest, left)
+}
+
+/// Gives the pod's unit the memory limit of the pod's file, where the file alone was raised. systemd would write its own, lower limit
+/// back with the next change of any property, and the kernel would kill what no longer fits. A failure leaves file and property alone.
+pub(super) fn raise_unit(node: &Node, handles: &PodHandles, pod: &PodId) {
+    let raise = || -> Result<(), StepError> {
+        let cgroup = handles.get(&Target::Pod).ok_or(StepError::NoCgroup(Target::Pod))?;
+        let (Some(systemd), Some(unit)) = (&node.units, Unit::of(cgroup.path())) else {
+            return Ok(());
+        };
+        let held = cgroup.read_all()?;
+        let mut files = [ControlFile::MemoryMax, ControlFile::MemoryLimit].into_iter();
+        let limit = files.find_map(|file| held.get(file));
+        let known = systemd.get(&unit, node.traits.version)?.memory_limit();
+        match limit.filter(|limit| known < limit.memory()) {
+            Some(limit) => Ok(systemd.set(&unit, &Settings::from_iter([limit]))?),
+            None => Ok(()),
+        }
+    };
+    if let Err(error) = raise() {
+        tracing::warn!(%pod, %error, "cannot raise the memory limit that systemd has for the pod; systemd may put its lower one back");
+    }
 }
 
 /// Writes one pod's files and unit properties.

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::execute::Executor;
+use super::execute::{Executor, raise_unit};
 use super::handles::PodHandles;
 use super::least_limits::OfPod;
 use super::node::Node;
@@ -157,11 +157,15 @@ pub(super) fn raise_again(node: &Node, handles: &PodHandles, growable: &Growable
     })
 }
 
-/// Raises the memory limit of the pod's cgroup alone. Leaves a limit that is higher, or absent, alone.
+/// Raises the memory limit of the pod's cgroup alone, and then of its unit. Leaves a limit that is higher, or absent, alone.
+///
+/// Waits for systemd.
 pub fn raise_pod_level(node: &Node, live: &LivePod, to: Bytes) -> Grown {
     Grown::by(|grown| {
         let handles = PodHandles::open(&node.hierarchy, live)?;
-        grown.raise(node, &handles, None, to)
+        grown.raise(node, &handles, None, to)?;
+        raise_unit(node, &handles, &live.id);
+        Ok(())
     })
 }
 

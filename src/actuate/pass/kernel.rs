@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Observed, Pass, Staged, opened, overtaken};
-use crate::actuate::execute::Executor;
+use crate::actuate::execute::{Executor, raise_unit};
 use crate::actuate::handles::PodHandles;
 use crate::actuate::shrink::{Lowering, Next, ShrinkReport, reclaim_below_limits};
 use crate::actuate::urgent::{Growable, raise_again};
@@ -121,6 +121,10 @@ impl Pass {
         lowered.extend(observed.before_lowering(handles, |_, _| true)?);
         let touched = observed.touched(&lowered, &self.job.watched);
         let bursts = new_bursts(&observed.plan, handles)?;
+        // The guard writes files alone, and systemd writes all of a unit's properties with the first one that a step changes.
+        if !observed.least_limits.is_empty() {
+            raise_unit(&self.node, handles, &self.job.targets.bound.live().id);
+        }
         let start = Instant::now();
         let mut executor = Executor::new(&self.node, handles);
         // With any property, systemd resets memory.oom.group, so that a kill would not end the whole container. Where the kubelet

@@ -1,14 +1,27 @@
 //! A test's own message bus, with a fake systemd that answers, or does not.
 
 use std::collections::HashMap;
+use std::fs;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use serde_json::json;
 use tempfile::TempDir;
+use vscaled::actuate::shrink::Freezer;
+use vscaled::actuate::{Concurrency, Job, KnownFrom, Node, RuntimeLink, raise_pod_level, reconcile};
 use vscaled::cgroup::systemd::{Systemd, SystemdError, Unit};
-use vscaled::model::{CgroupPath, CgroupVersion, CpuWeight, MemoryLimit, Setting, Settings};
+use vscaled::cgroup::{Hierarchy, Kubepods};
+use vscaled::decide::NodePolicies;
+use vscaled::model::objects::Pod;
+use vscaled::model::{
+    BoundPod, Bytes, Cause, CgroupPath, CgroupVersion, ContainerId, CpuWeight, Driver, KubeletVersion, LiveContainer,
+    LivePod, MemoryLimit, NodeTraits, Outcome, PageSize, RuntimeKind, Setting, Settings, WeightFormula,
+};
+use vscaled::plan::shrink::Holds;
+use vscaled::plan::{PodTargets, WriteScope};
 use zbus::blocking::Connection;
 use zbus::blocking::connection::Builder;
 use zbus::zvariant::{OwnedObjectPath, OwnedValue};
@@ -225,4 +238,100 @@ fn a_systemd_that_never_answers_does_not_hold_the_caller() {
         error.to_string().starts_with("systemd call Get for Version: "),
         "{error}"
     );
+}
+
+/// A pod on plain files in the place of the unit's cgroup. The file of the pod and that of its container `app` have limits of so many MiB.
+fn pod_on_files(root: &Path, mebibytes: u64) -> (Pod, LivePod) {
+    let path = CgroupPath::new(&format!("/{UNIT}")).unwrap();
+    let container = LiveContainer {
+        id: ContainerId::parse(&"a".repeat(64)).unwrap(),
+        path: path.child("app").unwrap(),
+    };
+    for path in [&path, &container.path] {
+        let directory = path.under(root);
+        fs::create_dir_all(&directory).unwrap();
+        for (file, mebibytes) in [("memory.max", mebibytes), ("memory.current", 60)] {
+            fs::write(directory.join(file), format!("{}\n", mebibytes << 20)).unwrap();
+        }
+    }
+    let limits = json!({"cpu": "1", "memory": "160Mi"});
+    let pod: Pod = serde_json::from_value(json!({
+        "metadata": {"name": "web", "namespace": "shop", "uid": "0123"},
+        "spec": {"containers": [{"name": "app", "resources": {"limits": limits}}]},
+    }))
+    .unwrap();
+    let live = LivePod {
+        id: pod.id_with("0123"),
+        path,
+        containers: indexmap::IndexMap::from([("app".into(), container)]),
+    };
+    (pod, live)
+}
+
+/// A node on plain files whose cgroups this systemd has made.
+fn node_of(root: &Path, systemd: Systemd) -> Node {
+    fs::write(root.join("cgroup.controllers"), "cpu memory\n").unwrap();
+    Node {
+        hierarchy: Hierarchy::of_tree(root).unwrap(),
+        kubepods: Kubepods {
+            path: CgroupPath::new("/kubepods.slice").unwrap(),
+            driver: Driver::Systemd,
+        },
+        traits: NodeTraits {
+            version: CgroupVersion::V2,
+            driver: Driver::Systemd,
+            runtime: RuntimeKind::Containerd,
+            container_weight: WeightFormula::Quadratic,
+            kubelet: KubeletVersion::NEWEST,
+            page: PageSize::KIB_4,
+        },
+        policies: NodePolicies::default(),
+        has_bursts: true,
+        runtime: RuntimeLink::None,
+        runtime_name: None,
+        driver_from: KnownFrom::Configured,
+        formula_from: KnownFrom::Configured,
+        kubelet_from: KnownFrom::Configured,
+        units: Some(Arc::new(systemd)),
+        concurrency: Arc::new(Concurrency::new(1)),
+        freezer: Arc::new(Freezer::below(root).unwrap()),
+        least_limits: Arc::default(),
+    }
+}
+
+#[tokio::test]
+async fn a_limit_raised_in_the_file_is_raised_in_systemd() {
+    let Some(bus) = Bus::start() else { return };
+    let root = TempDir::new().unwrap();
+    let properties = Properties::from(Mutex::new(HashMap::from([("MemoryMax".to_owned(), 128 << 20)])));
+    let manager = Manager {
+        properties: properties.clone(),
+        forgetful: false,
+    };
+    let _service = bus.serve(manager, properties.clone());
+    let kept = || properties.lock().unwrap()["MemoryMax"] >> 20;
+    let (pod, live) = pod_on_files(root.path(), 128);
+    let node = Arc::new(node_of(root.path(), bus.client().unwrap()));
+
+    let raised = raise_pod_level(&node, &live, Bytes::new(160 << 20));
+    assert_eq!((raised.outcome, kept()), (Outcome::Applied, 160));
+
+    // The guard writes files alone.
+    pod_on_files(root.path(), 192);
+    node.least_limits.raise(&live.id.uid, "app", Bytes::new(192 << 20));
+    let targets = PodTargets {
+        amounts: pod.requirements(),
+        bound: BoundPod::new(&Arc::new(pod), &Arc::new(live)).unwrap(),
+        lift_undeclared: false,
+        kubelet_unasked: false,
+        scope: WriteScope::all(),
+        burst: None,
+        holds: Holds::default(),
+    };
+    let job = Job {
+        check_runtime: false,
+        ..Job::new(targets, Cause::Sweep)
+    };
+    let done = reconcile(node, Box::new(job)).await;
+    assert_eq!((done.record.outcome, kept()), (Outcome::Unchanged, 192));
 }

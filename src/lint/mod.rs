@@ -102,7 +102,7 @@ pub fn findings(container: &Container, of_pod: Option<Requirements>) -> Vec<Find
 
 /// The memory limit below which the kernel kills a full heap of fixed size: the largest such heap and a margin.
 pub fn limit_floor(container: &Container) -> Option<Bytes> {
-    let fixed = counting(container).filter_map(|setting| match amount(setting, None) {
+    let fixed = counting(container).filter_map(|setting| match amount_in(container, setting, None) {
         Amount::Fixed(heap) => Some(with_margin(heap)),
         Amount::AtStart(_) | Amount::Unreadable | Amount::Unset => None,
     });
@@ -114,15 +114,27 @@ pub fn limit_floor(container: &Container) -> Option<Bytes> {
 const JAVA_DEFAULT_HEAP: Bytes = Bytes::new((96 << 20) * 13 / 10);
 
 /// The amount of a setting in its container. HotSpot takes the maximum of a small container from `MinRAMPercentage` (50 by default)
-/// instead of `MaxRAMPercentage`, and makes no initial heap larger than the maximum.
+/// instead of `MaxRAMPercentage` (25), and makes no initial heap larger than the maximum. `MaxRAM` replaces the limit in that: then it
+/// sizes the heap, and the shares alone do not.
 fn amount_in(container: &Container, setting: &MemorySetting, limit: Option<Bytes>) -> Amount {
     use MemoryOption as Option;
-    let shares = container.memory_settings.iter().rev();
-    let mut shares = shares.filter(|setting| setting.option.slot() == Option::JavaMinRamPercentage);
-    let least = shares.find_map(|setting| share(setting.option, &setting.value));
-    let is_small = limit.map(|limit| part_of(limit, least.unwrap_or(500_000)) < JAVA_DEFAULT_HEAP);
+    let of = |slot: MemoryOption| container.memory_settings.iter().find(|one| one.option.slot() == slot);
+    let share_of = |slot| of(slot).and_then(|one| share(one.option, &one.value));
+    let ram = of(Option::JavaMaxRam).map(|ram| amount(ram, None));
+    let memory = match ram {
+        Some(Amount::Fixed(ram)) => Some(ram),
+        Some(Amount::AtStart(ram)) => ram,
+        Some(Amount::Unreadable | Amount::Unset) | None => limit,
+    };
+    let least = share_of(Option::JavaMinRamPercentage).unwrap_or(500_000);
+    let is_small = memory.map(|memory| part_of(memory, least) < JAVA_DEFAULT_HEAP);
+    let most = share_of(Option::JavaMaxRamPercentage).unwrap_or(250_000);
+    let heap = |ram| part_of(ram, if is_small == Some(true) { least } else { most });
     match (setting.option.slot(), amount(setting, limit)) {
-        (Option::JavaMinRamPercentage, Amount::AtStart(_)) if is_small == Some(false) => Amount::Unset,
+        (Option::JavaMaxRam, Amount::Fixed(ram)) => Amount::Fixed(heap(ram)),
+        (Option::JavaMaxRam, Amount::AtStart(ram)) => Amount::AtStart(ram.map(heap)),
+        (Option::JavaMaxRamPercentage, Amount::AtStart(_)) if ram.is_some() => Amount::Unset,
+        (Option::JavaMinRamPercentage, Amount::AtStart(_)) if ram.is_some() || is_small == Some(false) => Amount::Unset,
         (Option::JavaMaxRamPercentage, Amount::AtStart(_)) if is_small == Some(true) => Amount::AtStart(None),
         (Option::JavaInitialRamPercentage, Amount::AtStart(_)) => Amount::AtStart(None),
         (_, amount) => amount,
@@ -142,7 +154,7 @@ fn counting(container: &Container) -> impl Iterator<Item = &MemorySetting> {
     let dotnet = has(Option::DotnetHeapLimit);
     let go = settings.iter().any(|setting| setting.option == Option::GoMemoryLimit);
     settings.iter().filter(move |setting| match setting.option.slot() {
-        Option::JavaMaxRamPercentage | Option::JavaMinRamPercentage => !java,
+        Option::JavaMaxRam | Option::JavaMaxRamPercentage | Option::JavaMinRamPercentage => !java,
         Option::JavaInitialRamPercentage => !initial,
         Option::DotnetHeapLimitPercent => !dotnet,
         Option::GoShare => !go,
@@ -170,6 +182,10 @@ const fn heap_of(option: MemoryOption) -> (&'static str, &'static str) {
         | Option::JavaMinRamFraction
         | Option::JavaInitialRamPercentage
         | Option::JavaInitialRamFraction => ("the Java heap", "use -XX:MaxRAMPercentage, which a restart reads again"),
+        Option::JavaMaxRam => (
+            "the Java heap",
+            "leave it out: the JVM then takes a share of the limit, which a restart reads again",
+        ),
         Option::GoMemoryLimit | Option::GoShare => (
             "the memory of the Go runtime",
             "let the program call debug.SetMemoryLimit when its limit changes",
@@ -200,7 +216,11 @@ const fn after_unreadable(option: MemoryOption) -> &'static str {
             "the process does not start with it; write a whole number of 1 or more, which divides the limit"
         }
         Option::GoShare => "automemlimit passes it over; write a number above 0 and up to 1, or off",
-        Option::JavaMaxHeap | Option::JavaMaxHeapSize | Option::JavaInitialHeap | Option::JavaInitialHeapSize => {
+        Option::JavaMaxHeap
+        | Option::JavaMaxHeapSize
+        | Option::JavaInitialHeap
+        | Option::JavaInitialHeapSize
+        | Option::JavaMaxRam => {
             "the JVM does not start with it; write a whole number of bytes, or one with k, m, g or t"
         }
         Option::GoMemoryLimit => {

@@ -46,6 +46,36 @@ fn a_size_switches_a_share_off() {
 }
 
 #[test]
+fn a_share_of_a_fixed_amount_is_fixed() {
+    let of = |words: Value| {
+        let container = container(json!({"args": words, "resources": {"limits": {"memory": "4Gi"}}}));
+        let found = findings(&container, None);
+        let found = found
+            .iter()
+            .map(|finding| (finding.rule, finding.setting.option.name(), finding.amount));
+        (found.collect::<Vec<_>>(), limit_floor(&container).map(Bytes::get))
+    };
+    let fixed = |heap: u64, floor: u64| {
+        let finding = (LintRule::FixedHeap, "-XX:MaxRAM", Amount::Fixed(Bytes::new(heap << 20)));
+        (vec![finding], Some(floor << 20))
+    };
+    assert_eq!(
+        of(json!(["-XX:MaxRAM=2g", "-XX:MaxRAMPercentage=50"])),
+        fixed(1024, 1127)
+    );
+    assert_eq!(of(json!(["-XX:MaxRAM=2g"])), fixed(512, 576));
+    assert_eq!(of(json!(["-XX:MaxRAM=200m"])), fixed(100, 164), "a small container");
+    let found = rules(json!({"args": ["-XX:MaxRAM=2g", "-Xmx1g"]}));
+    assert_eq!(found, [(LintRule::FixedHeap, "1g".to_owned())]);
+    let limit = json!({"resourceFieldRef": {"resource": "limits.memory"}});
+    let filled_in = json!({"env": [{"name": "M", "valueFrom": limit}], "args": ["-XX:MaxRAM=$(M)"]});
+    assert_eq!(
+        rules(filled_in),
+        [(LintRule::ReadAtStart, "{limits.memory}".to_owned())]
+    );
+}
+
+#[test]
 fn restarting_resizes_have_no_finding() {
     let restarts = json!([{"resourceName": "memory", "restartPolicy": "RestartContainer"}]);
     let of = |words: Value| rules(json!({"args": words, "resizePolicy": restarts}));
@@ -266,6 +296,7 @@ fn unreadable_values_come_with_readable_ones() {
         ("-Xms1x", java),
         ("-XX:MaxHeapSize=1x", java),
         ("-XX:InitialHeapSize=1x", java),
+        ("-XX:MaxRAM=1x", java),
         ("-XX:MaxRAMPercentage=0", percentage),
         ("-XX:MinRAMPercentage=0", percentage),
         ("-XX:InitialRAMPercentage=0", percentage),
@@ -305,6 +336,11 @@ fn each_runtime_has_its_memory_and_remedy() {
             "-Xmx512m",
             "fixes the Java heap at 512Mi",
             "or use -XX:MaxRAMPercentage, which a restart reads again",
+        ),
+        (
+            "-XX:MaxRAM=2g",
+            "fixes the Java heap at 512Mi",
+            "or leave it out: the JVM then takes a share of the limit, which a restart reads again",
         ),
         (
             "GOMEMLIMIT=512MiB",

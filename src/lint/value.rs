@@ -62,7 +62,7 @@ fn amount_of(option: MemoryOption, text: &str, limit: Option<Bytes>) -> Amount {
         return Amount::AtStart(None);
     }
     match option.slot() {
-        Option::JavaMaxHeap | Option::JavaInitialHeap => fixed(java_bytes(text)),
+        Option::JavaMaxHeap | Option::JavaInitialHeap | Option::JavaMaxRam => fixed(java_bytes(text)),
         Option::GoMemoryLimit if matches!(text, "" | "off") => Amount::Unset,
         Option::GoMemoryLimit => fixed(go_bytes(text)),
         Option::NodeOldSpace => fixed(digits(text, 10).and_then(|mebibytes| mebibytes.checked_mul(1 << 20))),

@@ -32,6 +32,8 @@ pub enum MemoryOption {
     JavaMaxHeapSize,
     JavaInitialHeap,
     JavaInitialHeapSize,
+    /// The memory of which HotSpot takes its shares, in place of the limit.
+    JavaMaxRam,
     JavaMaxRamPercentage,
     JavaMaxRamFraction,
     JavaMinRamPercentage,
@@ -54,6 +56,7 @@ const FLAGS: [(&str, MemoryOption); 13] = [
     ("-Xms", MemoryOption::JavaInitialHeap),
     ("-XX:MaxHeapSize=", MemoryOption::JavaMaxHeapSize),
     ("-XX:InitialHeapSize=", MemoryOption::JavaInitialHeapSize),
+    ("-XX:MaxRAM=", MemoryOption::JavaMaxRam),
     ("-XX:MaxRAMPercentage=", MemoryOption::JavaMaxRamPercentage),
     ("-XX:MaxRAMFraction=", MemoryOption::JavaMaxRamFraction),
     ("-XX:MinRAMPercentage=", MemoryOption::JavaMinRamPercentage),

@@ -152,7 +152,12 @@ fn counting(container: &Container) -> impl Iterator<Item = &MemorySetting> {
     let java = has(Option::JavaMaxHeap);
     let initial = has(Option::JavaInitialHeap);
     let dotnet = has(Option::DotnetHeapLimit);
-    let go = settings.iter().any(|setting| setting.option == Option::GoMemoryLimit);
+    // The library does not set what the variable sets, and follows the limit where it has an interval.
+    let go = settings.iter().any(|setting| match setting.option {
+        Option::GoMemoryLimit => true,
+        Option::GoRefresh => setting.value.contains(|digit: char| matches!(digit, '1'..='9')),
+        _ => false,
+    });
     settings.iter().filter(move |setting| match setting.option.slot() {
         Option::JavaMaxRam | Option::JavaMaxRamPercentage | Option::JavaMinRamPercentage => !java,
         Option::JavaInitialRamPercentage => !initial,
@@ -186,7 +191,7 @@ const fn heap_of(option: MemoryOption) -> (&'static str, &'static str) {
             "the Java heap",
             "leave it out: the JVM then takes a share of the limit, which a restart reads again",
         ),
-        Option::GoMemoryLimit | Option::GoShare => (
+        Option::GoMemoryLimit | Option::GoShare | Option::GoShareFlag | Option::GoRefresh => (
             "the memory of the Go runtime",
             "let the program call debug.SetMemoryLimit when its limit changes",
         ),
@@ -216,6 +221,9 @@ const fn after_unreadable(option: MemoryOption) -> &'static str {
             "the process does not start with it; write a whole number of 1 or more, which divides the limit"
         }
         Option::GoShare => "automemlimit passes it over; write a number above 0 and up to 1, or off",
+        Option::GoShareFlag | Option::GoRefresh => {
+            "the process does not start with it; write a number above 0 and up to 1"
+        }
         Option::JavaMaxHeap
         | Option::JavaMaxHeapSize
         | Option::JavaInitialHeap

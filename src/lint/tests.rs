@@ -76,6 +76,16 @@ fn a_share_of_a_fixed_amount_is_fixed() {
 }
 
 #[test]
+fn a_limit_that_is_read_again_is_followed() {
+    let of = |every: &str| {
+        let refresh = format!("--auto-gomemlimit.refresh-interval={every}");
+        rules(json!({"args": ["--auto-gomemlimit.ratio=0.9", refresh]})).len()
+    };
+    assert_eq!(["1m", "30s", "100ms"].map(of), [0; 3]);
+    assert_eq!(["0s", "0", ""].map(of), [1; 3]);
+}
+
+#[test]
 fn restarting_resizes_have_no_finding() {
     let restarts = json!([{"resourceName": "memory", "restartPolicy": "RestartContainer"}]);
     let of = |words: Value| rules(json!({"args": words, "resizePolicy": restarts}));
@@ -237,6 +247,8 @@ fn every_notation_of_a_full_heap_is_an_error() {
         ("AUTOMEMLIMIT=1.0", "1Gi", &[fills]),
         ("AUTOMEMLIMIT=0.9", "1Gi", &[fine]),
         ("AUTOMEMLIMIT=off", "1Gi", &[]),
+        ("--auto-gomemlimit.ratio=1", "1Gi", &[fills]),
+        ("--auto-gomemlimit.ratio=0.9", "1Gi", &[fine]),
         ("GOMEMLIMIT=1073741824", "1Gi", &[fills]),
         ("SOLR_HEAP=1g", "1Gi", &[fills]),
         ("HADOOP_HEAPSIZE_MAX=1024", "1Gi", &[fills]),
@@ -307,6 +319,10 @@ fn unreadable_values_come_with_readable_ones() {
         (
             "AUTOMEMLIMIT=2",
             "automemlimit passes it over; write a number above 0 and up to 1, or off",
+        ),
+        (
+            "--auto-gomemlimit.ratio=90",
+            "the process does not start with it; write a number above 0 and up to 1",
         ),
         (
             "GOMEMLIMIT=1Gi",

@@ -44,7 +44,7 @@ pub(super) fn share(option: MemoryOption, text: &str) -> Option<u64> {
             ONE.checked_div(digits(text, 10)?)?
         }
         Setting::DotnetHeapLimitPercent => hexadecimal(text)?.checked_mul(ONE / 100)?,
-        Setting::GoShare => millionths(text)?,
+        Setting::GoShare | Setting::GoShareFlag => millionths(text)?,
         _ => return None,
     };
     (1..=ONE).contains(&share).then_some(share)
@@ -70,6 +70,7 @@ fn amount_of(option: MemoryOption, text: &str, limit: Option<Bytes>) -> Amount {
         Option::DotnetHeapLimit => fixed(hexadecimal(text)),
         Option::RedisMaxMemory => fixed(redis_bytes(text)),
         Option::GoShare if matches!(text, "" | "off") => Amount::Unset,
+        Option::GoRefresh => Amount::Unset,
         _ => share(option, text).map_or(Amount::Unreadable, |share| {
             Amount::AtStart(limit.map(|limit| part_of(limit, share)))
         }),

@@ -43,6 +43,10 @@ pub enum MemoryOption {
     GoMemoryLimit,
     /// The share of the limit that the library automemlimit sets as the limit of the Go runtime.
     GoShare,
+    /// The same share as a flag of Prometheus and others.
+    GoShareFlag,
+    /// How often the library reads the limit again.
+    GoRefresh,
     NodeOldSpace,
     NodeOldSpacePercentage,
     DotnetHeapLimit,
@@ -51,7 +55,7 @@ pub enum MemoryOption {
 }
 
 /// The beginnings of flags that hold their value.
-const FLAGS: [(&str, MemoryOption); 13] = [
+const FLAGS: [(&str, MemoryOption); 15] = [
     ("-Xmx", MemoryOption::JavaMaxHeap),
     ("-Xms", MemoryOption::JavaInitialHeap),
     ("-XX:MaxHeapSize=", MemoryOption::JavaMaxHeapSize),
@@ -63,6 +67,8 @@ const FLAGS: [(&str, MemoryOption); 13] = [
     ("-XX:MinRAMFraction=", MemoryOption::JavaMinRamFraction),
     ("-XX:InitialRAMPercentage=", MemoryOption::JavaInitialRamPercentage),
     ("-XX:InitialRAMFraction=", MemoryOption::JavaInitialRamFraction),
+    ("--auto-gomemlimit.ratio=", MemoryOption::GoShareFlag),
+    ("--auto-gomemlimit.refresh-interval=", MemoryOption::GoRefresh),
     ("--max-old-space-size=", MemoryOption::NodeOldSpace),
     ("--max-old-space-size-percentage=", MemoryOption::NodeOldSpacePercentage),
     ("--maxmemory=", MemoryOption::RedisMaxMemory),
@@ -101,6 +107,7 @@ impl MemoryOption {
             Self::JavaMaxRamFraction => Self::JavaMaxRamPercentage,
             Self::JavaMinRamFraction => Self::JavaMinRamPercentage,
             Self::JavaInitialRamFraction => Self::JavaInitialRamPercentage,
+            Self::GoShareFlag => Self::GoShare,
             other => other,
         }
     }

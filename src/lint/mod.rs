@@ -84,7 +84,7 @@ pub fn findings(container: &Container, of_pod: Option<Requirements>) -> Vec<Find
             Amount::Fixed(heap) | Amount::AtStart(Some(heap)) if heap < LEAST_HEAP => LintRule::HeapTooSmall,
             Amount::Fixed(heap) | Amount::AtStart(Some(heap)) if fills(heap) => LintRule::HeapFillsLimit,
             // A restart reads the setting again.
-            Amount::AtStart(_) if restarts => return None,
+            Amount::AtStart(_) if restarts || follows_limit(container, setting) => return None,
             Amount::AtStart(_) => LintRule::ReadAtStart,
             Amount::Fixed(_) if setting.option.slot() == MemoryOption::JavaInitialHeap => LintRule::FixedInitialHeap,
             Amount::Fixed(_) => LintRule::FixedHeap,
@@ -98,6 +98,15 @@ pub fn findings(container: &Container, of_pod: Option<Requirements>) -> Vec<Find
         })
     });
     found.collect()
+}
+
+/// Whether the process reads the limit again after a resize: automemlimit does where it has an interval, or may have one.
+fn follows_limit(container: &Container, setting: &MemorySetting) -> bool {
+    let has_interval = |other: &MemorySetting| {
+        let is_set = |part: char| matches!(part, '1'..='9' | '{' | '$' | '`');
+        other.option == MemoryOption::GoRefresh && other.value.contains(is_set)
+    };
+    setting.option.slot() == MemoryOption::GoShare && container.memory_settings.iter().any(has_interval)
 }
 
 /// The memory limit below which the kernel kills a full heap of fixed size: the largest such heap and a margin.
@@ -152,17 +161,13 @@ fn counting(container: &Container) -> impl Iterator<Item = &MemorySetting> {
     let java = has(Option::JavaMaxHeap);
     let initial = has(Option::JavaInitialHeap);
     let dotnet = has(Option::DotnetHeapLimit);
-    // The library does not set what the variable sets, and follows the limit where it has an interval.
-    let go = settings.iter().any(|setting| match setting.option {
-        Option::GoMemoryLimit => true,
-        Option::GoRefresh => setting.value.contains(|digit: char| matches!(digit, '1'..='9')),
-        _ => false,
-    });
+    let go = settings.iter().any(|setting| setting.option == Option::GoMemoryLimit);
     settings.iter().filter(move |setting| match setting.option.slot() {
         Option::JavaMaxRam | Option::JavaMaxRamPercentage | Option::JavaMinRamPercentage => !java,
         Option::JavaInitialRamPercentage => !initial,
         Option::DotnetHeapLimitPercent => !dotnet,
         Option::GoShare => !go,
+        Option::GoRefresh => false,
         _ => true,
     })
 }

@@ -81,8 +81,10 @@ fn a_limit_that_is_read_again_is_followed() {
         let refresh = format!("--auto-gomemlimit.refresh-interval={every}");
         rules(json!({"args": ["--auto-gomemlimit.ratio=0.9", refresh]})).len()
     };
-    assert_eq!(["1m", "30s", "100ms"].map(of), [0; 3]);
+    assert_eq!(["1m", "30s", "100ms", "$(EVERY)"].map(of), [0; 4]);
     assert_eq!(["0s", "0", ""].map(of), [1; 3]);
+    let whole = json!(["--auto-gomemlimit.ratio=1", "--auto-gomemlimit.refresh-interval=1m"]);
+    assert_eq!(rules(with_limit(&whole, "1Gi"))[0].0, LintRule::HeapFillsLimit);
 }
 
 #[test]

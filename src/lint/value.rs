@@ -70,7 +70,6 @@ fn amount_of(option: MemoryOption, text: &str, limit: Option<Bytes>) -> Amount {
         Option::DotnetHeapLimit => fixed(hexadecimal(text)),
         Option::RedisMaxMemory => fixed(redis_bytes(text)),
         Option::GoShare if matches!(text, "" | "off") => Amount::Unset,
-        Option::GoRefresh => Amount::Unset,
         _ => share(option, text).map_or(Amount::Unreadable, |share| {
             Amount::AtStart(limit.map(|limit| part_of(limit, share)))
         }),

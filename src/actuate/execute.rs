@@ -76,8 +76,9 @@ fn without_slow_down(step: &Step, used: impl FnOnce() -> Option<Bytes>) -> (Opti
 }
 
 /// Gives the pod's unit the memory limit of the pod's file, where the file alone was raised. systemd would write its own, lower limit
-/// back with the next change of any property, and the kernel would kill what no longer fits. A failure leaves file and property alone.
-pub(super) fn raise_unit(node: &Node, handles: &PodHandles, pod: &PodId) {
+/// back with the next change of any property, and the kernel would kill what no longer fits. Returns whether systemd has failed; file
+/// and property are then as before.
+pub(super) fn raise_unit(node: &Node, handles: &PodHandles, pod: &PodId) -> bool {
     let raise = || -> Result<(), StepError> {
         let cgroup = handles.get(&Target::Pod).ok_or(StepError::NoCgroup(Target::Pod))?;
         let (Some(systemd), Some(unit)) = (&node.units, Unit::of(cgroup.path())) else {
@@ -87,14 +88,18 @@ pub(super) fn raise_unit(node: &Node, handles: &PodHandles, pod: &PodId) {
         let mut files = [ControlFile::MemoryMax, ControlFile::MemoryLimit].into_iter();
         let limit = files.find_map(|file| held.get(file));
         let known = systemd.get(&unit, node.traits.version)?.memory_limit();
-        match limit.filter(|limit| known < limit.memory()) {
+        match limit.filter(|limit| known.is_some() && known < limit.memory()) {
             Some(limit) => Ok(systemd.set(&unit, &Settings::from_iter([limit]))?),
             None => Ok(()),
         }
     };
-    if let Err(error) = raise() {
+    let raised = raise();
+    if let Err(error) = &raised
+        && !error.is_gone()
+    {
         tracing::warn!(%pod, %error, "cannot raise the memory limit that systemd has for the pod; systemd may put its lower one back");
     }
+    matches!(raised, Err(StepError::Systemd(_)))
 }
 
 /// Writes one pod's files and unit properties.

@@ -123,7 +123,7 @@ impl Pass {
         let bursts = new_bursts(&observed.plan, handles)?;
         // The guard writes files alone, and systemd writes all of a unit's properties with the first one that a step changes.
         if !observed.least_limits.is_empty() {
-            raise_unit(&self.node, handles, &self.job.targets.bound.live().id);
+            self.done.systemd_failed |= raise_unit(&self.node, handles, &self.job.targets.bound.live().id);
         }
         let start = Instant::now();
         let mut executor = Executor::new(&self.node, handles);

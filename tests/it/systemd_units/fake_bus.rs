@@ -319,19 +319,27 @@ async fn a_limit_raised_in_the_file_is_raised_in_systemd() {
     // The guard writes files alone.
     pod_on_files(root.path(), 192);
     node.least_limits.raise(&live.id.uid, "app", Bytes::new(192 << 20));
-    let targets = PodTargets {
-        amounts: pod.requirements(),
-        bound: BoundPod::new(&Arc::new(pod), &Arc::new(live)).unwrap(),
-        lift_undeclared: false,
-        kubelet_unasked: false,
-        scope: WriteScope::all(),
-        burst: None,
-        holds: Holds::default(),
+    let (pod, live) = (Arc::new(pod), Arc::new(live));
+    let job = || {
+        let targets = PodTargets {
+            amounts: pod.requirements(),
+            bound: BoundPod::new(&pod, &live).unwrap(),
+            lift_undeclared: false,
+            kubelet_unasked: false,
+            scope: WriteScope::all(),
+            burst: None,
+            holds: Holds::default(),
+        };
+        Box::new(Job {
+            check_runtime: false,
+            ..Job::new(targets, Cause::Sweep)
+        })
     };
-    let job = Job {
-        check_runtime: false,
-        ..Job::new(targets, Cause::Sweep)
-    };
-    let done = reconcile(node, Box::new(job)).await;
+    let done = reconcile(Arc::clone(&node), job()).await;
     assert_eq!((done.record.outcome, kept()), (Outcome::Unchanged, 192));
+    assert!(!done.systemd_failed);
+
+    drop(bus);
+    let done = reconcile(node, job()).await;
+    assert!(done.systemd_failed && done.handles.is_some());
 }

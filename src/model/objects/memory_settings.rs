@@ -55,7 +55,7 @@ pub enum MemoryOption {
 }
 
 /// The beginnings of flags that hold their value.
-const FLAGS: [(&str, MemoryOption); 15] = [
+const FLAGS: [(&str, MemoryOption); 16] = [
     ("-Xmx", MemoryOption::JavaMaxHeap),
     ("-Xms", MemoryOption::JavaInitialHeap),
     ("-XX:MaxHeapSize=", MemoryOption::JavaMaxHeapSize),

@@ -215,7 +215,7 @@ mod tests {
         let mut next = async |id: &str| {
             let batch = batch([id.to_owned()], &format!("after {id}"));
             batches.send(batch).await.unwrap();
-            told.next().await.unwrap().kill.unwrap().id
+            told.next().await.unwrap().0.kill.unwrap().id
         };
         assert_eq!(next("a").await, "a");
         assert_eq!(*disk.stored.lock().unwrap(), ["a", "after a"]);

@@ -111,7 +111,8 @@ fn a_change_goes_on_without_its_caller() {
     resize.wait().unwrap();
     agent.script.release_slow.cancel();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    assert_eq!(runtime.block_on(watcher.next()).unwrap().outcome, "Applied");
+    let (change, _) = runtime.block_on(watcher.next()).unwrap();
+    assert_eq!(change.outcome, "Applied");
 }
 
 #[test]
@@ -131,8 +132,8 @@ fn stopping_waits_for_an_orphaned_change() {
     }
     agent.script.release_slow.cancel();
     agent.stop();
-    let change = watcher.next().now_or_never().flatten();
-    assert_eq!(change.unwrap().outcome, "Applied");
+    let (change, _) = watcher.next().now_or_never().flatten().unwrap();
+    assert_eq!(change.outcome, "Applied");
 }
 
 #[test]

@@ -97,8 +97,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         ))),
     };
     match (shown, fleet.end()) {
-        // What is missing may be on a node that did not answer.
-        (Err(Failure { code: REFUSED, error }), Err(end)) => Err(Failure {
+        // What is missing may be on a node that did not answer, unless the answer could not be written.
+        (Err(Failure { code: REFUSED, error }), Err(end)) if !error.is::<std::io::Error>() => Err(Failure {
             code: end.code,
             error: error.context(end.error),
         }),

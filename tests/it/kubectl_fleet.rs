@@ -408,6 +408,27 @@ fn an_export_has_the_largest_amounts_of_all_nodes() {
 }
 
 #[test]
+fn an_answer_that_cannot_be_written_is_no_silent_node() {
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_vscalectl"))
+        .args(["fleet", "--", "get"])
+        .stdin(Stdio::piped())
+        .stdout(full)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let input = b"a 0 12 0\n{\"pods\": []}b 1 0 6\nsilent";
+    child.stdin.take().unwrap().write_all(input).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{complaint}");
+    assert!(
+        complaint.contains("no answer from b: silent") && complaint.contains("cannot write the result"),
+        "{complaint}"
+    );
+}
+
+#[test]
 fn one_custom_resource_alone_is_exported() {
     let answer = |kind: &str| {
         let target = json!({"targetRef": {"apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout", "name": "web"}});

@@ -120,9 +120,10 @@ impl Watch {
         if kept.is_none_or(|(at, _)| now.saturating_duration_since(*at) >= KEPT_EVERY) {
             self.recent.push_back((now, *reading));
         }
-        // Keeps the youngest reading that is old enough to take a rate from.
-        while let Some((at, _)) = self.recent.get(1)
-            && now.saturating_duration_since(*at) >= RATE_OVER
+        // Keeps the youngest reading that is old enough to take a rate from. One from long before hides a sudden growth.
+        let age = |at: Instant| now.saturating_duration_since(at);
+        while let Some((next, _)) = self.recent.get(1)
+            && (age(*next) >= RATE_OVER || age(self.recent[0].0) > RATE_OVER * 2)
         {
             self.recent.pop_front();
         }

@@ -236,6 +236,26 @@ fn a_late_watch_counts_since_its_reading() {
 }
 
 #[test]
+fn a_late_watch_notices_sudden_growth() {
+    let clock = Clock::new();
+    // Calm for half a minute before the watch, then 100 MiB more in each second.
+    let growing = |seconds: f64| {
+        let grown = Duration::from_secs_f64(seconds * 100.0).as_secs();
+        WatchReading {
+            memory: reading(70 + grown, 0, 128),
+            ..calm()
+        }
+    };
+    let late = Clock(clock.after(30.0));
+    let mut watch = Watch::new(LIMIT, late.after(0.0), earlier(clock, Bytes::ZERO));
+    let (end, ..) = follow(&mut watch, late, growing);
+    let Trouble::Full { held, .. } = trouble(end) else {
+        panic!()
+    };
+    assert!(held < mib(80), "{held:?}");
+}
+
+#[test]
 fn memory_stalls_are_noticed_with_psi() {
     let clock = Clock::new();
     let stalling = |share: f64| {

@@ -108,8 +108,12 @@ pub async fn preview(node: Arc<Node>, mut job: Job) -> Result<Vec<StepRecord>, S
             outcome: Outcome::Refused(why),
             ..
         } => return Err(why),
-        Act::Patch(patch) => patch.changes,
+        Act::Patch(patch) => {
+            job.targets.lift_undeclared = false;
+            patch.changes
+        }
         Act::Write(grant) => {
+            job.targets.lift_undeclared &= grant.ahead;
             job.targets.amounts = grant.targets;
             Vec::new()
         }
@@ -228,6 +232,26 @@ mod tests {
             });
         };
         assert_eq!(previewed(root.path(), 176, deferred).await, Ok(Vec::new()));
+    }
+
+    #[tokio::test]
+    async fn a_preview_removes_no_limit_beside_a_kubelet() {
+        for (kubelet_resizes, removed) in [(false, 1), (true, 0)] {
+            let root = tempfile::tempdir().unwrap();
+            let returns = |job: &mut Job| {
+                job.targets.lift_undeclared = true;
+                job.targets.amounts.containers[0].resources.limits.cpu = None;
+                if kubelet_resizes {
+                    job.resize = Act::Write(Grant {
+                        targets: job.targets.amounts.clone(),
+                        ..Grant::default()
+                    });
+                }
+            };
+            let steps = previewed(root.path(), 176, returns).await.unwrap();
+            let quotas = steps.iter().filter(|step| step.starts_with("container app cpu.max "));
+            assert_eq!(quotas.count(), removed, "{steps:?}");
+        }
     }
 
     #[tokio::test]

@@ -154,6 +154,15 @@ impl Problem {
         matches!(self, Self::Timeout(_) | Self::Unreachable(_)) || matches!(self.status(), Some(429 | 500..))
     }
 
+    /// Whether a rule denies the call and will deny it again.
+    pub fn is_denial(&self) -> bool {
+        match self {
+            Self::Forbidden(_) => true,
+            Self::Refused(status) => status.is_denial(),
+            Self::Timeout(_) | Self::Unreachable(_) | Self::Unreadable(_) => false,
+        }
+    }
+
     /// Whether the API server did not answer: gateways answer 502 and 504 in its place, and it answers 503 while it starts or ends.
     pub fn is_silence(&self) -> bool {
         match self {

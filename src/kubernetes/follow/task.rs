@@ -263,8 +263,8 @@ impl<T: Object> Task<T> {
     /// Notes the trouble, and waits.
     async fn failed(&mut self, error: &ApiError) {
         let pause = self.backoff.next(error.problem.retry_after());
-        // 410 refuses one version, and not the list.
-        let refused = !error.problem.is_retryable() && error.problem.status() != Some(410);
+        // Refused credentials, one version too old and the text of a proxy say nothing of the list.
+        let refused = error.problem.is_denial();
         let news = self
             .shared
             .with(|followed| std::mem::replace(&mut followed.refused, refused) != refused);

@@ -156,10 +156,10 @@ impl Owners {
         })
     }
 
-    /// Whether requests for a workload are refused until a change of rules or credentials.
+    /// Whether requests for a workload are refused until a change of rules, or the workload cannot be read.
     pub(super) fn is_refused(&self, key: &OwnerKey) -> bool {
         let problem = self.slots.get(key).and_then(|slot| slot.problem.as_ref());
-        problem.is_some_and(|error| !error.problem.is_retryable())
+        problem.is_some_and(|error| error.problem.is_denial() || matches!(error.problem, Problem::Unreadable(_)))
     }
 }
 

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::owners::{OwnerKey, Owners, fetch};
 use super::view::{FirstPods, Missing, Namespace, is_known};
 use super::{KubernetesSource, PROBLEM_BYTES, within_room};
-use crate::kubernetes::{ApiClient, ApiError, Call, Kind, Problem, Timing, Verb};
+use crate::kubernetes::{ApiClient, ApiError, Call, Kind, Problem, Status, Timing, Verb};
 use crate::model::objects::{Owner, OwnerKind, Pod, VerticalPodAutoscaler};
 use crate::sources::{NodeView, parse_manifests};
 
@@ -189,6 +189,22 @@ fn a_workload_is_read_again_after_a_day() {
     assert!(slot.answer.is_some() && slot.problem.is_some(), "the last answer stays");
     assert_eq!(owners.take_due(&none, &none, hours(37)), []);
     assert!(owners.slots.is_empty(), "no pod has it any more");
+}
+
+#[test]
+fn refused_credentials_say_nothing_of_a_workload() {
+    let set = key(OwnerKind::ReplicaSet, "web-5c", "r");
+    let call = Call::new(Verb::Get, Kind::new("apps", "v1", "replicasets"));
+    for (code, refused) in [(401, false), (403, true), (503, false)] {
+        let mut owners = Owners::default();
+        let status = Status {
+            code,
+            ..Status::default()
+        };
+        let failed = ApiError::of(&call, Problem::Refused(status));
+        owners.store(set.clone(), Err(failed), Instant::now());
+        assert_eq!(owners.is_refused(&set), refused, "{code}");
+    }
 }
 
 #[test]

@@ -20,13 +20,13 @@ use crate::model::objects::{
 pub(super) struct Namespace {
     /// None while the list is unknown.
     pub(super) vpas: Option<Vec<Arc<VerticalPodAutoscaler>>>,
-    /// Whether a list is refused until a change of rules or credentials.
+    /// Whether a list is refused until a change of rules.
     pub(super) refused: bool,
     /// None while one of the lists is unknown.
     pub(super) bounds: Option<Bounds>,
     /// None while the list is unknown.
     pub(super) quotas: Option<Vec<Arc<ResourceQuota>>>,
-    /// Whether the list of quotas is refused until a change of rules or credentials.
+    /// Whether the list of quotas is refused until a change of rules.
     pub(super) quotas_refused: bool,
     /// The targets of the VPAs, from the first pod on that needs them.
     pub(super) targets: OnceCell<Targets>,

@@ -324,12 +324,26 @@ async fn a_missing_right_is_named_and_asked_for_again() {
 }
 
 #[tokio::test]
-async fn a_first_list_may_meet_a_forgotten_version() {
-    let gone = r#"{"code":410,"reason":"Expired","message":"too old resource version"}"#;
-    let script = Script::of([Answer::Says(410, gone.to_owned())]);
-    let follower = script.follow();
-    until(&follower, |known| known.trouble.clone()).await;
-    assert!(follower.read(|known| !known.known && !known.refused));
+async fn only_a_rule_refuses_a_list() {
+    for (code, answer, refused) in [
+        (
+            410,
+            r#"{"code":410,"reason":"Expired","message":"too old resource version"}"#,
+            false,
+        ),
+        (401, "Unauthorized", false),
+        (200, "<style>{}</style>", false),
+        (403, "not today", true),
+    ] {
+        let script = Script::of([Answer::Says(code, answer.to_owned())]);
+        let follower = script.follow();
+        until(&follower, |known| known.trouble.clone()).await;
+        assert_eq!(
+            follower.read(|known| (known.known, known.refused)),
+            (false, refused),
+            "{code}"
+        );
+    }
 }
 
 #[tokio::test]

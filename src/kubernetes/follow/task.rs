@@ -59,7 +59,7 @@ impl<T: Object> Task<T> {
                 self.not_served().await;
                 continue;
             };
-            let lists = self.must_list;
+            let listed = self.must_list;
             let streamed = match self.list(kind).await {
                 Ok(streamed) => streamed,
                 Err(error) => {
@@ -68,23 +68,22 @@ impl<T: Object> Task<T> {
                 }
             };
             let begun = Instant::now();
-            let end = match self.watch(kind, streamed, lists).await {
+            let end = match self.watch(kind, streamed).await {
                 Err(error) if error.problem.status() == Some(410) => Ok(WatchEnd::Forgotten),
                 end => end,
             };
             let counted = *end.as_ref().unwrap_or(&WatchEnd::Failed);
             self.client.metrics.watched(T::plural(), counted);
+            let is_short = begun.elapsed() < SHORT;
+            self.must_list |= matches!(end, Ok(WatchEnd::Forgotten));
             match end {
-                Ok(WatchEnd::Forgotten) => {
-                    self.must_list = true;
-                    // After a restart of the API server, the watches of many agents are forgotten together.
-                    sleep(scattered(self.timing.first_pause)).await;
-                }
-                Ok(_) if begun.elapsed() >= SHORT => {}
-                // A proxy may end watches as soon as they begin.
-                Ok(_) => sleep(self.backoff.next(None)).await,
+                // A proxy may end watches as soon as they begin, and one API server may have forgotten what another lists.
+                Ok(_) if is_short && (listed || !self.must_list) => sleep(self.backoff.next(None)).await,
+                // After a restart of the API server, the watches of many agents are forgotten together.
+                Ok(_) if self.must_list => sleep(scattered(self.timing.first_pause)).await,
+                Ok(_) => {}
                 Err(error) => {
-                    self.must_list = !error.problem.is_retryable();
+                    self.must_list |= !error.problem.is_retryable();
                     self.failed(&error).await;
                 }
             }
@@ -190,7 +189,7 @@ impl<T: Object> Task<T> {
     }
 
     /// Watches from the version of the list or of the last watch, until the watch ends.
-    async fn watch(&mut self, kind: Kind, streamed: Option<BegunWatch>, listed: bool) -> Result<WatchEnd, ApiError> {
+    async fn watch(&mut self, kind: Kind, streamed: Option<BegunWatch>) -> Result<WatchEnd, ApiError> {
         let (call, mut stream) = match streamed {
             Some(watching) => watching,
             None => {
@@ -200,11 +199,12 @@ impl<T: Object> Task<T> {
                 (call, stream)
             }
         };
-        // Not before the watch has begun: without the right to watch, the task must not list without a pause.
-        if listed {
+        let begun = Instant::now();
+        let end = self.follow_watch(&call, &mut stream).await;
+        // Not after a list alone: without a watch that lasts, the task must not list without a pause.
+        if begun.elapsed() >= SHORT {
             self.backoff.reset();
         }
-        let end = self.follow_watch(&call, &mut stream).await;
         end.map_err(|problem| ApiError::of(&call, problem))
     }
 

@@ -263,6 +263,17 @@ async fn an_unwatchable_list_is_read_ever_more_rarely() {
 }
 
 #[tokio::test]
+async fn lists_forgotten_at_once_come_ever_more_rarely() {
+    let list_and_end = || [Answer::Says(200, list(7, &[])), Answer::Lines(vec![forgotten()])];
+    let script = Script::of((0..8).flat_map(|_| list_and_end()));
+    let _follower = script.follow();
+    let asked = script.asked(16).await;
+    let lists: Vec<_> = asked.iter().step_by(2).map(|(at, _)| *at).collect();
+    let pauses: Vec<_> = lists.windows(2).map(|two| two[1] - two[0]).collect();
+    assert!(pauses[6] >= BRISK.longest_pause / 2, "{pauses:?}");
+}
+
+#[tokio::test]
 async fn an_older_api_version_is_used_where_needed() {
     let script = Script::of([
         Answer::Says(404, String::new()),

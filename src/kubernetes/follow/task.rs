@@ -67,7 +67,7 @@ impl<T: Object> Task<T> {
                     continue;
                 }
             };
-            let begun = Instant::now();
+            let (begun, from) = (Instant::now(), self.version.clone());
             let end = match self.watch(kind, streamed).await {
                 Err(error) if error.problem.status() == Some(410) => Ok(WatchEnd::Forgotten),
                 end => end,
@@ -75,7 +75,9 @@ impl<T: Object> Task<T> {
             let counted = *end.as_ref().unwrap_or(&WatchEnd::Failed);
             self.client.metrics.watched(T::plural(), counted);
             let is_short = begun.elapsed() < SHORT;
-            self.must_list |= matches!(end, Ok(WatchEnd::Forgotten));
+            // An etcd that was restored from a backup has not reached the version, so the API server sends nothing from there.
+            let is_mute = begun.elapsed() >= self.timing.watch / 2 && self.version == from;
+            self.must_list |= is_mute || matches!(end, Ok(WatchEnd::Forgotten));
             match end {
                 // A proxy may end watches as soon as they begin, and one API server may have forgotten what another lists.
                 Ok(_) if is_short && (listed || !self.must_list) => sleep(self.backoff.next(None)).await,

@@ -373,6 +373,30 @@ async fn a_version_that_cannot_be_listed_is_given_up() {
 }
 
 #[tokio::test]
+async fn a_list_follows_a_watch_without_lines() {
+    let script = Script::of([
+        Answer::Says(200, list(7, &[thing("x", 1, 1)])),
+        Answer::Lines(Vec::new()),
+        Answer::Says(504, "Too large resource version: 7, current: 3".to_owned()),
+        Answer::Says(200, list(3, &[])),
+    ]);
+    let client = script.client().0;
+    client.streams_lists.store(false, std::sync::atomic::Ordering::Relaxed);
+    let timing = Timing {
+        watch: Duration::ZERO,
+        ..BRISK
+    };
+    let follower: Follower<Thing> = follow(client, None, "", timing, memory(), Arc::new(Notify::new()));
+    until(&follower, |known| {
+        (known.known && known.objects().next().is_none()).then_some(())
+    })
+    .await;
+    let asked = script.asked(4).await;
+    assert_eq!(asked[2].1, "/apis/test/v2/things?resourceVersion=7");
+    assert_eq!(asked[3].1, "/apis/test/v2/things?resourceVersion=0");
+}
+
+#[tokio::test]
 async fn left_out_objects_enter_once_there_is_room() {
     let many: Vec<_> = (0..6).map(|number| thing(&format!("n{number}"), 1, 1)).collect();
     let script = Script::of([

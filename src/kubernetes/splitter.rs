@@ -122,7 +122,7 @@ impl Splitter {
                 {
                     self.ready.push_back(match object.len() {
                         ..LARGEST_OBJECT => RawObject::Object(object),
-                        _ => RawObject::TooLarge(object[..LONGEST_STRING].to_vec()),
+                        _ => RawObject::TooLarge(object),
                     });
                 } else if self.depth == 0 {
                     self.ready
@@ -246,14 +246,16 @@ mod tests {
 
     #[test]
     fn an_object_that_is_too_large_is_passed_over() {
-        let large = json!({"metadata": {"name": "fat"}, "many": vec!["x".repeat(1000); 2000]});
+        let metadata = json!({"managedFields": vec!["x".repeat(1000); 20], "name": "fat"});
+        let large = json!({"metadata": metadata, "status": vec!["x".repeat(1000); 2000]});
         let list = json!({"items": [{"a": 1}, large, {"b": 2}]});
         let (pieces, _, whole) = split(Layout::List, &list.to_string(), 4096);
         assert!(whole && pieces.len() == 3);
         let RawObject::TooLarge(beginning) = &pieces[1] else {
             panic!("{pieces:?}");
         };
-        assert!(beginning.len() <= LONGEST_STRING);
+        assert_eq!(beginning.len(), LARGEST_OBJECT);
+        assert!(String::from_utf8_lossy(beginning).contains("\"name\":\"fat\""));
         assert_eq!(pieces[2], RawObject::Object(br#"{"b":2}"#.to_vec()));
     }
 

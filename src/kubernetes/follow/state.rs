@@ -66,7 +66,7 @@ struct LeftOutObjects {
 #[derive(Debug, Deserialize)]
 struct WatchLine<'a> {
     #[serde(rename = "type")]
-    kind: String,
+    kind: &'a str,
     #[serde(borrow)]
     object: &'a RawValue,
 }
@@ -185,24 +185,18 @@ impl<T: Object> Followed<T> {
     pub(super) fn apply(&mut self, piece: &RawObject, call: &Call) -> Result<WatchResult, Problem> {
         let nonsense = |error: serde_json::Error| Problem::Unreadable(error.to_string());
         let is_list = call.verb == Verb::List;
-        let (decoded, is_new) = match piece {
+        let (kind, decoded) = match piece {
             RawObject::Envelope(text) => {
                 let Named { metadata } = serde_json::from_slice(text).map_err(nonsense)?;
                 return Ok(WatchResult::ListEnd(metadata.resource_version));
             }
-            RawObject::TooLarge(beginning) => (Decoded::too_large(beginning), is_list),
-            RawObject::Object(text) if is_list => (Decoded::parse(&String::from_utf8_lossy(text)), true),
+            RawObject::TooLarge(beginning) if is_list => ("ADDED", Decoded::too_large(beginning)),
+            RawObject::TooLarge(beginning) => (type_of(beginning), Decoded::too_large(beginning)),
+            RawObject::Object(text) if is_list => ("ADDED", Decoded::parse(&String::from_utf8_lossy(text))),
             RawObject::Object(text) => {
                 let WatchLine { kind, object } = serde_json::from_slice(text).map_err(nonsense)?;
-                match kind.as_str() {
-                    "ADDED" => (Decoded::parse(object.get()), true),
-                    "MODIFIED" => (Decoded::parse(object.get()), false),
-                    "DELETED" => {
-                        let decoded = Decoded::<T>::parse(object.get());
-                        let news = self.remove(&decoded.key);
-                        let version = decoded.resource_version;
-                        return Ok(WatchResult::Change { version, news });
-                    }
+                match kind {
+                    "ADDED" | "MODIFIED" | "DELETED" => (kind, Decoded::parse(object.get())),
                     "BOOKMARK" => {
                         let Named { metadata } = serde_json::from_str(object.get()).map_err(nonsense)?;
                         let version = metadata.resource_version;
@@ -220,7 +214,10 @@ impl<T: Object> Followed<T> {
             }
         };
         let version = decoded.resource_version.clone();
-        let news = self.store(decoded, is_new);
+        let news = match kind {
+            "DELETED" => self.remove(&decoded.key),
+            kind => self.store(decoded, kind == "ADDED"),
+        };
         Ok(WatchResult::Change { version, news })
     }
 
@@ -350,6 +347,12 @@ impl<T: Object> Followed<T> {
         }
         false
     }
+}
+
+/// The type of a line of which only the beginning is kept. The API server writes it first.
+fn type_of(beginning: &[u8]) -> &'static str {
+    let begins = |kind: &&str| beginning.starts_with(format!("{{\"type\":\"{kind}\"").as_bytes());
+    ["ADDED", "DELETED"].into_iter().find(begins).unwrap_or("MODIFIED")
 }
 
 /// Whether an object may be about a workload above a local pod, or is about no workload in particular.

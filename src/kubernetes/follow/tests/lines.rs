@@ -141,6 +141,17 @@ fn a_nameless_or_large_object_hides_no_other() {
     assert_eq!(problems(&known), Vec::<String>::new());
 }
 
+#[test]
+fn a_large_object_is_gone_once_deleted() {
+    let mut known = listed(&[thing("x", 1, 1), thing("y", 2, 2)]);
+    let large = |kind: &str| RawObject::TooLarge(line(kind, &thing("x", 8, 1)).into_bytes());
+    hear(&mut known, &large("MODIFIED")).unwrap();
+    assert_eq!(sizes(&known), [("x", 1), ("y", 2)]);
+    hear(&mut known, &large("DELETED")).unwrap();
+    assert_eq!(sizes(&known), [("y", 2)]);
+    assert_eq!(problems(&known), Vec::<String>::new());
+}
+
 /// A list with memory for about this many things.
 fn with_room_for(things: u64) -> Followed<Thing> {
     Followed::new(ObjectMemory::new(things * 800))

@@ -229,7 +229,9 @@ impl<T: Object> Task<T> {
                     return Ok(at_silence);
                 }
             };
-            match self.shared.with(|followed| followed.apply(&line, call))? {
+            let applied = self.shared.with(|followed| followed.apply(&line, call));
+            // Another watch from this version may meet the same error.
+            match applied.inspect_err(|_| self.must_list = true)? {
                 WatchResult::Change { version, news } => {
                     if !version.is_empty() {
                         self.version = Some(version);

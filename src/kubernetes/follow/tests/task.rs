@@ -176,6 +176,17 @@ async fn a_forgotten_version_is_listed_again() {
 }
 
 #[tokio::test]
+async fn an_error_in_a_watch_leads_to_a_list() {
+    let error = r#"{"kind":"Status","code":500,"reason":"InternalError","message":"no decoding"}"#;
+    let script = Script::of([
+        Answer::Says(200, list(7, &[])),
+        Answer::Lines(vec![bookmark(9), line("ERROR", error)]),
+    ]);
+    let _follower = script.follow();
+    assert_eq!(script.asked(3).await[2].1, "/apis/test/v2/things?resourceVersion=9");
+}
+
+#[tokio::test]
 async fn a_silent_watch_begins_again_where_it_stood() {
     let script = Script::of([
         Answer::Says(200, list(7, &[])),

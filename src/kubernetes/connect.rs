@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow};
 use http::header::USER_AGENT;
 use http::{HeaderValue, Request, Response, StatusCode};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use kube::client::{Body, ConfigExt};
+use kube::client::{Body, ConfigExt, RustlsTlsError};
 use kube::config::Kubeconfig;
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
@@ -169,11 +169,12 @@ fn connector(config: &kube::Config) -> Result<HttpsConnector<HttpConnector>> {
     // Without this, the body of a request waits 40 ms for the acknowledgement of its head.
     tcp.set_nodelay(true);
     let tls = config.rustls_client_config().context(NO_CREDENTIALS)?;
-    Ok(HttpsConnectorBuilder::new()
-        .with_tls_config(tls)
-        .https_or_http()
-        .enable_all_versions()
-        .wrap_connector(tcp))
+    let mut https = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
+    if let Some(name) = &config.tls_server_name {
+        let name = name.clone().try_into().map_err(RustlsTlsError::InvalidServerName);
+        https = https.with_server_name_resolver(FixedServerNameResolver::new(name.context(NO_CREDENTIALS)?));
+    }
+    Ok(https.enable_all_versions().wrap_connector(tcp))
 }
 
 /// A client with one connection, made on demand and closed after `idle`. Without HTTP/2, every request under way has
@@ -201,6 +202,8 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use axum::Router;
+    use tokio::io::AsyncReadExt as _;
+    use tokio::net::TcpListener;
 
     use super::*;
 
@@ -273,5 +276,27 @@ mod tests {
             assert_eq!(answer(&connection).await, StatusCode::UNAUTHORIZED);
         }
         assert_eq!(read.load(Ordering::SeqCst), 1);
+    }
+
+    #[tokio::test]
+    async fn the_server_name_of_a_kubeconfig_is_verified() {
+        const NAME: &str = "api.example.com";
+        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = server.local_addr().unwrap();
+        let mut config = kube::Config::new(format!("https://{address}").parse().unwrap());
+        config.root_cert = Some(Vec::new());
+        config.tls_server_name = Some(NAME.to_owned());
+        let client = transport(&config, None).unwrap();
+        let _sent = tokio::spawn(async move { send(&client, Request::default()).await.map(drop) });
+        let mut connection = server.accept().await.unwrap().0;
+        // The head of the record that has the ClientHello, and its length.
+        let [_, _, _, high, low] = {
+            let mut head = [0; 5];
+            connection.read_exact(&mut head).await.unwrap();
+            head
+        };
+        let mut hello = vec![0; u16::from_be_bytes([high, low]).into()];
+        connection.read_exact(&mut hello).await.unwrap();
+        assert!(hello.windows(NAME.len()).any(|part| part == NAME.as_bytes()));
     }
 }

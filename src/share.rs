@@ -26,7 +26,6 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::iter::repeat_n;
 
 /// The share of a user who wants `wanted`, where the other users want these amounts: the max-min fair share.
 ///
@@ -34,7 +33,7 @@ use std::iter::repeat_n;
 pub fn max_min_share(total: u64, wanted: u64, others: impl IntoIterator<Item = u64>) -> u64 {
     let mut others: Vec<u64> = others.into_iter().collect();
     others.sort_unstable();
-    let (mut left, mut users) = (total, (1..).zip(&others).last().map_or(1, |(others, _)| others + 1));
+    let (mut left, mut users) = (total, others.len() as u64 + 1);
     for other in others {
         let part = (left / users).max(1);
         if other >= part {
@@ -157,26 +156,18 @@ impl<K: Ord + Clone> FairShare<K> {
     /// The most that a user who wants so much more may hold now.
     fn share(&self, user: &K, more: u64) -> u64 {
         let held = self.held(user);
-        let others = || {
-            self.users
-                .iter()
-                .filter(|(other, _)| *other != user)
-                .map(|(_, user)| user)
-        };
-        let free = self
-            .total
-            .saturating_sub(self.users.values().map(|user| user.held).sum());
+        let others = self.users.iter().filter(|(other, _)| *other != user);
+        let mut others: Vec<User> = others.map(|(_, user)| *user).collect();
         // Callers who expect no users may get one more at any moment.
-        let unknown = usize::from(!self.users.values().any(|user| user.expected));
-        let known = (1_u64..).zip(others()).last().map_or(1, |(others, _)| others + 1);
-        let part = self.reserved.div_ceil(if unknown == 0 { known } else { known + 1 });
-        let unknown = repeat_n(part, unknown);
-        let missing = others().map(|other| part.saturating_sub(other.held));
-        let kept = missing
-            .chain(unknown.clone())
-            .fold(0, u64::saturating_add)
-            .min(self.reserved);
-        let for_others = others().map(|other| other.demand().max(part)).chain(unknown);
+        if !self.users.values().any(|user| user.expected) {
+            others.push(User::default());
+        }
+        let all_held: u64 = self.users.values().map(|user| user.held).sum();
+        let free = self.total.saturating_sub(all_held);
+        let part = self.reserved.div_ceil(others.len() as u64 + 1);
+        let missing = others.iter().map(|other| part.saturating_sub(other.held));
+        let kept = missing.fold(0, u64::saturating_add).min(self.reserved);
+        let for_others = others.iter().map(|other| other.demand().max(part));
         let fair = max_min_share(self.total, held.saturating_add(more), for_others);
         let available = held + free.saturating_sub(kept);
         fair.min(available.max(part.min(held + free)))

@@ -406,22 +406,17 @@ fn within_room(lists: impl IntoIterator<Item = Vec<String>>) -> Vec<String> {
         .into_iter()
         .flat_map(|list| list.into_iter().enumerate())
         .collect();
-    let mut room = PROBLEM_BYTES;
-    if problems.iter().map(|(_, problem)| problem.len()).sum::<usize>() > room {
+    if problems.iter().map(|(_, problem)| problem.len()).sum::<usize>() > PROBLEM_BYTES {
         problems.sort_by_key(|(turn, _)| *turn);
     }
-    let all = problems.len();
-    let fits = |(_, problem): &(usize, String)| {
-        let left = room.checked_sub(problem.len());
-        room = left.unwrap_or_default();
-        left.is_some()
+    let mut bytes = 0;
+    let fits = |(_, problem): &&(usize, String)| {
+        bytes += problem.len();
+        bytes <= PROBLEM_BYTES
     };
-    let mut fitting: Vec<_> = problems
-        .into_iter()
-        .take_while(fits)
-        .map(|(_, problem)| problem)
-        .collect();
-    let more = all - fitting.len();
+    let fitting = problems.iter().take_while(fits).count();
+    let more = problems.split_off(fitting).len();
+    let mut fitting: Vec<_> = problems.into_iter().map(|(_, problem)| problem).collect();
     if more > 0 {
         fitting.push(format!("(and {more} more problems of objects)"));
     }

@@ -210,27 +210,12 @@ impl ApiClient {
 
     /// Makes a call without a body and decodes the answer.
     pub async fn read<T: DeserializeOwned>(&self, call: &Call) -> Result<T, ApiError> {
-        let permit = self.permit(call).await?;
-        self.exchange(call, None, &permit).await
+        self.exchange(call, None, Duration::MAX).await
     }
 
     /// Makes a call with a body: a new object, or a strategic merge patch.
     pub async fn send<T: DeserializeOwned>(&self, call: &Call, body: &Value) -> Result<T, ApiError> {
-        let permit = self.permit(call).await?;
-        self.exchange(call, Some(body), &permit).await
-    }
-
-    /// The same, where the caller waits so long for the answer; the wait for a permit does not count. A call that is given up says
-    /// nothing about the API server: an admission webhook may take long.
-    pub(super) async fn send_within<T: DeserializeOwned>(
-        &self,
-        call: &Call,
-        body: &Value,
-        patience: Duration,
-    ) -> Result<T, ApiError> {
-        let permit = self.permit(call).await?;
-        let answer = timeout(patience, self.exchange(call, Some(body), &permit)).await;
-        answer.unwrap_or_else(|_| Err(ApiError::of(call, Problem::Timeout(patience))))
+        self.exchange(call, Some(body), Duration::MAX).await
     }
 
     /// Begins a list.
@@ -263,13 +248,15 @@ impl ApiClient {
         Ok(stream)
     }
 
-    /// Makes a call whose answer is one object.
-    async fn exchange<T: DeserializeOwned>(
+    /// Makes a call whose answer is one object. The caller waits so long for the answer, not counting the wait for a permit. A call
+    /// that is given up says nothing about the API server: an admission webhook may take long.
+    pub(super) async fn exchange<T: DeserializeOwned>(
         &self,
         call: &Call,
         body: Option<&Value>,
-        _permit: &Slot<String>,
+        patience: Duration,
     ) -> Result<T, ApiError> {
+        let _permit = self.permit(call).await?;
         let answer = async {
             let mut stream = self.open(&self.calls, call, body).await?;
             let answer = stream.next().await?;
@@ -287,6 +274,7 @@ impl ApiClient {
         let answer = tokio::select! {
             answer = timeout(self.deadline, answer) => answer.unwrap_or(Err(Problem::Timeout(self.deadline))),
             () = self.health.lasting_outage() => Err(Problem::Timeout(PATIENCE)),
+            () = sleep(patience) => return Err(ApiError::of(call, Problem::Timeout(patience))),
         };
         let answer = self.record(call, answer)?;
         let mut text = serde_json::Deserializer::from_slice(&answer);

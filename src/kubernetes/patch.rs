@@ -154,7 +154,7 @@ impl ApiClient {
     pub async fn annotate(&self, pod: &PodId, annotations: &Annotations, patience: Duration) -> Result<(), ApiError> {
         let call = Call::patch_pod(&pod.namespace, &pod.name, "status");
         let patch = annotating(&pod.uid, annotations);
-        match self.send_within::<IgnoredAny>(&call, &patch, patience).await {
+        match self.exchange::<IgnoredAny>(&call, Some(&patch), patience).await {
             Err(error) if !error.problem.names_no_pod() => Err(error),
             Ok(_) | Err(_) => Ok(()),
         }

@@ -153,7 +153,7 @@ async fn a_calls_time_begins_with_its_turn() {
     let mut holders = Box::pin(join_all((0..CALLS_AT_ONCE).map(|_| scene.client.read::<Value>(&call))));
     assert!(futures::poll!(&mut holders).is_pending());
     let patience = Duration::from_millis(10);
-    let mut patch = pin!(scene.client.send_within::<Value>(&call, &body, patience));
+    let mut patch = pin!(scene.client.exchange::<Value>(&call, Some(&body), patience));
     assert!(
         timeout(patience * 4, &mut patch).await.is_err(),
         "it waits for its turn"

@@ -103,9 +103,9 @@ impl Status {
         }
     }
 
-    /// Whether a rule denies the request and will deny it again.
+    /// Whether a rule denies the request and will deny it again. Below 400 and with 408, only a proxy answers.
     pub fn is_denial(&self) -> bool {
-        !matches!(self.code, 401 | 404 | 409 | 410 | 429 | 500..) || self.code == 404 && self.is_by_webhook()
+        !matches!(self.code, ..400 | 401 | 404 | 408..=410 | 429 | 500..) || self.code == 404 && self.is_by_webhook()
     }
 
     /// Whether an admission webhook chose code and text (`ToStatusErr`, apiserver `pkg/admission/plugin/webhook/errors`).
@@ -151,7 +151,7 @@ impl Problem {
 
     /// Whether the same call may succeed later with unchanged rules and objects.
     pub const fn is_retryable(&self) -> bool {
-        matches!(self, Self::Timeout(_) | Self::Unreachable(_)) || matches!(self.status(), Some(429 | 500..))
+        matches!(self, Self::Timeout(_) | Self::Unreachable(_)) || matches!(self.status(), Some(408 | 429 | 500..))
     }
 
     /// Whether a rule denies the call and will deny it again.
@@ -284,10 +284,12 @@ mod tests {
     fn each_answer_has_its_consequences() {
         // Whether the call may succeed later, whether the API server is away, whether a rule denies the call.
         for (code, is_retryable, is_silence, is_denial) in [
+            (302, false, false, false),
             (400, false, false, true),
             (401, false, false, false),
             (403, false, false, true),
             (404, false, false, false),
+            (408, true, false, false),
             (409, false, false, false),
             (410, false, false, false),
             (422, false, false, true),

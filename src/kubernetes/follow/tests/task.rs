@@ -355,6 +355,7 @@ async fn only_a_rule_refuses_a_list() {
         ),
         (401, "Unauthorized", false),
         (200, "<style>{}</style>", false),
+        (302, "log in first", false),
         (403, "not today", true),
     ] {
         let script = Script::of([Answer::Says(code, answer.to_owned())]);

@@ -13,30 +13,19 @@ use crate::model::{
     Cause, Change, ChangeRecord, Outcome, Requirements, Resource, Setting, StepRecord, Target, Withheld,
 };
 
-/// A container's temporary limit.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct TemporaryLimit {
-    uid: PodUid,
-    container: String,
-    resource: Resource,
-}
+/// The pod, the container and the resource of a temporary limit.
+type TemporaryLimit = (PodUid, String, Resource);
 
-impl TemporaryLimit {
-    /// The limit that a change of this cause grows or lowers.
-    fn of(uid: &PodUid, cause: &Cause) -> Option<Self> {
-        let (Cause::Guard {
-            container, resource, ..
-        }
-        | Cause::TemporaryLimitEnded { container, resource }) = cause
-        else {
-            return None;
-        };
-        Some(Self {
-            uid: uid.clone(),
-            container: container.clone(),
-            resource: *resource,
-        })
+/// The limit that a change of this cause grows or lowers.
+fn temporary_limit_of(uid: &PodUid, cause: &Cause) -> Option<TemporaryLimit> {
+    let (Cause::Guard {
+        container, resource, ..
     }
+    | Cause::TemporaryLimitEnded { container, resource }) = cause
+    else {
+        return None;
+    };
+    Some((uid.clone(), container.clone(), *resource))
 }
 
 /// Composes Events from records, one after the other. Remembers only what concerns pods of the node's view.
@@ -56,7 +45,7 @@ impl Composer {
     pub(in crate::report) fn retain(&mut self, is_here: impl Fn(&PodUid) -> bool) {
         self.unfinished.retain(|uid, _| is_here(uid));
         self.resizes.retain(|uid, _| is_here(uid));
-        self.temporary_limits.retain(|limit, _| is_here(&limit.uid));
+        self.temporary_limits.retain(|(uid, ..), _| is_here(uid));
     }
 
     /// The Event about a record. A pass without steps, or with a retry at once, has none.
@@ -73,7 +62,7 @@ impl Composer {
         let amounts = record.outcome.holds().then(|| self.resizes.remove(&record.pod.uid));
         if record.outcome.holds()
             && let Some(cause) = &cause
-            && let Some(limit) = TemporaryLimit::of(&record.pod.uid, cause)
+            && let Some(limit) = temporary_limit_of(&record.pod.uid, cause)
         {
             return self.temporary_limit(record, cause, &limit);
         }
@@ -90,10 +79,9 @@ impl Composer {
     /// Remembers the amounts that a record's patch changes. After a failure nothing of them is left to tell.
     fn note_resize(&mut self, record: &ChangeRecord) {
         let uid = &record.pod.uid;
-        match &record.outcome {
-            Outcome::Refused(_) | Outcome::RolledBack(_) => drop(self.resizes.remove(uid)),
-            _ if record.cause == Cause::Withdrawn => drop(self.resizes.remove(uid)),
-            _ => {}
+        let has_failed = matches!(record.outcome, Outcome::Refused(_) | Outcome::RolledBack(_));
+        if has_failed || record.cause == Cause::Withdrawn {
+            self.resizes.remove(uid);
         }
         for step in done(record) {
             if let Change::Resize { from, to } = &step.change {
@@ -135,9 +123,7 @@ impl Composer {
         cause: &Cause,
         limit: &TemporaryLimit,
     ) -> Option<EventMessage> {
-        let TemporaryLimit {
-            container, resource, ..
-        } = limit;
+        let (_, container, resource) = limit;
         let mut written = done(record).filter(|step| step.target.container() == Some(container.as_str()));
         let (from, to) = written.find_map(|step| limits(step, *resource))?;
         let grows = matches!(cause, Cause::Guard { .. });

@@ -44,8 +44,8 @@ const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
 /// # Panics
 /// Outside of a tokio runtime.
 pub fn follow_kubelet(socket: PathBuf, timing: Timing, memory: ObjectMemory, changed: Arc<Notify>) -> Follower<Pod> {
-    let about = "pods of the kubelet".to_owned();
-    Follower::of(about, memory, changed, |shared| run(socket, timing, shared))
+    let shared = SharedList::new("pods of the kubelet".to_owned(), memory, changed);
+    Follower::of(Arc::clone(&shared), run(socket, timing, shared))
 }
 
 async fn run(socket: PathBuf, timing: Timing, shared: Arc<SharedList<Pod>>) {

@@ -98,6 +98,14 @@ struct SharedList<T> {
 }
 
 impl<T> SharedList<T> {
+    fn new(about: String, memory: ObjectMemory, changed: Arc<Notify>) -> Arc<Self> {
+        Arc::new(Self {
+            followed: Mutex::new(Followed::new(memory)),
+            about,
+            changed,
+        })
+    }
+
     fn with<R>(&self, act: impl FnOnce(&mut Followed<T>) -> R) -> R {
         act(&mut self.followed.lock())
     }
@@ -130,25 +138,12 @@ impl<T> SharedList<T> {
 }
 
 impl<T> Follower<T> {
-    /// Spawns the task and makes its handle.
-    fn of<F>(
-        about: String,
-        memory: ObjectMemory,
-        changed: Arc<Notify>,
-        task: impl FnOnce(Arc<SharedList<T>>) -> F,
-    ) -> Self
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
-        let shared = Arc::new(SharedList {
-            followed: Mutex::new(Followed::new(memory)),
-            about,
-            changed,
-        });
+    /// Spawns the task that follows the list.
+    fn of(shared: Arc<SharedList<T>>, task: impl Future<Output = ()> + Send + 'static) -> Self {
         Self {
-            // Cancel-safe: a dropped task loses only its connection and its position in the list.
-            _task: AbortOnDropHandle::new(tokio::spawn(task(Arc::clone(&shared)))),
             shared,
+            // Cancel-safe: a dropped task loses only its connection and its position in the list.
+            _task: AbortOnDropHandle::new(tokio::spawn(task)),
         }
     }
 
@@ -188,19 +183,17 @@ pub fn follow<T: Object>(
         Some(namespace) => format!("{} in {namespace}", T::plural()),
         None => T::plural().to_owned(),
     };
-    let (namespace, field_selector) = (namespace.map(str::to_owned), field_selector.to_owned());
-    Follower::of(about, memory, changed, |shared| {
-        let task = Task {
-            client,
-            namespace,
-            field_selector,
-            timing,
-            backoff: Backoff::new(timing.first_pause, timing.longest_pause),
-            served: 0,
-            version: None,
-            must_list: true,
-            shared,
-        };
-        task.run()
-    })
+    let shared = SharedList::new(about, memory, changed);
+    let task = Task {
+        client,
+        namespace: namespace.map(str::to_owned),
+        field_selector: field_selector.to_owned(),
+        timing,
+        backoff: Backoff::new(timing.first_pause, timing.longest_pause),
+        served: 0,
+        version: None,
+        must_list: true,
+        shared: Arc::clone(&shared),
+    };
+    Follower::of(shared, task.run())
 }

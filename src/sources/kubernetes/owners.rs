@@ -136,15 +136,11 @@ impl Owners {
         }
         self.slots
             .retain(|key, slot| slot.due.is_none() || needed.contains(key) || passed.contains(key));
-        let due = self
-            .slots
-            .iter_mut()
-            .filter(|(_, slot)| slot.due.is_some_and(|at| at <= now));
-        due.map(|(key, slot)| {
-            slot.due = None;
-            key.clone()
-        })
-        .collect()
+        let due = self.slots.iter_mut().filter_map(|(key, slot)| {
+            slot.due.take_if(|at| *at <= now)?;
+            Some(key.clone())
+        });
+        due.collect()
     }
 
     fn slot(&mut self, key: OwnerKey, now: Instant) -> &mut CachedOwner {

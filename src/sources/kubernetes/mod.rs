@@ -188,7 +188,8 @@ impl KubernetesSource {
         let Some(pods) = objects(&self.pods) else {
             return self.publish(None);
         };
-        self.follow_vpas(&self.owners.local(&pods), now);
+        let local = self.owners.local(&pods);
+        self.follow_vpas(&local, now);
         let (node, awaits_node) = self.node.read(|nodes| {
             let node = nodes.objects().next().map(|node| Node::clone(node));
             // A list without the Node is an answer, too.
@@ -224,7 +225,7 @@ impl KubernetesSource {
                 waiting |= is_awaited == Some(true);
             }
         }
-        self.request(&missing, now);
+        self.request(&missing, &local, now);
         add_objects(&mut view, namespaces, &missing);
         let owners = self.owners.slots.values().filter_map(|slot| slot.answer.clone());
         view.owners = owners.flatten().collect();
@@ -283,17 +284,17 @@ impl KubernetesSource {
     }
 
     /// Requests missing objects, and forgets unneeded workloads.
-    fn request(&mut self, missing: &Missing, now: Instant) {
-        let unfollowed = |lists: &NamespaceLists| lists.bounds.is_none();
-        for namespace in &missing.bounds {
-            if !self.namespaces.get(namespace).is_some_and(unfollowed) {
+    fn request(&mut self, missing: &Missing, local: &BTreeMap<String, LocalWorkloads>, now: Instant) {
+        for (namespace, workloads) in local {
+            let unfollowed = |lists: &NamespaceLists| lists.bounds.is_none();
+            let is_missing = missing.bounds.contains(namespace);
+            if !is_missing || !self.namespaces.get(namespace).is_some_and(unfollowed) {
                 continue;
             }
-            let bounds = (
-                self.follow_in(namespace),
-                self.follow_in(namespace),
-                self.follow_in(namespace),
-            );
+            let hpas: Follower<HorizontalPodAutoscaler> = self.follow_in(namespace);
+            // Its first list is to keep those about local pods.
+            hpas.set_local(workloads);
+            let bounds = (self.follow_in(namespace), hpas, self.follow_in(namespace));
             if let Some(lists) = self.namespaces.get_mut(namespace) {
                 lists.bounds = Some(bounds);
             }

@@ -345,6 +345,58 @@ async fn an_adopted_pod_is_in_the_first_view() {
     assert_eq!(state.view.pods.len(), 1);
 }
 
+#[tokio::test]
+async fn a_local_pods_autoscaler_has_room_among_many() {
+    let router = Router::new().fallback(async |uri: Uri| {
+        let query = uri.query().unwrap_or_default();
+        let owner =
+            json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web", "uid": "s", "controller": true});
+        let target = json!({"kind": "StatefulSet", "name": "web"});
+        let items = match uri.path() {
+            _ if query.contains("sendInitialEvents") => return Err(StatusCode::BAD_REQUEST),
+            _ if query.contains("watch") => pending::<Value>().await,
+            "/api/v1/pods" => json!([{
+                "metadata": {"name": "web-0", "namespace": "shop", "uid": "u", "ownerReferences": [owner]},
+                "spec": {"nodeName": "n", "containers": [{"name": "app"}]},
+            }]),
+            path if path.ends_with("/statefulsets/web") => {
+                let set = json!({"metadata": {"name": "web", "namespace": "shop", "uid": "s"}, "spec": {}});
+                return Ok(set.to_string());
+            }
+            path if path.ends_with("/verticalpodautoscalers") => {
+                json!([{"metadata": {"name": "web", "namespace": "shop"}, "spec": {"targetRef": target}}])
+            }
+            path if path.ends_with("/horizontalpodautoscalers") => {
+                // 600 objects of 8 kB have no room. The last one is about the pod.
+                let names = (0..600).map(|number| number.to_string()).chain(["web".to_owned()]);
+                let target = |name| json!({"apiVersion": "x".repeat(8000), "kind": "StatefulSet", "name": name});
+                let hpa = |name: String| {
+                    json!({"metadata": {"name": name, "namespace": "shop"}, "spec": {"scaleTargetRef": target(name)}})
+                };
+                names.map(hpa).collect()
+            }
+            // Of Nodes, LimitRanges and ResourceQuotas.
+            _ => json!([]),
+        };
+        Ok(format!(r#"{{"metadata":{{"resourceVersion":"2"}},"items":{items}}}"#))
+    });
+    let timing = Timing {
+        first_view: HOUR,
+        ..Timing::default()
+    };
+    let (source, mut states) = KubernetesSource::new(ApiClient::to(&router), "n", None, timing);
+    tokio::spawn(source.run(CancellationToken::new()));
+    let state = states.wait_for(|state| state.generation > 0).await.unwrap();
+    let targets = state
+        .view
+        .hpas
+        .iter()
+        .map(|hpa| hpa.spec.scale_target_ref.name.as_str());
+    let targets: Vec<_> = targets.collect();
+    assert!((200..600).contains(&targets.len()), "{}", targets.len());
+    assert!(targets.contains(&"web"));
+}
+
 /// What the API server says of Nodes.
 #[derive(Debug, Clone, Copy)]
 enum Nodes {

@@ -50,7 +50,7 @@ pub(super) struct Connection {
     make: Arc<Make>,
     /// The age before which the client is not made again.
     least_age: Duration,
-    client: Mutex<Option<(kube::Client, Instant)>>,
+    client: Arc<Mutex<Option<(kube::Client, Instant)>>>,
 }
 
 impl Connection {
@@ -58,7 +58,7 @@ impl Connection {
         Self {
             make: Arc::new(make),
             least_age: LEAST_AGE,
-            client: Mutex::new(None),
+            client: Arc::default(),
         }
     }
 
@@ -85,15 +85,15 @@ impl Connection {
 
     /// The client. Makes another if the one that was made at `failed` is still in use and not new.
     async fn client(&self, failed: Option<Instant>) -> Result<(kube::Client, Instant)> {
-        let mut current = self.client.lock().await;
+        let mut current = Arc::clone(&self.client).lock_owned().await;
         if let Some((client, made)) = &*current
             && (failed != Some(*made) || made.elapsed() < self.least_age)
         {
             return Ok((client.clone(), *made));
         }
         let make = Arc::clone(&self.make);
-        let client = spawn_blocking(move || make()).await??;
-        Ok(current.insert((client, Instant::now())).clone())
+        // Keeps the lock when the caller gives up: a credential plugin that hangs is not started for every call.
+        spawn_blocking(move || Ok(current.insert((make()?, Instant::now())).clone())).await?
     }
 }
 
@@ -200,10 +200,12 @@ fn transport(config: &kube::Config, idle: Option<Duration>) -> Result<kube::Clie
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
 
     use axum::Router;
     use tokio::io::AsyncReadExt as _;
     use tokio::net::TcpListener;
+    use tokio::time::timeout;
 
     use super::*;
 
@@ -276,6 +278,27 @@ mod tests {
             assert_eq!(answer(&connection).await, StatusCode::UNAUTHORIZED);
         }
         assert_eq!(read.load(Ordering::SeqCst), 1);
+    }
+
+    #[tokio::test]
+    async fn credentials_that_hang_are_read_once() {
+        let (read, (release, hangs)) = (Arc::<AtomicUsize>::default(), mpsc::channel::<()>());
+        let (count, hangs) = (Arc::clone(&read), parking_lot::Mutex::new(hangs));
+        let connection = Connection::new(move || {
+            count.fetch_add(1, Ordering::SeqCst);
+            // An error once the test ends.
+            hangs.lock().recv()?;
+            Ok(kube::Client::new(Router::new(), "default"))
+        });
+        for _ in 0..3 {
+            let sent = connection.send(Request::default());
+            assert!(timeout(Duration::from_millis(20), sent).await.is_err());
+            while read.load(Ordering::SeqCst) == 0 {
+                tokio::task::yield_now().await;
+            }
+        }
+        assert_eq!(read.load(Ordering::SeqCst), 1);
+        drop(release);
     }
 
     #[tokio::test]

@@ -229,20 +229,16 @@ impl<T: Object> Followed<T> {
             object,
             left_out,
         } = decoded;
-        let known = self.known_objects.get(&key).map(|kept| kept.bytes);
-        let bytes = match (&object, known) {
-            (Ok((_, bytes)), _) => Some(*bytes),
-            (Err(why), None) => Some(why.len()),
-            // The last usable state stays.
-            (Err(_), Some(_)) => None,
-        };
+        let held = self.known_objects.get(&key).map(|kept| kept.bytes);
+        let bytes = object.as_ref().map_or_else(String::len, |(_, bytes)| *bytes);
         let is_local = object.as_ref().is_ok_and(|(object, _)| concerns(object, &self.local));
-        let taken = match bytes {
-            None => Ok(known.unwrap_or_default()),
-            Some(bytes) => self.take(&key, known.unwrap_or_default(), bytes, is_local),
+        let taken = match (&object, held) {
+            // The last usable state stays.
+            (Err(_), Some(held)) => Ok(held),
+            _ => self.take(&key, held.unwrap_or_default(), bytes, is_local),
         };
-        if let (Err(why), None) = (&taken, known) {
-            return self.leave_out(&key, bytes.unwrap_or_default(), *why, is_new);
+        if let (Err(why), None) = (&taken, held) {
+            return self.leave_out(&key, bytes, *why, is_new);
         }
         // Without memory the last state stays, which may be about no local pod.
         let may_be_other = !is_local || taken.is_err();

@@ -35,7 +35,7 @@ pub struct Followed<T> {
     pub known: bool,
     /// The reason why the list cannot be followed now. The objects may be outdated.
     pub trouble: Option<String>,
-    /// Whether the trouble lasts until a change of rules.
+    /// Whether the list is refused until a change of rules.
     pub refused: bool,
 }
 

@@ -86,7 +86,7 @@ impl<T: Object> Task<T> {
                 Ok(_) => {}
                 Err(error) => {
                     self.must_list |= !error.problem.is_retryable();
-                    self.failed(&error).await;
+                    self.failed(&error, false).await;
                 }
             }
         }
@@ -167,7 +167,12 @@ impl<T: Object> Task<T> {
             Some(410 | 504) => self.version = None,
             _ => {}
         }
-        self.failed(error).await;
+        // Refused credentials, one version too old and the text of a proxy say nothing of the list.
+        let refused = error.problem.is_denial();
+        let news = self
+            .shared
+            .with(|followed| std::mem::replace(&mut followed.refused, refused) != refused);
+        self.failed(error, news).await;
     }
 
     /// Handles a kind that the API server serves in no version: the list is empty. Known objects stay, because their
@@ -265,13 +270,8 @@ impl<T: Object> Task<T> {
     }
 
     /// Notes the trouble, and waits.
-    async fn failed(&mut self, error: &ApiError) {
+    async fn failed(&mut self, error: &ApiError, news: bool) {
         let pause = self.backoff.next(error.problem.retry_after());
-        // Refused credentials, one version too old and the text of a proxy say nothing of the list.
-        let refused = error.problem.is_denial();
-        let news = self
-            .shared
-            .with(|followed| std::mem::replace(&mut followed.refused, refused) != refused);
         self.shared.trouble(&error.to_string(), news);
         let health = &self.client.health;
         // Cancel-safe: both branches only wait.

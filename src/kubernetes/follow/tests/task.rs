@@ -271,6 +271,7 @@ async fn an_unwatchable_list_is_read_ever_more_rarely() {
     assert!(pauses[6] >= BRISK.longest_pause / 2, "{pauses:?}");
     let trouble = until(&follower, |known| known.trouble.clone()).await;
     assert!(trouble.contains("lacks the rule"), "{trouble}");
+    assert!(!follower.read(|known| known.refused), "its objects are current");
 }
 
 #[tokio::test]

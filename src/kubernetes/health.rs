@@ -41,11 +41,8 @@ impl ApiHealth {
 
     /// Begins or ends an outage by the outcome of a call.
     pub fn observe<T>(&self, outcome: &Result<T, Problem>) {
-        let why = outcome
-            .as_ref()
-            .err()
-            .filter(|problem| problem.is_silence())
-            .map(ToString::to_string);
+        let silence = outcome.as_ref().err().filter(|problem| problem.is_silence());
+        let why = silence.map(ToString::to_string);
         self.away.send_if_modified(|away| match why {
             // The outage began with the first failed call.
             Some(_) if away.as_ref().is_some_and(|away| away != NEVER_HEARD) => false,

@@ -134,11 +134,8 @@ fn apply(shared: &SharedList<Pod>, event: &WatchPodsEvent) -> Result<bool, Statu
 pub(in crate::kubernetes) fn decode_pod(bytes: &[u8]) -> Decoded<Pod> {
     let text = core::Pod::decode(bytes).ok().and_then(|mut pod| {
         let metadata = pod.metadata.as_mut()?;
-        if metadata
-            .annotations
-            .get(CONFIG_SOURCE)
-            .is_some_and(|source| source != "api")
-        {
+        let source = metadata.annotations.get(CONFIG_SOURCE);
+        if source.is_some_and(|source| source != "api") {
             let uid = metadata.uid.clone();
             metadata.annotations.insert(annotation::MIRROR.to_owned(), uid);
         }

@@ -272,15 +272,11 @@ fn is_in_status(report: &Report, survived: Option<bool>) -> bool {
 /// Whether the kernel killed all of the container with this process. The container made a group below its own cgroup (and
 /// crun's inner one) itself, and such a group need not hold its main process.
 fn died_as_a_whole(kill: &OomReport) -> bool {
-    let inside = kill
-        .facts
-        .container
-        .as_ref()
-        .zip(kill.cgroup.as_ref())
-        .map(|(container, cgroup)| {
-            let inside = cgroup.split_once(&container.id).map_or("", |(_, inside)| inside);
-            inside.trim_start_matches(".scope").trim_matches('/')
-        });
+    let known = kill.facts.container.as_ref().zip(kill.cgroup.as_ref());
+    let inside = known.map(|(container, cgroup)| {
+        let inside = cgroup.split_once(&container.id).map_or("", |(_, inside)| inside);
+        inside.trim_start_matches(".scope").trim_matches('/')
+    });
     !kill.group.is_empty() && matches!(inside, None | Some("" | "container"))
 }
 

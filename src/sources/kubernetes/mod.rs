@@ -403,10 +403,8 @@ fn is_refused<T>(list: &Follower<T>) -> bool {
 
 /// The problems of all lists, as far as they have room: one of each list after the other, so that none takes the room of others.
 fn within_room(lists: impl IntoIterator<Item = Vec<String>>) -> Vec<String> {
-    let mut problems: Vec<_> = lists
-        .into_iter()
-        .flat_map(|list| list.into_iter().enumerate())
-        .collect();
+    let with_turns = lists.into_iter().flat_map(|list| list.into_iter().enumerate());
+    let mut problems: Vec<_> = with_turns.collect();
     if problems.iter().map(|(_, problem)| problem.len()).sum::<usize>() > PROBLEM_BYTES {
         problems.sort_by_key(|(turn, _)| *turn);
     }

@@ -313,15 +313,13 @@ impl<T: Object> Followed<T> {
     /// Counts an object that is left out; returns whether it is the first of its namespace.
     fn leave_out(&mut self, key: &str, bytes: usize, why: LeftOut, is_new: bool) -> bool {
         let (namespace, name) = key.split_once('/').unwrap_or_default();
-        let objects = self
-            .left_out
-            .entry(namespace.to_owned())
-            .or_insert_with(|| LeftOutObjects {
-                first: name.to_owned(),
-                count: 0,
-                smallest: bytes,
-                why,
-            });
+        let none = || LeftOutObjects {
+            first: name.to_owned(),
+            count: 0,
+            smallest: bytes,
+            why,
+        };
+        let objects = self.left_out.entry(namespace.to_owned()).or_insert_with(none);
         let is_first = objects.count == 0;
         objects.count += usize::from(is_new || is_first);
         objects.smallest = objects.smallest.min(bytes);

@@ -111,14 +111,11 @@ pub(crate) fn pod_id(pod: &ReportedPod) -> PodId {
 
 /// The object of an Event about such kills.
 fn subject(facts: &KillFacts) -> Subject {
+    let container = facts.container.as_ref().map(|container| container.name.clone());
     match &facts.pod {
         Some(pod) if !pod.name.is_empty() && !pod.namespace.is_empty() => Subject::Pod(PodReference {
             pod: pod_id(pod),
-            container: facts
-                .container
-                .as_ref()
-                .map(|container| container.name.clone())
-                .filter(|name| !name.is_empty()),
+            container: container.filter(|name| !name.is_empty()),
             init: false,
         }),
         Some(_) | None => Subject::Node,

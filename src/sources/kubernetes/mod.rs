@@ -196,11 +196,8 @@ impl KubernetesSource {
             let is_awaited = node.is_none() && !nodes.known && !nodes.refused;
             (node, is_awaited)
         });
-        let known = self
-            .namespaces
-            .iter()
-            .map(|(name, lists)| (name.clone(), lists.known()));
-        let namespaces: BTreeMap<_, _> = known.collect();
+        let lists = self.namespaces.iter();
+        let namespaces: BTreeMap<_, _> = lists.map(|(name, lists)| (name.clone(), lists.known())).collect();
         // Pods of the last view stay while further objects about them are requested.
         let before = Arc::clone(&self.sender.borrow());
         let published: HashSet<&str> = before.view.pods.iter().map(|pod| pod.metadata.uid.as_str()).collect();

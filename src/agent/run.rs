@@ -18,8 +18,8 @@ use crate::observe::log::LogFilter;
 use crate::reconcile::controller::Event;
 use crate::report::Reporter;
 
-/// The longest wait for the audit log at the end of the agent.
-const AUDIT_GRACE: Duration = Duration::from_secs(5);
+/// The longest wait for the disk at the end of the agent, for each log.
+const DISK_GRACE: Duration = Duration::from_secs(5);
 /// The longest wait for the end of an earlier agent: a pod that is deleted by force overlaps with its successor.
 const OTHERS_END: Duration = Duration::from_secs(5);
 
@@ -98,9 +98,9 @@ impl Running {
             }
         }
         self.oom.finish().await;
-        self.reporter.finish().await;
+        self.reporter.finish(DISK_GRACE).await;
         if let Some(writer) = self.audit_writer
-            && tokio::time::timeout(AUDIT_GRACE, writer).await.is_err()
+            && tokio::time::timeout(DISK_GRACE, writer).await.is_err()
         {
             tracing::warn!("the audit log may lack its last lines: the disk is too slow");
         }

@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -80,13 +81,15 @@ impl Reporter {
             .spawn(self.stop.clone().run_until_cancelled_owned(delivery));
     }
 
-    /// Stops the deliveries and waits until the disk has everything. The caller commits nothing after this.
-    pub async fn finish(self) {
+    /// Stops the deliveries and waits until the disk has everything, at most for so long. The caller commits nothing after this.
+    pub async fn finish(self, patience: Duration) {
         self.stop.cancel();
         self.deliveries.close();
         self.deliveries.wait().await;
         self.saving.abort();
-        self.log.call(KillLog::sync).await;
+        if timeout(patience, self.log.call(KillLog::sync)).await.is_err() {
+            tracing::warn!("the kill log may lack its last entries: the disk is too slow");
+        }
     }
 
     /// Stores these kills and the position of the watcher after them, together or not at all, and returns once they
@@ -265,5 +268,35 @@ pub(super) async fn until(moment: Option<Instant>) {
     match moment {
         Some(moment) => tokio::time::sleep_until(moment.into()).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::registry::Registry;
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::report::log::Bounds;
+
+    #[tokio::test]
+    async fn a_hanging_disk_does_not_hold_the_agent() {
+        let directory = tempfile::tempdir().unwrap();
+        let (log, _) = KillLog::open(directory.path(), Bounds::default(), Destination::Grpc.into());
+        let metrics = ReportMetrics::register(&mut Registry::default(), log.totals());
+        let reporter = Reporter::start(log, &metrics, &CancellationToken::new());
+        let (hangs, disk_hangs) = oneshot::channel();
+        let (goes_on, disk_goes_on) = std::sync::mpsc::channel::<()>();
+        let shared = reporter.log.clone();
+        let work = move |_: &mut KillLog| {
+            hangs.send(()).unwrap();
+            disk_goes_on.recv()
+        };
+        let hanging = tokio::spawn(async move { shared.call(work).await });
+        disk_hangs.await.unwrap();
+        reporter.finish(Duration::from_millis(10)).await;
+        assert!(!hanging.is_finished());
+        drop(goes_on);
+        hanging.await.unwrap().unwrap_err();
     }
 }

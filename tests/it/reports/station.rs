@@ -116,7 +116,7 @@ impl Station {
 
     pub(crate) async fn finish(self) {
         self.stop.cancel();
-        self.handle.finish().await;
+        self.handle.finish(Duration::MAX).await;
     }
 }
 

@@ -18,7 +18,7 @@ impl KillLog {
     /// Writes the state into a new file, which replaces the old one after an fsync. If that fails, the old file stays, or, if
     /// only the fsync of the directory failed, the new one; the log writes nothing more until [`Self::sync`] succeeds.
     pub(super) fn rewrite(&mut self) {
-        if !self.is_recovered {
+        if !self.is_recovered || !self.set_aside() {
             return;
         }
         let write = |new: &mut BufWriter<File>| {
@@ -90,7 +90,7 @@ impl KillLog {
         !self.is_in_memory_only()
     }
 
-    fn fail(&mut self, action: &str, error: &io::Error) {
+    pub(super) fn fail(&mut self, action: &str, error: &io::Error) {
         let path = self.directory.join(FILE);
         let fault = format!("cannot {action} {}: {error}", path.display());
         if self.fault.replace(fault).is_none() {

@@ -98,6 +98,8 @@ pub struct KillLog {
     is_recovered: bool,
     /// Why the log is in memory only.
     fault: Option<String>,
+    /// What is damaged in the file of the earlier agent, until the file is set aside.
+    damage: Option<String>,
     /// The problem found when opening the file.
     opening: Option<String>,
 }

@@ -1,6 +1,5 @@
 //! Takes in the log that an earlier agent left in the state directory.
 
-use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use anyhow::{Context as _, Result, bail};
@@ -11,8 +10,8 @@ use super::{FILE, HEADER, KillLog};
 use crate::files::remove_if_present;
 
 impl KillLog {
-    /// Reads the log in the state directory, which the agent has locked: no other agent writes there. Writes nothing: the first
-    /// [`KillLog::sync`] or commit writes a new log. Returns how many reports have no selected destination any more.
+    /// Reads the log in the state directory, which the agent has locked: no other agent writes there. The first [`KillLog::sync`]
+    /// or commit writes a new log. Returns how many reports have no selected destination any more.
     ///
     /// Errors: also for a file of a newer version, which stays untouched.
     pub(super) fn recover(&mut self) -> Result<usize> {
@@ -31,28 +30,36 @@ impl KillLog {
             );
         }
         let mut found = State::default();
-        let damage = frame::read(&HEADER, &bytes, |payload| found.replay_entry(payload));
+        self.damage = frame::read(&HEADER, &bytes, |payload| found.replay_entry(payload));
         let forgotten = self.state.take_in(found, self.selected);
-        if let Some(damage) = damage {
-            let aside = set_aside(&path)?;
-            self.totals.lost.inc();
-            self.opening = Some(format!(
-                "the kill log was damaged {damage}; what came before is kept, the file is now {}",
-                aside.display()
-            ));
-        }
         (self.is_recovered, self.is_dirty) = (true, true);
+        self.set_aside();
         self.make_room();
         Ok(forgotten)
     }
-}
 
-/// Gives a damaged file a second name, which an earlier one loses. Takes no room on a full disk.
-fn set_aside(path: &Path) -> Result<PathBuf> {
-    let mut aside = path.as_os_str().to_owned();
-    aside.push(".set-aside");
-    let aside = PathBuf::from(aside);
-    let linked = remove_if_present(&aside).and_then(|()| fs::hard_link(path, &aside));
-    linked.with_context(|| format!("cannot set aside {}", path.display()))?;
-    Ok(aside)
+    /// Gives a damaged file a second name, which an earlier one loses. Takes no room on a full disk. Returns whether a new file may
+    /// replace the one that was read.
+    pub(super) fn set_aside(&mut self) -> bool {
+        let Some(damage) = &self.damage else { return true };
+        let path = self.directory.join(FILE);
+        let aside = self.directory.join(format!("{FILE}.set-aside"));
+        match remove_if_present(&aside).and_then(|()| fs::hard_link(path, &aside)) {
+            Ok(()) => {
+                self.opening = Some(format!(
+                    "the kill log was damaged {damage}; what came before is kept, the file is now {}",
+                    aside.display()
+                ));
+            }
+            // Somebody has removed the file.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => {
+                self.fail("set aside", &error);
+                return false;
+            }
+        }
+        self.totals.lost.inc();
+        self.damage = None;
+        true
+    }
 }

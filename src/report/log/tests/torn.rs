@@ -87,6 +87,31 @@ fn damage_is_set_aside_and_the_rest_kept() {
 }
 
 #[test]
+fn damage_that_stays_in_place_doubles_nothing() {
+    let mut damaged = log_bytes();
+    let at = ends(&damaged)[1] + 40;
+    damaged[at] ^= 1;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join(FILE);
+    fs::write(&path, &damaged).unwrap();
+    let aside = directory.path().join("kills.log.set-aside");
+    fs::create_dir(&aside).unwrap();
+    let (mut log, recovered) = open(directory.path());
+    let problem = recovered.problem.unwrap();
+    assert!(problem.contains("cannot set aside"), "{problem}");
+    for _ in 0..3 {
+        assert!(!log.sync());
+        assert_eq!(pending_ids(&mut log), named(1..=1), "delivered, and once");
+    }
+    assert_eq!(fs::read(&path).unwrap(), damaged);
+    fs::remove_dir(&aside).unwrap();
+    assert!(log.sync() && log.problem().unwrap().contains("was damaged"));
+    assert_eq!(fs::read(&aside).unwrap(), damaged);
+    drop(log);
+    assert_eq!(pending_ids(&mut open(directory.path()).0), named(1..=1));
+}
+
+#[test]
 fn what_is_no_log_is_set_aside() {
     for bytes in [&b"{\"version\":1}"[..], b"vskillz\x01"] {
         let (directory, recovered, found) = opened(bytes);

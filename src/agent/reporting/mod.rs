@@ -55,12 +55,6 @@ pub(super) fn start(
     if let Some(problem) = &recovered.problem {
         tracing::error!("{problem}");
     }
-    if recovered.forgotten > 0 {
-        tracing::warn!(
-            reports = recovered.forgotten,
-            "reports of OOM kills are dropped: their receiver is no longer configured"
-        );
-    }
     let reporter = Reporter::start(log, &metrics, stop);
     if let Some(grpc) = grpc {
         let span = tracing::debug_span!("receiver", name = Destination::Grpc.as_str());

@@ -160,8 +160,6 @@ pub struct Recovered {
     pub checkpoint: Option<Vec<u8>>,
     /// The latest kills, oldest first.
     pub latest: Vec<Arc<OomReport>>,
-    /// How many reports have no selected destination any more.
-    pub forgotten: usize,
     /// A sentence for people, if anything is wrong.
     pub problem: Option<String>,
 }
@@ -176,11 +174,10 @@ impl KillLog {
             directory: directory.to_owned(),
             ..Self::default()
         };
-        let forgotten = log.recover_once();
+        log.recover_once();
         let recovered = Recovered {
             checkpoint: log.state.checkpoint.clone(),
             latest: log.state.latest(),
-            forgotten,
             problem: log.problem(),
         };
         (log, recovered)
@@ -252,15 +249,13 @@ impl KillLog {
         count
     }
 
-    /// Reads the log of the agent before, unless that is done. Returns how many reports have no selected destination any more.
-    fn recover_once(&mut self) -> usize {
-        if self.is_recovered {
-            return 0;
-        }
-        self.recover().unwrap_or_else(|error| {
+    /// Reads the log of the agent before, unless that is done.
+    fn recover_once(&mut self) {
+        if !self.is_recovered
+            && let Err(error) = self.recover()
+        {
             self.fault = Some(format!("{error:#}"));
-            0
-        })
+        }
     }
 
     /// A sentence for people, if anything is wrong.

@@ -11,10 +11,10 @@ use crate::files::remove_if_present;
 
 impl KillLog {
     /// Reads the log in the state directory, which the agent has locked: no other agent writes there. The first [`KillLog::sync`]
-    /// or commit writes a new log. Returns how many reports have no selected destination any more.
+    /// or commit writes a new log.
     ///
     /// Errors: also for a file of a newer version, which stays untouched.
-    pub(super) fn recover(&mut self) -> Result<usize> {
+    pub(super) fn recover(&mut self) -> Result<()> {
         let path = self.directory.join(FILE);
         let bytes = match fs::read(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
@@ -32,10 +32,16 @@ impl KillLog {
         let mut found = State::default();
         self.damage = frame::read(&HEADER, &bytes, |payload| found.replay_entry(payload));
         let forgotten = self.state.take_in(found, self.selected);
+        if forgotten > 0 {
+            tracing::warn!(
+                reports = forgotten,
+                "reports of OOM kills are dropped: their receiver is no longer configured"
+            );
+        }
         (self.is_recovered, self.is_dirty) = (true, true);
         self.set_aside();
         self.make_room();
-        Ok(forgotten)
+        Ok(())
     }
 
     /// Gives a damaged file a second name, which an earlier one loses. Takes no room on a full disk. Returns whether a new file may

@@ -248,6 +248,14 @@ mod tests {
     }
 
     #[test]
+    fn reports_without_a_receiver_are_counted() {
+        for (selected, forgotten) in [(1, 1), (2, 3), (5, 0)] {
+            let found = state(&[1, 5, 4, 0]);
+            assert_eq!(State::default().take_in(found, from_bits(selected)), forgotten);
+        }
+    }
+
+    #[test]
     fn sent_reports_are_not_aggregated() {
         let mut state = state(&[6, 6, 2, 6]);
         assert_eq!(state.send_after(Destination::Grpc, 0, 2, |_, _| true).len(), 2);

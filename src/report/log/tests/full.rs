@@ -150,6 +150,25 @@ fn memory_keeps_reports_without_a_directory() {
 }
 
 #[test]
+fn a_log_found_late_says_what_it_drops() {
+    let parent = tempfile::tempdir().unwrap();
+    let (directory, away) = (parent.path().join("log"), parent.path().join("away"));
+    fs::create_dir(&directory).unwrap();
+    commit(&mut open(&directory).0, 1..=2);
+    fs::rename(&directory, &away).unwrap();
+    fs::write(&directory, "in the way").unwrap();
+    let (mut log, _) = KillLog::open(&directory, small(), Destination::PodEvents.into());
+    fs::remove_file(&directory).unwrap();
+    fs::rename(&away, &directory).unwrap();
+    let lines = parent.path().join("lines");
+    let writer = Arc::new(File::create(&lines).unwrap());
+    let subscriber = tracing_subscriber::fmt().with_writer(writer).finish();
+    assert!(tracing::subscriber::with_default(subscriber, || log.sync()));
+    let lines = fs::read_to_string(lines).unwrap();
+    assert!(lines.contains("their receiver is no longer configured"), "{lines}");
+}
+
+#[test]
 fn a_rewrite_that_fails_loses_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let (mut log, _) = KillLog::open(directory.path(), small(), grpc());

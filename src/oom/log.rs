@@ -261,21 +261,15 @@ impl LogReader {
     }
 
     fn kernel_line(&mut self, host: &str, clock_us: Option<u64>, line: Line) {
-        if !self.machines.contains_key(host) {
-            if self.machines.len() == MOST_MACHINES {
-                self.end_machines();
-            }
-            let machine = Machine {
-                number: self.lines,
-                assembler: Assembler::default(),
-                parser: Parser::of_file(),
-                clock_us: None,
-            };
-            self.machines.insert(host.to_owned(), machine);
+        if self.machines.len() == MOST_MACHINES && !self.machines.contains_key(host) {
+            self.end_machines();
         }
-        let Some(machine) = self.machines.get_mut(host) else {
-            return;
-        };
+        let machine = self.machines.entry(host.to_owned()).or_insert_with(|| Machine {
+            number: self.lines,
+            assembler: Assembler::default(),
+            parser: Parser::of_file(),
+            clock_us: None,
+        });
         if line.timestamp_us.is_none() && clock_us.is_some() {
             let before = std::mem::replace(&mut machine.clock_us, clock_us);
             let passed = before.zip(clock_us).map(|(before, now)| before.abs_diff(now));

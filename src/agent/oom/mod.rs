@@ -88,17 +88,13 @@ pub(super) fn watch_for_kills(
         },
         recorder.run(taken),
     );
-    let thread = match watching {
-        Ok(thread) => Some(thread),
-        Err(error) => {
-            tracing::error!(%error, "OOM kills are not reported");
-            problems.send_replace(vec![format!("OOM kills are not reported: {error}")]);
-            None
-        }
-    };
+    let thread = watching.inspect_err(|error| {
+        tracing::error!(%error, "OOM kills are not reported");
+        problems.send_replace(vec![format!("OOM kills are not reported: {error}")]);
+    });
     KillWatch {
         kills,
         problems: vec![watcher_problems, recorder_problems],
-        thread,
+        thread: thread.ok(),
     }
 }

@@ -198,11 +198,8 @@ fn survived(pod: &Pod, container: &ReportedContainer, node_pods: &NodePods) -> O
     if id != container.id || status.state.terminated.is_some() {
         return Some(false);
     }
-    let lives = |id: &str| {
-        let mut containers = node_pods.pods.iter().flat_map(|pod| pod.containers.values());
-        containers.any(|live| *live.id == *id)
-    };
-    Some(lives(id))
+    let mut living = node_pods.pods.iter().flat_map(|pod| pod.containers.values());
+    Some(living.any(|live| *live.id == *id))
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use super::pod_names::{Owner, PodNames};
 use crate::model::{CgroupPath, CgroupVersion};
 use crate::oom::clock::Moment;
 use crate::oom::join::{CounterDelta, Joiner, OomKill, Progress, SLACK};
-use crate::oom::kill::{Kill, Level, Limit};
+use crate::oom::kill::{Kill, Level};
 use crate::oom::kmsg::{BootId, record_name};
 use crate::oom::report::{Candidates, OomReport, OwnWrite, ReportedPod};
 
@@ -362,10 +362,9 @@ impl Attribution {
 
 /// The level whose limit was hit. Unspecified if the candidates have different ones.
 fn level(kill: &OomKill, names: &PodNames) -> Level {
-    let levels = kill.processes.iter().map(|kill| match &kill.limit {
-        Limit::Cgroup(cgroup) => names.level(cgroup),
-        Limit::Node => Level::Node,
-        Limit::Unknown => Level::Unspecified,
+    let levels = kill.processes.iter().map(|kill| match kill.limit.cgroup() {
+        Some(cgroup) => names.level(cgroup),
+        None => kill.limit.level(),
     });
     let same = |level, other| if level == other { level } else { Level::Unspecified };
     levels.reduce(same).unwrap_or_default()

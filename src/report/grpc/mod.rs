@@ -37,15 +37,11 @@ fn in_words(error: &(dyn Error + 'static)) -> String {
 
 /// Text of the receiver: without control characters, and not too long.
 fn bounded(text: &str) -> String {
-    let mut clean: String = text
-        .chars()
-        .map(|character| if is_dangerous(character) { ' ' } else { character })
-        .take(LONGEST)
-        .collect();
-    if text.chars().nth(LONGEST).is_some() {
-        clean.push('…');
+    let clean = text.replace(is_dangerous, " ");
+    match clean.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", &clean[..end]),
+        None => clean,
     }
-    clean
 }
 
 #[cfg(test)]

@@ -62,7 +62,7 @@ impl ReportMetrics {
         }
     }
 
-    /// Begins the series of a destination.
+    /// Begins the series of a destination, except whether it can be reached: that is unknown before the first attempt.
     pub fn selected(&self, destination: Destination) {
         for outcome in ReportOutcome::VARIANTS {
             self.count(destination, *outcome, 0);
@@ -70,7 +70,6 @@ impl ReportMetrics {
         for outcome in LinkOutcome::VARIANTS {
             drop(self.links.get_or_create(&outcome_of(destination, *outcome)));
         }
-        drop(self.connected(destination));
     }
 
     /// Counts reports for a destination with this outcome.
@@ -140,11 +139,11 @@ mod tests {
             "reports_total{destination=\"grpc\",outcome=\"withheld\"} 4",
             "reports_total{destination=\"grpc\",outcome=\"refused\"} 5",
             "report_connections_total{destination=\"grpc\",outcome=\"failed\"} 0",
-            "report_connected{destination=\"grpc\"} 0",
             "spool_reports 7",
             "spool_report_bytes 9",
         ] {
             assert!(text.lines().any(|shown| shown == line), "{line} is not in\n{text}");
         }
+        assert!(!text.contains("report_connected{"), "no attempt was made yet");
     }
 }

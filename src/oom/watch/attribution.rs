@@ -39,7 +39,7 @@ pub(super) struct SweepTimes {
 #[derive(Debug, Default)]
 pub(super) struct Attribution {
     node: String,
-    /// Whether an earlier agent left a checkpoint. Without one, this agent ignores everything from before its start.
+    /// Whether an earlier agent left a checkpoint of this tree. Without one, this agent ignores everything from before its start.
     continues: bool,
     /// The reported kills. Of counters, the saved counts until the tree is known.
     pub(super) checkpoint: Checkpoint,
@@ -89,6 +89,8 @@ impl Attribution {
         }
         if let Some(old) = self.tree.take() {
             self.checkpoint.counters = old.saved();
+            // No sweep says which kills of another tree are reported or from before the start.
+            (self.swept, self.continues) = (None, false);
         }
         self.tree = Some(KillCounters::new(version, root.clone(), &self.checkpoint.counters));
         self.namespaced = namespaced;

@@ -357,6 +357,25 @@ fn kills_between_two_agents_are_marked() {
 }
 
 #[test]
+fn earlier_kills_of_another_tree_are_no_news() {
+    let other = |path: CgroupPath| CgroupPath::new(&format!("/kubelet{path}")).unwrap();
+    let mut kernel = Kernel::default();
+    for path in [container(0, 1), other(container(0, 1))] {
+        kernel.make(&path);
+        kernel.kill(&path);
+    }
+    let mut attribution = attribution(None, 0);
+    assert_eq!(finish(&mut attribution, &kernel, 1), []);
+    for (tree, at) in [(other(root()), 10_000), (root(), 20_000)] {
+        attribution.set_tree(CgroupVersion::V2, &tree, false);
+        assert_eq!(finish(&mut attribution, &kernel, at), [], "{tree}");
+    }
+    kernel.kill(&container(0, 1));
+    sweep(&mut attribution, &kernel, 30_000);
+    assert_eq!(finish(&mut attribution, &kernel, 35_000).len(), 1);
+}
+
+#[test]
 fn a_kill_in_an_own_write_is_blamed() {
     for (invoker, is_blamed) in [(99, true), (98, false)] {
         let mut kernel = Kernel::default();

@@ -145,7 +145,7 @@ pub(super) async fn start(
             metrics,
             savings,
             annotator,
-            kill_problems: [oom.problems.clone(), vec![reporting::problems(&reporter)]].concat(),
+            kill_problems: kill_problems(&oom, &reporter),
             history: History {
                 records: VecDeque::new(),
                 listeners: channels.records,
@@ -212,6 +212,15 @@ fn report_kills(
         reporting::start(config, api.map(|api| (api, records)), known, registry, &channels.stop);
     let log = (reporter.clone(), recovered);
     (watch_for_kills(config, channels, node_pods, log, registry), reporter)
+}
+
+/// The present problems of the watcher, the recorder and the receivers of kills.
+fn kill_problems(oom: &KillWatch, reporter: &Reporter) -> Box<dyn Fn() -> Vec<String> + Send + Sync> {
+    let (watched, status) = (oom.problems.clone(), reporter.status());
+    Box::new(move || {
+        let watched = watched.iter().flat_map(|problems| problems.borrow().clone());
+        watched.chain(status.borrow().problems()).collect()
+    })
 }
 
 /// Starts the guard. An agent without one does everything else.

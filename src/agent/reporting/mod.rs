@@ -92,17 +92,6 @@ fn event_plans(config: &Config) -> Vec<(Destination, Box<dyn EventPlan>)> {
     plans
 }
 
-pub(super) fn problems(reporter: &Reporter) -> watch::Receiver<Vec<String>> {
-    let mut status = reporter.status();
-    let (sender, problems) = watch::channel(status.borrow().problems());
-    tokio::spawn(async move {
-        while status.changed().await.is_ok() {
-            sender.send_replace(status.borrow_and_update().problems());
-        }
-    });
-    problems
-}
-
 /// Finds pods and containers in the view and in the inventory.
 #[derive(Debug)]
 pub(in crate::agent) struct AgentMetadata {

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::Controller;
@@ -20,14 +19,15 @@ use crate::reconcile::savings::Savings;
 const COUNT_EVERY: Duration = Duration::from_secs(1);
 
 /// The metrics, annotations and history that the controller publishes.
-#[derive(Debug)]
+#[derive(derive_more::Debug)]
 pub(crate) struct Publisher {
     pub(crate) metrics: Metrics,
     pub(crate) savings: Savings,
     /// `None` without an API server.
     pub(crate) annotator: Option<Annotator>,
     /// The problems of the components that watch for kills.
-    pub(crate) kill_problems: Vec<watch::Receiver<Vec<String>>>,
+    #[debug(skip)]
+    pub(crate) kill_problems: Box<dyn Fn() -> Vec<String> + Send + Sync>,
     pub(crate) history: History,
     pub(crate) next: Option<Instant>,
 }
@@ -62,12 +62,11 @@ impl Controller {
     fn problems_by_kind(&self) -> [(&'static str, Vec<String>); 4] {
         let annotator = self.publisher.annotator.iter().flat_map(Annotator::problems);
         let sources = self.sources.problems.iter().cloned().chain(annotator);
-        let kills = self.publisher.kill_problems.iter();
         [
             ("node", self.node.found.problems.clone()),
             ("manifests", sources.collect()),
             ("state", self.store.problems().collect()),
-            ("kills", kills.flat_map(|problems| problems.borrow().clone()).collect()),
+            ("kills", (self.publisher.kill_problems)()),
         ]
     }
 

@@ -60,7 +60,7 @@ pub(super) fn controller(directory: &Path) -> Controller {
             metrics: Metrics::register(&mut registry),
             savings: Savings::register(&mut registry),
             annotator: None,
-            kill_problems: Vec::new(),
+            kill_problems: Box::new(Vec::<String>::new),
             history: History {
                 records: VecDeque::new(),
                 listeners: Feed::default(),

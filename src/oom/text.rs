@@ -82,36 +82,25 @@ pub(super) fn kernel_line(line: &str) -> Option<TextLine<'_>> {
             Latest::Kernel => None,
         };
         let is_tag = |tag: &regex_lite::Captures<'_>| {
-            let names_kernel = tag.name("level").is_none();
-            !names_kernel || tag.name("host").is_none() || latest != Latest::Nothing
+            tag.name("level").is_some() || tag.name("host").is_none() || latest != Latest::Nothing
         };
         // The kernel's own time is the first one after its priority or name. A command may be named like another.
         let found = bracket(rest).filter(|(bracket, _)| !(is_timed && matches!(bracket, Bracket::Time(_))));
         if let Some((bracket, after)) = found {
+            let is_own = priority.is_some() || latest == Latest::Kernel;
             match bracket {
-                Bracket::Time(time) => {
-                    timestamp_us = time;
-                    is_timed = priority.is_some() || latest == Latest::Kernel;
-                }
+                Bracket::Time(time) => (timestamp_us, is_timed) = (time, is_own),
                 Bracket::Clock(clock) => clock_us = clock,
                 Bracket::Caller(task) => caller = Some(task.to_owned()),
             }
             rest = after;
-            latest = match latest {
-                Latest::Kernel => Latest::Kernel,
-                _ if priority.is_some() => Latest::Kernel,
-                _ => Latest::Bracket,
-            };
+            latest = if is_own { Latest::Kernel } else { Latest::Bracket };
         } else if let Some(tag) = tag.filter(is_tag) {
             if tag.name("facility").is_some_and(|facility| facility.as_str() != "kern") {
                 return None;
             }
             host = tag.name("host").map_or(host, |host| host.as_str());
-            latest = if tag.name("level").is_some() {
-                Latest::Facility
-            } else {
-                Latest::Kernel
-            };
+            latest = tag.name("level").map_or(Latest::Kernel, |_| Latest::Facility);
             rest = &rest[tag.get(0)?.end()..];
         } else if matches!(latest, Latest::Kernel | Latest::Bracket) {
             break;
@@ -126,11 +115,8 @@ pub(super) fn kernel_line(line: &str) -> Option<TextLine<'_>> {
     let is_kernels = matches!(latest, Latest::Kernel | Latest::Facility) || begins_message(rest);
     let names_other = |word: &str| {
         let has_pid = word.ends_with("]:") && word.contains('[');
-        let has_facility = || {
-            FACILITY
-                .as_ref()
-                .is_some_and(|pattern| pattern.is_match(&format!("{word} ")))
-        };
+        let facility = FACILITY.as_ref();
+        let has_facility = || facility.is_some_and(|pattern| pattern.is_match(&format!("{word} ")));
         has_pid || latest == Latest::Date && (is_rfc_5424 || word.ends_with(':') || has_facility())
     };
     if !is_kernels && rest.split_ascii_whitespace().take(2).any(names_other) {
@@ -213,13 +199,9 @@ fn bracket(text: &str) -> Option<(Bracket<'_>, &str)> {
 /// The time of day in a text, as far as it has seconds. Returns `None` for a text without a time.
 fn clock(text: &str) -> Option<Option<u64>> {
     let found = CLOCK.as_ref()?.captures(text)?;
-    let part = |index| found.get(index).and_then(|part| number::<u64>(part.as_str()));
-    let (hours, minutes) = (part(1)?, part(2)?);
-    let micros = found
-        .get(4)
-        .and_then(|fraction| number(&format!("{:0<6.6}", fraction.as_str())));
-    let of_day = |seconds| (hours * 3600 + minutes * 60 + seconds) * 1_000_000 + micros.unwrap_or(0);
-    Some(part(3).map(of_day))
+    let part = |index| found.get(index).map_or("", |part| part.as_str());
+    let minutes = number::<u64>(part(1))? * 60 + number::<u64>(part(2))?;
+    Some(micros(part(3), part(4)).map(|micros| minutes * 60_000_000 + micros))
 }
 
 /// A date of one or several words with a time in it, and the rest.

@@ -108,14 +108,12 @@ impl Logged {
     pub(super) fn may_be_in(&self, rise: &CounterDelta, delay: Duration) -> bool {
         let at = self.at.time;
         let in_time = rise.after <= at.saturating_add(SLACK) && at <= rise.by.saturating_add(delay);
+        let is_within = |cgroup: &CgroupPath| cgroup.below(&rise.cgroup).is_some();
         in_time
             && self.at.numbers.meets(rise.numbers)
             && match &self.who {
-                LogState::Placed(cgroup) | LogState::Again(cgroup) => cgroup.below(&rise.cgroup).is_some(),
-                LogState::Held(kill) => {
-                    let cgroup = kill.cgroup.as_ref();
-                    cgroup.is_some_and(|cgroup| cgroup.below(&rise.cgroup).is_some())
-                }
+                LogState::Placed(cgroup) | LogState::Again(cgroup) => is_within(cgroup),
+                LogState::Held(kill) => kill.cgroup.as_ref().is_some_and(is_within),
                 LogState::Waiting(kill) => match &kill.limit {
                     Limit::Cgroup(limit) => rise.cgroup.below(limit).is_some(),
                     Limit::Node | Limit::Unknown => true,

@@ -133,11 +133,8 @@ impl Joiner {
     /// process that is already exiting, so `/` counts as unknown.
     pub fn logged(&mut self, at: LogPlace, kill: Kill, found: Option<CgroupPath>) -> Option<OomKill> {
         let known = |path: &CgroupPath| *path != CgroupPath::root();
-        let named = kill
-            .task_cgroup
-            .clone()
-            .filter(known)
-            .or_else(|| container_limit(&kill));
+        let named = kill.task_cgroup.clone().filter(known);
+        let named = named.or_else(|| container_limit(&kill));
         let (cgroup, confidence) = match (named, found.filter(known)) {
             (Some(cgroup), _) => (cgroup, Confidence::Exact),
             (None, Some(cgroup)) => (cgroup, Confidence::Procfs),
@@ -213,15 +210,10 @@ impl Joiner {
     fn decide(&mut self, progress: Progress) -> Vec<OomKill> {
         let (mut kills, mut late) = (Vec::new(), Vec::new());
         let logged = std::mem::take(&mut self.logged);
+        let unlogged = self.unmatched.iter().chain(&self.reported_by_counter);
         let certainty = Certainty {
             counters_read: self.counters_read,
-            unlogged: self
-                .unmatched
-                .iter()
-                .chain(&self.reported_by_counter)
-                .chain(&self.guessed)
-                .cloned()
-                .collect(),
+            unlogged: unlogged.chain(&self.guessed).cloned().collect(),
         };
         for group in MatchGroup::independent(logged, std::mem::take(&mut self.rises)) {
             match group.due(progress) {

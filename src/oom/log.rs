@@ -238,7 +238,7 @@ impl LogReader {
         if !may_matter(text) && self.machines.values().all(|machine| machine.assembler.is_empty()) {
             return;
         }
-        let Some(read) = text::kernel_line(text) else {
+        let Some(mut read) = text::kernel_line(text) else {
             return;
         };
         // Tables and programs that log what they read quote a line, or its parts.
@@ -252,12 +252,8 @@ impl LogReader {
             return self.found.not_understood.add(self.lines + 1, text);
         }
         let host = if read.host.is_empty() { &around.host } else { read.host };
-        let timestamp_us = read.line.timestamp_us.or(around.timestamp_us);
-        let line = Line {
-            timestamp_us,
-            ..read.line
-        };
-        self.kernel_line(host, read.clock_us.or(around.clock_us), line);
+        read.line.timestamp_us = read.line.timestamp_us.or(around.timestamp_us);
+        self.kernel_line(host, read.clock_us.or(around.clock_us), read.line);
     }
 
     fn kernel_line(&mut self, host: &str, clock_us: Option<u64>, line: Line) {
@@ -294,8 +290,8 @@ impl LogReader {
 
     fn add_broken(&mut self) {
         let text = self.objects.take_broken();
-        let number = self.lines + 1;
-        self.found.not_understood.add(number, &String::from_utf8_lossy(&text));
+        let text = String::from_utf8_lossy(&text);
+        self.found.not_understood.add(self.lines + 1, &text);
     }
 
     fn end(&mut self) {

@@ -114,9 +114,7 @@ pub(super) fn outcome(text: &str) -> (Limit, &str) {
 /// kill it.
 pub(super) fn skipped(outcome: &str) -> Option<u32> {
     let (pid, rest) = outcome.strip_prefix("OOM victim ")?.split_once(" (")?;
-    let pid = number(pid)?;
-    rest.ends_with(" is already exiting. Skip killing the task")
-        .then_some(pid)
+    number(pid).filter(|_| rest.ends_with(" is already exiting. Skip killing the task"))
 }
 
 /// Whether the kernel found no process to kill, or panics instead (`vm.panic_on_oom`). It prints the reason of a panic twice.

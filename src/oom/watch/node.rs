@@ -246,10 +246,7 @@ impl NodeIo for NodeFiles {
     }
 
     fn group_of(&self, cgroup: &CgroupPath, limit: &Limit) -> Option<CgroupPath> {
-        let domain = match limit {
-            Limit::Cgroup(domain) => domain.clone(),
-            Limit::Node | Limit::Unknown => CgroupPath::root(),
-        };
+        let domain = limit.cgroup().cloned().unwrap_or_else(CgroupPath::root);
         let outwards = std::iter::successors(Some(cgroup.clone()), CgroupPath::parent);
         outwards
             .take_while(|path| path.below(&domain).is_some())

@@ -100,11 +100,8 @@ impl OwnWrites {
                 && lowered.from <= killed
                 && killed.saturating_sub(lowered.at) <= BLAME_WINDOW
         };
-        self.lowered
-            .iter()
-            .rev()
-            .find(blamed)
-            .map(|lowered| lowered.write.clone())
+        let latest = self.lowered.iter().rev().find(blamed)?;
+        Some(latest.write.clone())
     }
 
     /// The evidence of a hook in the container of a kill at this time, or that the hook had not ended.

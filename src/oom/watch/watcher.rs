@@ -74,10 +74,8 @@ struct Problems {
 impl Watcher {
     fn new(boot: BootId, mut links: Links) -> Self {
         let now = monotonic();
-        let left = links
-            .checkpoint
-            .take()
-            .map(|left| Checkpoint::decode(&left, boot.clone()));
+        let left = links.checkpoint.take();
+        let left = left.map(|left| Checkpoint::decode(&left, boot.clone()));
         let mut problems = Problems::default();
         let left = left.transpose().unwrap_or_else(|error| {
             let problem = format!("{error}; kills from before this start are not reported");
@@ -167,12 +165,11 @@ impl Watcher {
     fn handle_wake_up(&mut self, reason: io::Result<WakeUpReason>) {
         let now = monotonic();
         match reason {
-            Ok(WakeUpReason::Expected) => self.schedule.expect(now),
-            Ok(WakeUpReason::Counted) | Err(_) => self.schedule.request(now),
+            Ok(WakeUpReason::Expected) => return self.schedule.expect(now),
+            Ok(WakeUpReason::Counted) => {}
+            Err(error) => self.problems.wake_up = Some(error.to_string()),
         }
-        if let Err(error) = reason {
-            self.problems.wake_up = Some(error.to_string());
-        }
+        self.schedule.request(now);
     }
 
     fn set_node_pods(&mut self) {

@@ -92,11 +92,8 @@ impl Session<'_> {
         self.strange += strange;
         self.acknowledged += numbers.len();
         if self.strange > TOLERATED + self.acknowledged {
-            bail!(
-                "{} acknowledged {} times a report that was not sent to it",
-                self.endpoint,
-                self.strange
-            );
+            let (endpoint, strange) = (&self.endpoint, self.strange);
+            bail!("{endpoint} acknowledged {strange} times a report that was not sent to it");
         }
         if !numbers.is_empty() {
             self.queue.acknowledge(numbers).await;
@@ -113,12 +110,8 @@ impl Session<'_> {
             Some(cause) if !status.message().contains(&cause) => format!("{}: {cause}", status.message()),
             Some(_) | None => status.message().to_owned(),
         };
-        anyhow!(
-            "{} ended the stream: {}: {}",
-            self.endpoint,
-            status.code(),
-            bounded(&message)
-        )
+        let (code, message) = (status.code(), bounded(&message));
+        anyhow!("{} ended the stream: {code}: {message}", self.endpoint)
     }
 }
 

@@ -11,7 +11,7 @@
 //! Where parts have no mark, what follows such a summary may also be a line that begins with a name of a tenant's: then the
 //! summary says nothing. An incomplete line leaves as it is, when it is certain that its rest does not come.
 
-use super::parse::{KILLED_FOR, SUMMARY, is_of_kill, is_summary};
+use super::parse::{KILLED_FOR, SUMMARY, is_of_kill, summary};
 use super::record::{Line, Part};
 
 /// Bytes; far more than the longest line with two paths of PATH_MAX bytes.
@@ -81,7 +81,7 @@ impl Assembler {
             let text = &mut self.open[at].text;
             // A file may be merged from several copies of the log.
             let is_copy = text.ends_with(&line.text);
-            if !is_copy && line.part == Part::Unmarked && is_summary(text) {
+            if !is_copy && line.part == Part::Unmarked && summary(text).is_some() {
                 self.open.remove(at);
             } else if !is_copy {
                 text.push_str(&line.text);

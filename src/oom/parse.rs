@@ -24,11 +24,9 @@ use super::kill::{Kill, Limit};
 use super::record::Line;
 use super::within;
 use crate::model::CgroupPath;
-use message::{
-    chosen, group, invoker, is_invocation, killed, kills_none, outcome, skipped, summary, task_and_limit, usage,
-};
+use message::{chosen, group, invoker, is_invocation, killed, kills_none, skipped, task_and_limit, usage};
 
-pub(super) use message::{KILLED_FOR, SUMMARY, begins_message, is_of_kill, is_summary, may_matter, speaks_of_kill};
+pub(super) use message::{KILLED_FOR, SUMMARY, begins_message, is_of_kill, may_matter, speaks_of_kill, summary};
 
 /// `DEFINE_RATELIMIT_STATE(oom_rs, 5 * HZ, 10)` in `oom_kill_process`: ten reports in five seconds, for the whole node.
 const BURST: usize = 10;
@@ -104,14 +102,10 @@ impl Parser {
     /// Takes the next whole line.
     pub fn push(&mut self, line: &Line) -> Parsed {
         let (text, at) = (&*line.text, line.timestamp_us);
-        let (limit, outcome) = outcome(text);
-        if let Some(rest) = outcome.strip_prefix("Killed process ") {
-            let Some(kill) = killed(limit, rest) else {
-                return Parsed::Other;
-            };
+        if let Some(kill) = killed(text) {
             return self.kill(line, kill).map_or(Parsed::Known, Parsed::Event);
         }
-        if let Some(report) = text.strip_prefix(SUMMARY).and_then(summary) {
+        if let Some(report) = summary(text) {
             self.add_report(line, report);
         } else if is_invocation(text) {
             // The first line of a report. The kernel's rate limit holds back whole reports.
@@ -122,7 +116,7 @@ impl Parser {
             });
         } else if let (Some(begun), Some(task)) = (&mut self.begun, invoker(text)) {
             begun.invoker.get_or_insert(task);
-        } else if let Some(usage) = text.strip_prefix("memory: usage ").and_then(usage) {
+        } else if let Some(usage) = usage(text) {
             match (&self.begun, &mut self.report_without_pid) {
                 (None, Some(report)) => report.usage = Some(usage),
                 _ => {
@@ -133,7 +127,7 @@ impl Parser {
                     });
                 }
             }
-        } else if let Some((limit, task_cgroup)) = text.strip_prefix("Task in ").and_then(task_and_limit) {
+        } else if let Some((limit, task_cgroup)) = task_and_limit(text) {
             self.count_report(at);
             self.report_without_pid = Some(Kill {
                 limit,
@@ -141,10 +135,7 @@ impl Parser {
                 timestamp_us: at,
                 ..self.take_begun(at)
             });
-        } else if let Some(chosen) = outcome
-            .strip_prefix("Kill process ")
-            .and_then(|rest| chosen(limit, rest))
-        {
+        } else if let Some(chosen) = chosen(text) {
             if let Some(earlier) = self.chosen.take() {
                 self.keep_alone(earlier);
             }
@@ -161,7 +152,7 @@ impl Parser {
         } else if let Some(cgroup) = group(text) {
             let chosen = self.last_kill.take().filter(|kill| within(kill.timestamp_us, at));
             self.group = Some(KilledGroup::new(at, cgroup, chosen, self.may_suppress(at)));
-        } else if let Some(pid) = skipped(outcome) {
+        } else if let Some(pid) = skipped(text) {
             self.reports.retain(|report| report.pid != pid);
         } else if kills_none(text) {
             self.forget_reports();

@@ -62,22 +62,12 @@ pub(super) fn is_invocation(text: &str) -> bool {
 /// Whether a whole line is one of those that the kernel prints in one piece while it kills. Nothing that a process can name
 /// makes another line look like one.
 pub(in crate::oom) fn is_of_kill(text: &str) -> bool {
-    let (limit, outcome) = outcome(text);
-    let names = |words: &str, read: fn(Limit, &str) -> Option<Kill>| {
-        let rest = outcome.strip_prefix(words);
-        rest.is_some_and(|rest| read(limit.clone(), rest).is_some())
-    };
     is_invocation(text)
-        || text.strip_prefix("memory: usage ").and_then(usage).is_some()
-        || names("Kill process ", chosen)
-        || names("Killed process ", killed)
-        || skipped(outcome).is_some()
+        || usage(text).is_some()
+        || chosen(text).is_some()
+        || killed(text).is_some()
+        || skipped(text).is_some()
         || kills_none(text)
-}
-
-/// Whether a text is a summary of a kill, and looks whole.
-pub(in crate::oom) fn is_summary(text: &str) -> bool {
-    text.strip_prefix(SUMMARY).and_then(summary).is_some()
 }
 
 /// Whether a whole line can matter to the parser.
@@ -86,16 +76,16 @@ pub(in crate::oom) fn may_matter(text: &str) -> bool {
     speaks_of_kill(text) || others.iter().any(|words| text.contains(words))
 }
 
-/// `16384kB, limit 16384kB, failcnt 22`: `mem_cgroup_print_oom_meminfo` prints this on v1 and v2.
-pub(super) fn usage(rest: &str) -> Option<LimitUsage> {
-    let (usage, rest) = rest.split_once(", limit ")?;
+/// `memory: usage 16384kB, limit 16384kB, failcnt 22`: `mem_cgroup_print_oom_meminfo` prints this on v1 and v2.
+pub(super) fn usage(text: &str) -> Option<LimitUsage> {
+    let (usage, rest) = text.strip_prefix("memory: usage ")?.split_once(", limit ")?;
     let limit = kilobytes(rest.split(',').next()?)?;
     let usage = kilobytes(usage)?;
     Some(LimitUsage { usage, limit })
 }
 
 /// The limit that a line names as the cause, and what follows the cause.
-pub(super) fn outcome(text: &str) -> (Limit, &str) {
+fn outcome(text: &str) -> (Limit, &str) {
     let causes = [
         ("Out of memory", Limit::Node),
         ("Memory cgroup out of memory", Limit::Unknown),
@@ -112,7 +102,8 @@ pub(super) fn outcome(text: &str) -> (Limit, &str) {
 
 /// `OOM victim 7 (comm) is already exiting. Skip killing the task`: the chosen process was gone before the kernel could
 /// kill it.
-pub(super) fn skipped(outcome: &str) -> Option<u32> {
+pub(super) fn skipped(text: &str) -> Option<u32> {
+    let (_, outcome) = outcome(text);
     let (pid, rest) = outcome.strip_prefix("OOM victim ")?.split_once(" (")?;
     number(pid).filter(|_| rest.ends_with(" is already exiting. Skip killing the task"))
 }
@@ -142,9 +133,10 @@ pub(super) fn group(text: &str) -> Option<CgroupPath> {
     CgroupPath::new(cgroup).ok()
 }
 
-/// `7 (comm) score 1250 or sacrifice child`.
-pub(super) fn chosen(limit: Limit, rest: &str) -> Option<Kill> {
-    let (pid, rest) = rest.split_once(" (")?;
+/// `Kill process 7 (comm) score 1250 or sacrifice child`.
+pub(super) fn chosen(text: &str) -> Option<Kill> {
+    let (limit, outcome) = outcome(text);
+    let (pid, rest) = outcome.strip_prefix("Kill process ")?.split_once(" (")?;
     let (comm, after) = split_comm(rest)?;
     // A command may be named `Kill process 7`.
     after.strip_prefix(" score ")?;
@@ -156,10 +148,11 @@ pub(super) fn chosen(limit: Limit, rest: &str) -> Option<Kill> {
     })
 }
 
-/// `7 (comm) total-vm:…`; in vendors' kernels also `7 (comm), UID 0, total-vm:…` and `7, UID 0, (comm) total-vm:…`. A
-/// line that was cut has zero for the amounts that it lost.
-pub(super) fn killed(limit: Limit, rest: &str) -> Option<Kill> {
-    let (pid, rest) = rest.split_once(" (")?;
+/// `Killed process 7 (comm) total-vm:…`; in vendors' kernels also `… 7 (comm), UID 0, total-vm:…` and `… 7, UID 0, (comm)
+/// total-vm:…`. A line that was cut has zero for the amounts that it lost.
+pub(super) fn killed(text: &str) -> Option<Kill> {
+    let (limit, outcome) = outcome(text);
+    let (pid, rest) = outcome.strip_prefix("Killed process ")?.split_once(" (")?;
     let (pid, before) = pid.split_once(',').unwrap_or((pid, ""));
     let (comm, after) = split_comm(rest)?;
     // The first of each name is the kernel's.
@@ -215,10 +208,10 @@ fn split_comm(text: &str) -> Option<(&str, &str)> {
     splits.find(|(comm, _)| is_comm(comm))
 }
 
-/// `CONSTRAINT_…,oom_memcg=/a,task_memcg=/a/b,task=comm,pid=7,uid=0`, printed since
-/// Linux 5.0 (`dump_oom_summary` in mm/oom_kill.c).
-pub(super) fn summary(text: &str) -> Option<Kill> {
-    let (rest, uid) = text.rsplit_once(",uid=")?;
+/// `oom-kill:constraint=CONSTRAINT_…,oom_memcg=/a,task_memcg=/a/b,task=comm,pid=7,uid=0`, printed since Linux 5.0
+/// (`dump_oom_summary` in mm/oom_kill.c).
+pub(in crate::oom) fn summary(text: &str) -> Option<Kill> {
+    let (rest, uid) = text.strip_prefix(SUMMARY)?.rsplit_once(",uid=")?;
     // The kernel prints `%d`: users from 2^31 on are negative.
     number::<u32>(uid.strip_prefix('-').unwrap_or(uid))?;
     let (rest, pid) = rest.rsplit_once(",pid=")?;
@@ -279,9 +272,10 @@ fn limit_and_task(text: &str) -> Option<(Limit, Option<CgroupPath>)> {
     Some((Limit::Cgroup(limit), task))
 }
 
-/// `/a/b killed as a result of limit of /a` (before Linux 5.0). The limit is unknown if readings differ in its level, or if it is
-/// not around a task that is still somewhere: then the line was cut, perhaps inside a name that a container chose.
+/// `Task in /a/b killed as a result of limit of /a` (before Linux 5.0). The limit is unknown if readings differ in its level, or
+/// if it is not around a task that is still somewhere: then the line was cut, perhaps inside a name that a container chose.
 pub(super) fn task_and_limit(text: &str) -> Option<(Limit, Option<CgroupPath>)> {
+    let text = text.strip_prefix("Task in ")?;
     let all: Vec<_> = readings(text, KILLED_FOR).collect();
     let is_below = |(task, limit): &&(CgroupPath, CgroupPath)| task.below(limit).is_some();
     let below: Vec<_> = all.iter().filter(is_below).collect();

@@ -87,6 +87,17 @@ fn usage_belongs_to_its_report() {
 }
 
 #[test]
+fn a_command_may_be_named_killed_process() {
+    let found = kills_in(&[
+        "Killed process invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0",
+        "CPU: 0 PID: 141 Comm: Killed process Not tainted 6.18",
+        &summary(1, GROUP),
+        &killed(1),
+    ]);
+    assert_eq!(found[0].invoker, Some(141));
+}
+
+#[test]
 fn reports_are_joined_by_pid_whatever_the_order() {
     let found = kills_in(&[&summary(1, "/a"), &summary(2, "/b"), &killed(2), &killed(3), &killed(1)]);
     let told: Vec<_> = found.iter().map(|kill| (kill.pid, cgroup_of(kill))).collect();

@@ -1,6 +1,6 @@
 //! Single lines.
 
-use super::super::message::{group, invoker, is_invocation, outcome, skipped};
+use super::super::message::{group, invoker, is_invocation, skipped};
 use super::*;
 
 const TAIL: &str = "total-vm:4kB, anon-rss:3kB, file-rss:2kB, shmem-rss:1kB, UID:1000 pgtables:80kB oom_score_adj:-997";
@@ -107,7 +107,7 @@ fn the_lines_around_a_kill_are_told_apart() {
         assert_eq!(invoker(text), Some(task), "{text}");
     }
     let exiting = "Out of memory: OOM victim 7 (x) is already exiting. Skip killing the task";
-    assert_eq!(skipped(outcome(exiting).1), Some(7));
+    assert_eq!(skipped(exiting), Some(7));
     assert_eq!(
         group("Tasks in /a b are going to be killed due to memory.oom.group set"),
         Some(CgroupPath::new("/a b").unwrap())
@@ -123,7 +123,7 @@ fn the_lines_around_a_kill_are_told_apart() {
         "oom_reaper: reaped process 7 (x)",
     ] {
         assert_eq!(
-            (killed(other), invoker(other), group(other), skipped(outcome(other).1)),
+            (killed(other), invoker(other), group(other), skipped(other)),
             (None, None, None, None),
             "{other}"
         );

@@ -85,12 +85,11 @@ fn a_new_report_ends_the_old_one() {
 #[test]
 fn names_with_kernel_words_mislead_nothing() {
     let evil = format!("{GROUP}/x killed as a result of limit of /kubepods/podb/y");
-    let report = format!("{evil} killed as a result of limit of {POD}");
-    let (limit, task) = task_and_limit(&report).unwrap();
+    let (limit, task) = task_and_limit(&task_in(&evil, POD)).unwrap();
     assert_eq!((limit.level(), task.unwrap().as_str()), (Level::Pod, &*evil));
     // Both readings have the task below the limit, and the limits are of two levels.
     let inner = format!("{GROUP}/y killed as a result of limit of {POD}");
-    let report = format!("{inner}/w killed as a result of limit of {GROUP}/y killed as a result of limit of {POD}");
+    let report = task_in(&format!("{inner}/w"), &inner);
     assert_eq!(task_and_limit(&report).unwrap().0, Limit::Unknown);
 }
 
@@ -99,9 +98,9 @@ fn a_limit_that_was_cut_is_unknown() {
     let hostile = format!("{GROUP}/x");
     for (task, limit) in [(GROUP, "/kubepo"), (&*hostile, "/kubepods/podb/y")] {
         let report = task_in(task, limit);
-        let (limit, found) = task_and_limit(report.strip_prefix("Task in ").unwrap()).unwrap();
+        let (limit, found) = task_and_limit(&report).unwrap();
         assert_eq!((limit, found.unwrap().as_str()), (Limit::Unknown, task));
     }
-    let left = task_and_limit("/ killed as a result of limit of /a").unwrap();
+    let left = task_and_limit(&task_in("/", "/a")).unwrap();
     assert_eq!(left.0.cgroup().map(CgroupPath::as_str), Some("/a"));
 }

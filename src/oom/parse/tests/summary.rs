@@ -1,15 +1,13 @@
 //! Summaries of kills with hostile names.
 
-use super::super::message::summary;
+use super::super::message::{SUMMARY, summary};
 use super::*;
-
-const PREFIX: &str = "oom-kill:constraint=";
 
 fn parse(cgroups: &str, comm: &str) -> Option<(u32, String, String)> {
     let text = format!(
         "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0{cgroups},task={comm},pid=7,uid=0"
     );
-    let kill = summary(text.strip_prefix(PREFIX)?)?;
+    let kill = summary(&text)?;
     let limit = match kill.limit {
         Limit::Cgroup(path) => path.to_string(),
         Limit::Node => "node".to_owned(),
@@ -69,7 +67,7 @@ fn a_moved_task_is_where_the_kernel_says() {
 fn a_path_too_long_to_print_names_no_other() {
     for (limit, read) in [("/own", "/own"), ("/own/x,task_memcg=/victim/y", "/own/x")] {
         let line = format!(
-            "CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg={limit},task_memcg=(name too long),task=x,pid=7,uid=0"
+            "{SUMMARY}CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg={limit},task_memcg=(name too long),task=x,pid=7,uid=0"
         );
         let kill = summary(&line).unwrap();
         assert_eq!(kill.limit.cgroup().map(CgroupPath::as_str), Some(read));
@@ -79,9 +77,10 @@ fn a_path_too_long_to_print_names_no_other() {
 
 #[test]
 fn large_user_ids_are_read() {
-    let line =
-        "CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/a,task_memcg=/a,task=x,pid=7,uid=-2";
-    assert_eq!(summary(line).unwrap().pid, 7);
+    let line = format!(
+        "{SUMMARY}CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/a,task_memcg=/a,task=x,pid=7,uid=-2"
+    );
+    assert_eq!(summary(&line).unwrap().pid, 7);
     assert_eq!(summary(&line.replace("-2", "--2")), None);
 }
 

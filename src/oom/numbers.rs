@@ -105,9 +105,8 @@ impl LineNumbers {
         self.is_at_end = count.is_some();
         self.machine.update(count, now);
         // More lines than kills: the reader took another line for that of a kill.
-        self.ahead = self
-            .ahead
-            .filter(|ahead| count.is_none_or(|count| self.read.saturating_add(*ahead) <= count));
+        let is_counted = |ahead: &u64| count.is_none_or(|count| self.read.saturating_add(*ahead) <= count);
+        self.ahead = self.ahead.filter(is_counted);
     }
 }
 

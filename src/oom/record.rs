@@ -91,18 +91,15 @@ fn unescape(mut escaped: &[u8]) -> String {
 
 /// A number in decimal digits and nothing else: no sign, no blanks.
 pub(super) fn number<T: FromStr>(text: &str) -> Option<T> {
-    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    digits.then(|| text.parse().ok()).flatten()
+    let is_digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|_| is_digits)
 }
 
 /// The microseconds of a number of seconds with a fraction.
 pub(super) fn micros(seconds: &str, fraction: &str) -> Option<u64> {
     let fraction: u64 = number(&format!("{fraction:0<6.6}"))?;
-    Some(
-        number::<u64>(seconds)?
-            .saturating_mul(1_000_000)
-            .saturating_add(fraction),
-    )
+    let seconds: u64 = number(seconds)?;
+    Some(seconds.saturating_mul(1_000_000).saturating_add(fraction))
 }
 
 fn hex_pair(high: u8, low: u8) -> Option<u8> {

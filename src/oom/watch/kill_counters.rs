@@ -109,11 +109,9 @@ impl KillCounters {
     }
 
     pub(super) fn saved(&self) -> Vec<SavedCounter> {
-        let reported = self
-            .known
-            .iter()
-            .filter(|(_, state)| state.reported != Count::default());
-        let saved = reported.map(|(cgroup, state)| SavedCounter {
+        let is_reported = |(_, state): &(&CgroupPath, &CounterState)| state.reported != Count::default();
+        let saved = self.known.iter().filter(is_reported);
+        let saved = saved.map(|(cgroup, state)| SavedCounter {
             cgroup: cgroup.clone(),
             inode: state.inode,
             reported: state.reported,

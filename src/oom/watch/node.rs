@@ -289,11 +289,8 @@ fn is_ending(process: &Path) -> bool {
     // proc_pid_stat(5) numbers the fields from 1. The second, a name, may hold anything.
     let after_name = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
     let has = |field: usize, bits: u64| {
-        let value = after_name
-            .split(' ')
-            .nth(field - 3)
-            .and_then(|value| value.parse().ok());
-        value.is_some_and(|value: u64| value & bits != 0)
+        let value = after_name.split(' ').nth(field - 3);
+        value.is_some_and(|value| value.parse().is_ok_and(|value: u64| value & bits != 0))
     };
     has(9, ENDING) || has(31, SIGKILL)
 }

@@ -242,11 +242,8 @@ fn container_limit(
     let pod = kill.limit.cgroup().filter(|pod| names.level(pod) == Level::Pod)?;
     let container = container_in(pod, cgroup)?;
     // A group that is larger than the container frees memory of other containers, too.
-    if kill
-        .group
-        .as_ref()
-        .is_some_and(|group| group.below(&container).is_none())
-    {
+    let is_larger = |group: &CgroupPath| group.below(&container).is_none();
+    if kill.group.as_ref().is_some_and(is_larger) {
         return None;
     }
     let pod_limit = kill.usage.map(|usage| usage.limit);

@@ -53,7 +53,9 @@ impl Session<'_> {
         let mut acks = pin!(acks);
         self.send(&out, Message::Hello(hello))?;
         loop {
+            let from = Instant::now();
             self.send_more(&out).await?;
+            self.window.excuse(from.elapsed());
             let deadline = self.window.deadline(self.patience);
             // Cancel-safe, all of them: an acknowledgement or report that was not taken is still there.
             tokio::select! {
@@ -88,7 +90,8 @@ impl Session<'_> {
     }
 
     async fn acknowledged(&mut self, ack: &Ack) -> Result<()> {
-        let (numbers, strange) = self.window.acknowledge(ack, Instant::now());
+        let now = Instant::now();
+        let (numbers, strange) = self.window.acknowledge(ack, now);
         self.strange += strange;
         self.acknowledged += numbers.len();
         if self.strange > TOLERATED + self.acknowledged {
@@ -97,6 +100,7 @@ impl Session<'_> {
         }
         if !numbers.is_empty() {
             self.queue.acknowledge(numbers).await;
+            self.window.excuse(now.elapsed());
         }
         Ok(())
     }
@@ -176,6 +180,11 @@ impl Window {
         (numbers, strange)
     }
 
+    /// The agent itself waited for so long, for its disk: the receiver has that much more time.
+    fn excuse(&mut self, waited: Duration) {
+        self.progress += waited;
+    }
+
     /// How many more may be sent now. None until half the window is free, so that the log gives many at a time.
     fn room(&self) -> usize {
         if self.sent.len() <= self.limit / 2 {
@@ -237,6 +246,16 @@ mod tests {
         assert_eq!(window.deadline(patience), Some(second(150)));
         window.acknowledge(&ack(2, &[]), second(121));
         assert_eq!(window.deadline(patience), None);
+    }
+
+    #[test]
+    fn the_agents_own_waits_cost_no_patience() {
+        let start = Instant::now();
+        let mut window = Window::new(8, start);
+        window.send(1, "a".to_owned(), start);
+        window.excuse(Duration::from_secs(40));
+        let deadline = window.deadline(Duration::from_secs(30));
+        assert_eq!(deadline, Some(start + Duration::from_secs(70)));
     }
 
     proptest! {

@@ -97,13 +97,8 @@ impl Kill {
     /// The pod and container of the process, from the names of cgroups. The kernel shows `/` for a task that was
     /// already exiting. Then the cgroup whose limit was hit stands in: the victim was in that one or below.
     pub fn victim(&self) -> (Option<PodPlace>, Option<ContainerId>) {
-        let left = self.task_cgroup.as_ref().is_none_or(|path| *path == CgroupPath::root());
-        let path = if left {
-            self.limit.cgroup()
-        } else {
-            self.task_cgroup.as_ref()
-        };
-        pod_and_container(path.and_then(Place::parse))
+        let task = self.task_cgroup.as_ref().filter(|path| **path != CgroupPath::root());
+        pod_and_container(task.or_else(|| self.limit.cgroup()).and_then(Place::parse))
     }
 }
 

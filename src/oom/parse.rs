@@ -18,7 +18,9 @@
 
 mod message;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
+
+use indexmap::IndexMap;
 
 use super::kill::{Kill, Limit};
 use super::record::Line;
@@ -77,10 +79,8 @@ pub struct Parser {
     chosen: Option<Kill>,
     group: Option<KilledGroup>,
     last_kill: Option<Kill>,
-    /// The pids and times of the latest kills, the oldest first.
-    killed: VecDeque<(u32, Option<u64>)>,
-    /// The times of these kills by pid.
-    killed_at: HashMap<u32, Option<u64>>,
+    /// The times of the latest kills by pid, the oldest first.
+    killed: IndexMap<u32, Option<u64>>,
     /// The times of the latest reports, at most [`BURST`].
     printed: VecDeque<Option<u64>>,
     /// Whether any number of reports may have been lost.
@@ -175,11 +175,7 @@ impl Parser {
     /// How many facts the parser keeps.
     #[cfg(test)]
     pub(super) fn held(&self) -> usize {
-        self.reports.len()
-            + self.killed.len()
-            + self.killed_at.len()
-            + self.printed.len()
-            + self.alone.iter().map(Vec::len).sum::<usize>()
+        self.reports.len() + self.killed.len() + self.printed.len() + self.alone.iter().map(Vec::len).sum::<usize>()
     }
 
     /// The number of lines that reported a kill, second reports of the same kill included.
@@ -290,17 +286,14 @@ impl Parser {
 
     /// Whether the process was killed just before.
     fn is_known(&self, pid: u32, at: Option<u64>) -> bool {
-        self.killed_at.get(&pid).is_some_and(|before| within(*before, at))
+        self.killed.get(&pid).is_some_and(|before| within(*before, at))
     }
 
     fn remember(&mut self, pid: u32, at: Option<u64>) {
-        self.killed_at.insert(pid, at);
-        self.killed.push_back((pid, at));
-        if self.killed.len() > MANY_PIDS
-            && let Some((pid, at)) = self.killed.pop_front()
-            && self.killed_at.get(&pid) == Some(&at)
-        {
-            self.killed_at.remove(&pid);
+        self.killed.shift_remove(&pid);
+        self.killed.insert(pid, at);
+        if self.killed.len() > MANY_PIDS {
+            self.killed.shift_remove_index(0);
         }
     }
 
@@ -320,7 +313,7 @@ impl Parser {
         }
         // The kernel reports no process that it has killed, so a report after the kill is about a later process of that
         // pid; but a file may be merged from several copies of the log. Without times, any report distinguishes the two.
-        let before = self.killed_at.get(&pid).copied().flatten();
+        let before = self.killed.get(&pid).copied().flatten();
         let is_new = report.as_ref().is_some_and(|report| {
             let times = report.timestamp_us.zip(before);
             let is_later = times.is_some_and(|(reported, killed)| reported > killed);

@@ -245,14 +245,10 @@ fn words_before_time(text: &str) -> Option<(&str, &str)> {
         return Some(("", rest));
     }
     let (first, after) = split_word(text)?;
-    let (second, after_second) = split_word(after).unwrap_or(("", ""));
-    let begins_with_time = |rest: &str| bracket(rest).is_some() || date(rest).is_some();
-    let is_free = |word: &str| !word.ends_with(':');
-    let rest = [(first, after), (second, after_second)];
-    let mut rests = rest.into_iter().take_while(|(word, _)| is_free(word));
-    rests
-        .find(|(_, rest)| begins_with_time(rest))
-        .map(|(_, rest)| (first, rest))
+    let both = [Some((first, after)), split_word(after)];
+    let mut free = both.into_iter().flatten().take_while(|(word, _)| !word.ends_with(':'));
+    let (_, rest) = free.find(|(_, rest)| bracket(rest).is_some() || date(rest).is_some())?;
+    Some((first, rest))
 }
 
 /// The first word and the text after the blanks that follow it.

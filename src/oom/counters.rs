@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use nix::libc::{ENODEV, ENOENT};
+use serde::{Deserialize, Serialize};
 
 /// `memory.events` of a cgroup: kills in it and below.
 pub const EVENTS: &str = "memory.events";
@@ -29,10 +30,14 @@ const VMSTAT: usize = 16 << 10;
 pub struct Reading {
     /// The inode of the file: the identity of its cgroup, because kernfs gives every file one of its own.
     pub inode: u64,
-    /// `oom_kill`.
+    pub count: Count,
+}
+
+/// `oom_kill` and `oom_group_kill`: each group's first victim counts as two kills. `groups` is 0 where
+/// the kernel does not say.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Count {
     pub kills: u64,
-    /// `oom_group_kill`: the number of groups, each of whose first victims counts twice. 0 where
-    /// the kernel does not say.
     pub groups: u64,
 }
 
@@ -80,7 +85,8 @@ impl Counter {
             bail!("{name}: there is no oom_kill counter: Linux 4.13 or later is needed");
         }
         let kills = kills.unwrap_or(0);
-        Ok(Some(Reading { inode, kills, groups }))
+        let count = Count { kills, groups };
+        Ok(Some(Reading { inode, count }))
     }
 }
 

@@ -70,7 +70,7 @@ async fn explained_kill(reader: &mut KmsgReader, pod: &TestPod) -> (Kill, u64, u
 async fn a_container_over_its_limit_is_counted() {
     let pod = TestPod::new();
     pod.limit_container();
-    let counted = || (pod.kills(&pod.container).kills, pod.kills(&pod.pod).kills);
+    let counted = || (pod.kills(&pod.container).count.kills, pod.kills(&pod.pod).count.kills);
     let (container, of_pod) = counted();
     let mut reader = caught_up();
     let (kill, _, kills) = explained_kill(&mut reader, &pod).await;
@@ -124,7 +124,7 @@ fn a_removed_containers_counter_is_gone() {
     pod.limit_container();
     pod.exceed();
     let known = pod.kills(&pod.container);
-    assert_eq!(known.kills, 1);
+    assert_eq!(known.count.kills, 1);
     pod.remove_container();
     for file in [EVENTS, OOM_CONTROL] {
         let gone = Counter::open(pod.directory(&pod.container).join(file));
@@ -134,5 +134,5 @@ fn a_removed_containers_counter_is_gone() {
     pod.limit_container();
     let again = pod.kills(&pod.container);
     assert_ne!(again.inode, known.inode);
-    assert_eq!(again.kills, 0);
+    assert_eq!(again.count.kills, 0);
 }

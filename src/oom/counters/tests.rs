@@ -14,8 +14,8 @@ fn read(file: &Path) -> Result<Option<Reading>> {
 }
 
 fn counted(name: &str, text: &str) -> (u64, u64) {
-    let reading = reading(name, text).unwrap().unwrap();
-    (reading.kills, reading.groups)
+    let count = reading(name, text).unwrap().unwrap().count;
+    (count.kills, count.groups)
 }
 
 #[test]

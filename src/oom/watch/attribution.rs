@@ -317,7 +317,7 @@ impl Attribution {
         let known = pending.flat_map(|pending| pending.counted.iter().chain(&pending.again));
         let known = known.filter(here).fold(tree.reported_in(&cgroup).1, |sum, _| sum + 1);
         let reading = files.read(&cgroup).ok()??;
-        Some(reading.kills <= known)
+        Some(reading.count.kills <= known)
     }
 
     /// Finishes the report of a kill, and counts the kill as reported.

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cgroup::Place;
 use crate::model::{CgroupPath, CgroupVersion};
-use crate::oom::counters::Reading;
+use crate::oom::counters::{Count, Reading};
 use crate::oom::numbers::{MachineCount, Numbers};
 
 /// A tree of cgroups with counters.
@@ -37,14 +37,6 @@ pub(super) struct Sweep {
     pub(super) numbers: Numbers,
     /// The error for the first unreadable counter.
     pub(super) failed: Option<Error>,
-}
-
-/// `oom_kill` and `oom_group_kill`: each group's first victim counts as two kills. `groups` is 0 where
-/// the kernel does not say.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Count {
-    pub(super) kills: u64,
-    pub(super) groups: u64,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -222,10 +214,7 @@ impl KillCounters {
                 return None;
             }
         };
-        let now = Count {
-            kills: reading.kills,
-            groups: reading.groups,
-        };
+        let now = reading.count;
         if now == Count::default() && !self.known.contains_key(cgroup) {
             return None;
         }

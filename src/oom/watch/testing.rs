@@ -8,7 +8,7 @@ use anyhow::ensure;
 use super::kill_counters::CounterTree;
 use super::node::NodeIo;
 use crate::model::CgroupPath;
-use crate::oom::counters::Reading;
+use crate::oom::counters::{Count, Reading};
 use crate::oom::kill::Limit;
 use crate::oom::report::HitLimit;
 
@@ -44,8 +44,8 @@ impl Kernel {
         let outer: Vec<_> = std::iter::successors(Some(path.clone()), CgroupPath::parent).collect();
         for path in outer {
             self.made += 1;
-            let (inode, kills, groups) = (self.made, 0, 0);
-            let fresh = Reading { inode, kills, groups };
+            let (inode, count) = (self.made, Count::default());
+            let fresh = Reading { inode, count };
             self.counters.get_mut().entry(path).or_insert(fresh);
         }
     }
@@ -54,7 +54,7 @@ impl Kernel {
     pub(super) fn replace(&mut self, path: &CgroupPath) {
         let counters = self.counters.get_mut();
         if let Some(reading) = counters.get_mut(path) {
-            (reading.kills, reading.groups) = (0, 0);
+            reading.count = Count::default();
         }
     }
 
@@ -66,7 +66,7 @@ impl Kernel {
         self.killed.borrow_mut().push(path.clone());
         for (other, reading) in self.counters.borrow_mut().iter_mut() {
             if other == path || (!self.local && path.below(other).is_some()) {
-                reading.kills += 1;
+                reading.count.kills += 1;
             }
         }
     }

@@ -41,7 +41,7 @@ impl<'a> Counters<'a> {
         for (pod, (known, after)) in self.pods.iter().zip(&mut self.known) {
             let before = monotonic();
             let now = pod.kills(&pod.container);
-            if let Some(kills) = NonZeroU64::new(now.kills - known.kills) {
+            if let Some(kills) = NonZeroU64::new(now.count.kills - known.count.kills) {
                 told.extend(joiner.counted(CounterDelta {
                     cgroup: pod.container.clone(),
                     after: *after,

@@ -14,7 +14,7 @@ use tracing::Span;
 
 use super::metrics::{growth_outcome, hook_labels};
 use super::pod::{Effect, Now, PodInput, PodState, Pods};
-use super::store::{SavedPod, Store};
+use super::store::{LONGEST_SAVE_WAIT, SavedPod, Store};
 use super::watching::Watching;
 use super::work::PassId;
 use crate::actuate::{HookRun, JobDone, LeastLimits};
@@ -234,7 +234,7 @@ impl Controller {
             }
         }
         self.save_all();
-        self.store.finish().await;
+        self.store.finish(LONGEST_SAVE_WAIT).await;
         self.requests.answer_once(std::future::ready(())).await;
     }
 

@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::desired::DesiredState;
 use super::growth::GrowthPause;
@@ -35,7 +35,7 @@ const FILE_NAME: &str = "state.json";
 /// Raised when the content changes its meaning.
 const VERSION: u32 = 1;
 /// How long a caller waits for the disk at most.
-const LONGEST_SAVE_WAIT: Duration = Duration::from_secs(5);
+pub(crate) const LONGEST_SAVE_WAIT: Duration = Duration::from_secs(5);
 /// How often the file is written at most because of what sources say of pods.
 const DESCRIBE_EVERY: Duration = Duration::from_secs(5);
 /// How often content that nobody waits for is written at most, with the pods of all namespaces: a namespace whose recommendations
@@ -284,7 +284,7 @@ impl Store {
         self.progress.send_modify(|progress| progress.awaited = latest);
         async move {
             let settled = progress.wait_for(|progress| progress.done >= latest);
-            if tokio::time::timeout(LONGEST_SAVE_WAIT, settled).await.is_err() {
+            if timeout(LONGEST_SAVE_WAIT, settled).await.is_err() {
                 tracing::warn!(waited = ?LONGEST_SAVE_WAIT, "continuing although the disk has not saved the state");
             }
         }
@@ -319,11 +319,13 @@ impl Store {
         self.changed |= self.write_problem().is_some();
     }
 
-    /// Ends the task after the newest content.
-    pub(crate) async fn finish(self) {
+    /// Ends the task after the newest content. Waits for the disk, at most for so long.
+    pub(crate) async fn finish(self, patience: Duration) {
         self.progress.send_modify(|progress| progress.ends = true);
-        if let Err(error) = self.task.await {
-            tracing::error!(%error, "the task that saves the state panicked");
+        match timeout(patience, self.task).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::error!(%error, "the task that saves the state panicked"),
+            Err(_) => tracing::warn!("the state file may lack the latest changes: the disk is too slow"),
         }
     }
 }

@@ -148,7 +148,7 @@ async fn pods_not_found_yet_stay_saved() {
     assert!(store.changed, "the next save has the pod or not");
     store.save(std::iter::once(another()));
     assert_eq!(written(&store, directory.path()).await, ["u2"]);
-    store.finish().await;
+    store.finish(LONGEST_SAVE_WAIT).await;
 }
 
 #[tokio::test]
@@ -170,7 +170,15 @@ async fn pods_that_are_gone_leave_the_file() {
     store.save(std::iter::empty());
     assert_eq!(store.wakes_at(), None);
     assert_eq!(written(&store, directory.path()).await, [""; 0]);
-    store.finish().await;
+    store.finish(LONGEST_SAVE_WAIT).await;
+}
+
+#[tokio::test]
+async fn a_hanging_disk_does_not_hold_the_agent() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = store(directory.path());
+    store.task = tokio::spawn(std::future::pending());
+    store.finish(Duration::from_millis(10)).await;
 }
 
 #[tokio::test]
@@ -194,7 +202,7 @@ async fn a_failed_save_is_reported_and_repeated() {
     assert_eq!(store.problems().count(), 0);
     store.retry_failed();
     assert!(!store.changed);
-    store.finish().await;
+    store.finish(LONGEST_SAVE_WAIT).await;
 }
 
 /// Memory limits in MiB of what the spec has, before which the agent requested 256.

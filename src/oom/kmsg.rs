@@ -362,11 +362,9 @@ impl Tracker {
             event = self.parser.push(&line).event().or(event);
         }
         let logged = self.clock.monotonic(timestamp_us, now);
-        let is_kill = self.parser.kill_lines() > kills;
-        let numbers = if is_kill {
-            self.numbers.line(logged)
-        } else {
-            Numbers::ANY
+        let numbers = match self.parser.kill_lines() > kills {
+            true => self.numbers.line(logged),
+            false => Numbers::ANY,
         };
         Some(LogEvent {
             event: event?,

@@ -54,8 +54,6 @@ const DAY_US: u64 = 24 * 60 * 60 * 1_000_000;
 
 /// Whether two lines with these times can belong together. Lines without a time can.
 fn within(earlier: Option<u64>, later: Option<u64>) -> bool {
-    match (earlier, later) {
-        (Some(earlier), Some(later)) => earlier.abs_diff(later) <= TOGETHER_US,
-        (None, _) | (_, None) => true,
-    }
+    let both = earlier.zip(later);
+    both.is_none_or(|(earlier, later)| earlier.abs_diff(later) <= TOGETHER_US)
 }

@@ -9,6 +9,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use anyhow::Result;
+use indexmap::IndexMap;
 
 use super::frame::{Acknowledged, Entry, Stored};
 use super::{LATEST, oldest_of_most};
@@ -21,7 +22,7 @@ pub(super) struct State {
     /// The reports that some destination has not acknowledged, by number.
     pub(super) slots: BTreeMap<u64, Slot>,
     /// The latest kills, by number: those in `slots`, and those that every destination has.
-    latest: BTreeMap<u64, Arc<OomReport>>,
+    latest: IndexMap<u64, Arc<OomReport>>,
     pub(super) last_number: u64,
     /// The last checkpoint.
     pub(super) checkpoint: Option<Vec<u8>>,
@@ -113,11 +114,8 @@ impl State {
             self.latest.insert(number, Arc::clone(kill));
         }
         if self.latest.len() > LATEST {
-            let kills = self.latest.values().map(Arc::as_ref);
-            let lost = self.latest.keys().nth(oldest_of_most(kills)).copied();
-            if let Some(number) = lost {
-                self.latest.remove(&number);
-            }
+            let lost = oldest_of_most(self.latest.values().map(Arc::as_ref));
+            self.latest.shift_remove_index(lost);
         }
         if !slot.pending.is_empty() {
             self.slots.insert(number, slot);

@@ -4,6 +4,7 @@
 //! at `i64`.
 
 use std::fmt;
+use std::iter::repeat_n;
 
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -46,9 +47,7 @@ impl Quantity {
             return Err(malformed());
         }
         let (ten, two) = powers(suffix).ok_or_else(malformed)?;
-        // The nano value has 9 exact digits. Further digits only matter for rounding up.
-        let nano = decimal(whole, fraction, ten.saturating_add(9));
-        let nano = nano.saturating_mul(1 << two).min(CEILING);
+        let nano = scaled(whole, fraction, ten, NANO << two);
         if negative && nano > 0 {
             return Err(QuantityError(text.to_owned(), NEGATIVE));
         }
@@ -116,22 +115,24 @@ fn powers(suffix: &str) -> Option<(i32, u32)> {
     is_number.then_some((if exponent.starts_with('-') { -power } else { power }, 0))
 }
 
-/// The digits of `whole.fraction` times ten to the `exponent`, rounded up to an integer, at most [`CEILING`].
-fn decimal(whole: &str, fraction: &str, exponent: i32) -> i128 {
-    let point = i64::try_from(whole.len()).unwrap_or(i64::MAX);
-    let point = point.saturating_add(exponent.into());
-    let (mut value, mut position) = (0_i128, 0_i64);
-    for digit in whole.bytes().chain(fraction.bytes()) {
-        if position < point {
-            value = (value * 10 + i128::from(digit - b'0')).min(CEILING);
-        } else if digit != b'0' {
-            return (value + 1).min(CEILING);
-        }
-        position += 1;
-    }
-    // More zeros than these reach the ceiling too.
-    let zeros = u32::try_from((point - position).clamp(0, 38)).unwrap_or(0);
-    value.saturating_mul(10_i128.pow(zeros)).min(CEILING)
+/// The digits of `whole.fraction` times ten to the `exponent`, times the `factor`, rounded up to an integer, at most [`CEILING`].
+fn scaled(whole: &str, fraction: &str, exponent: i32, factor: i128) -> i128 {
+    let digits = [whole, fraction].concat();
+    let exponent = i64::from(exponent);
+    let [whole, fraction] = [whole, fraction].map(|text| i64::try_from(text.len()).unwrap_or(i64::MAX));
+    let point = whole.saturating_add(exponent);
+    let (before, after) = digits.split_at(usize::try_from(point).map_or(0, |point| point.min(digits.len())));
+    // More zeros than these reach the ceiling too, or leave a remainder alone.
+    let zeros = |count: i64| repeat_n(b'0', usize::try_from(count.clamp(0, 38)).unwrap_or(0));
+    let before = before.bytes().chain(zeros(exponent.saturating_sub(fraction)));
+    let units = before.fold(0_i128, |sum, digit| (sum * 10 + i128::from(digit - b'0')).min(CEILING));
+    let after = after.bytes().rev().chain(zeros(point.saturating_neg()));
+    let (part, is_more) = after.fold((0_i128, false), |(part, is_more), digit| {
+        let part = part + i128::from(digit - b'0') * factor;
+        (part / 10, is_more || part % 10 > 0)
+    });
+    let sum = units.saturating_mul(factor).saturating_add(part + i128::from(is_more));
+    sum.min(CEILING)
 }
 
 /// Reads a quantity from a string or a number, as the API server does, and refuses anything else before it is read.
@@ -207,6 +208,17 @@ mod tests {
         assert_eq!(value("1e99999999999"), i64::MAX as u64);
         assert_eq!(value("1e-99999999999"), 1);
         assert_eq!(value("0e99999999999"), 0);
+    }
+
+    #[test]
+    fn a_fraction_of_a_binary_unit_is_exact() {
+        let least = "0.000000000000000000867361737988403547205962240695953369140625Ei";
+        for (text, bytes) in [("1.0009765625Gi", 1025 << 20), ("0.0009765625Ki", 1), (least, 1)] {
+            let quantity = Quantity::parse(text).unwrap();
+            assert!(quantity.is_whole_value(), "{text}");
+            assert_eq!(quantity.value(), bytes, "{text}");
+        }
+        assert_eq!(value("1.00000000001Gi"), (1 << 30) + 1);
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! A line of the table is the variable's name, then `flags` or the option for which the script uses the value, and perhaps the unit of
 //! a number without one. `#` begins a comment.
 
-use std::sync::OnceLock;
+use std::collections::HashMap;
+use std::sync::{LazyLock, OnceLock};
 
 use super::memory_settings::MemoryOption;
 
@@ -35,17 +36,19 @@ pub fn add_start_script_variables(table: String) -> Result<(), String> {
         .map_err(|_table| "a table was added already".to_owned())
 }
 
-/// What start scripts read from the variable of this name.
-pub(super) fn of_variable(name: &str) -> Option<Reads<'static>> {
+/// What start scripts read, by variable. Of several lines for one variable, the first counts.
+static VARIABLES: LazyLock<HashMap<&str, Reads<'static>>> = LazyLock::new(|| {
     let tables = [
         ADDED.get().map_or("", String::as_str),
         include_str!("start_scripts.txt"),
     ];
-    let mut lines = tables.into_iter().flat_map(str::lines);
-    lines.find_map(|line| {
-        let (variable, reads) = entry(line)?;
-        (variable == name).then_some(reads)
-    })
+    let lines = tables.into_iter().flat_map(str::lines);
+    lines.rev().filter_map(entry).collect()
+});
+
+/// What start scripts read from the variable of this name. A tenant's pod may have tens of thousands of variables.
+pub(super) fn of_variable(name: &str) -> Option<Reads<'static>> {
+    VARIABLES.get(name).copied()
 }
 
 fn is_empty(line: &str) -> bool {

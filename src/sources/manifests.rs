@@ -189,16 +189,17 @@ impl ManifestDocument<'_> {
         let Some(kind) = object.get("kind").and_then(Value::as_str).map(str::to_owned) else {
             return Err(self.unusable(": not a Kubernetes object: it has no kind"));
         };
-        if !kind.ends_with("List") {
-            return read(self, &kind, object);
-        }
-        let Some(Value::Array(items)) = object.get_mut("items").map(Value::take) else {
-            return Err(self.unusable(": a list without items"));
-        };
         // The API server omits the kind of the items of a typed list.
-        let of = kind.strip_suffix("List").filter(|of| !of.is_empty());
+        let (of, items) = match (kind.strip_suffix("List"), object.get_mut("items")) {
+            (Some(of), Some(Value::Array(items))) => (of, std::mem::take(items)),
+            (Some(""), _) => return Err(self.unusable(": a list without items")),
+            // The name of another kind may end like that.
+            _ => return read(self, &kind, object),
+        };
         items.into_iter().try_for_each(|mut item| {
-            if let (Some(of), Value::Object(fields)) = (of, &mut item) {
+            if !of.is_empty()
+                && let Value::Object(fields) = &mut item
+            {
                 fields.entry("kind").or_insert_with(|| Value::from(of));
             }
             self.unfold(item, read)
@@ -358,6 +359,20 @@ metadata: {name: ignored}
     fn items_of_a_typed_list_need_no_kind() {
         let text = r#"{"kind":"PodList","items":[{"metadata":{"name":"a"},"spec":{"containers":[{"name":"c"}]}}]}"#;
         assert_eq!(parse(text).unwrap().view.pods[0].full_name(), "default/a");
+    }
+
+    #[test]
+    fn a_kind_whose_name_ends_in_list_is_ignored() {
+        let text = "kind: ManagedPrefixList\nmetadata: {name: m}\n---\nkind: PodList\nitems: null\n---\n";
+        let manifests = parse(&format!("{text}kind: Node\nmetadata: {{name: n}}")).unwrap();
+        let ignored = ["1: ManagedPrefixList m", "2: PodList"];
+        assert_eq!(
+            manifests.warnings,
+            ignored.map(|what| format!("pods.yaml: document {what} ignored"))
+        );
+        assert!(manifests.view.node.is_some());
+        let without = parse("kind: List").unwrap_err().to_string();
+        assert_eq!(without, "pods.yaml: document 1: a list without items");
     }
 
     #[test]

@@ -428,6 +428,11 @@ metadata: {name: ignored}
             no_name,
             "pods.yaml: document 1 (Pod): metadata.name: required, and not empty"
         );
+        let number = parse("kind: Pod\nmetadata: {name: 123}").unwrap_err().to_string();
+        assert_eq!(
+            number,
+            "pods.yaml: document 1 (Pod): metadata.name: 123 is refused: it must be a text: quote the number"
+        );
     }
 
     #[test]

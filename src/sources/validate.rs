@@ -19,10 +19,14 @@ const POLICY_WORDS: [(&str, &[&str]); 2] = [
 /// Checks name and namespace of an object, and the words of a VPA's policies, which the decisions read as their defaults
 /// where they are unknown.
 pub(super) fn check_texts(document: &Value) -> Result<(), String> {
-    let text = |pointer| document.pointer(pointer).and_then(Value::as_str);
-    check_format("metadata.name", text("/metadata/name").unwrap_or_default(), 253, true)?;
-    let mut namespace = text("/metadata/namespace").into_iter();
-    namespace.try_for_each(|name| check_format("metadata.namespace", name, LONGEST_LABEL, false))?;
+    // The decoder refuses what is no text.
+    let text = |pointer, absent| document.pointer(pointer).map_or(absent, Value::as_str);
+    let name = text("/metadata/name", Some(""));
+    name.map_or(Ok(()), |name| check_format("metadata.name", name, 253, true))?;
+    let namespace = text("/metadata/namespace", None);
+    namespace.map_or(Ok(()), |name| {
+        check_format("metadata.namespace", name, LONGEST_LABEL, false)
+    })?;
     let policies = document.pointer("/spec/resourcePolicy/containerPolicies");
     for (index, policy) in policies.and_then(Value::as_array).into_iter().flatten().enumerate() {
         for (field, allowed) in POLICY_WORDS {

@@ -103,6 +103,11 @@ impl Manifests {
         mut object: Value,
         memory: &ObjectMemory,
     ) -> Result<(), ManifestError> {
+        let version = object["apiVersion"].as_str().unwrap_or_default();
+        let group = version.rsplit_once('/').map_or("", |(group, _)| group);
+        // Other projects have kinds of the same names, such as Node.
+        let is_other = group.contains('.') && !group.ends_with(".k8s.io");
+        let owner = OwnerKind::of(version, kind);
         let keep = &mut Keep {
             document,
             described: describe(&object),
@@ -113,6 +118,7 @@ impl Manifests {
         };
         let view = &mut self.view;
         match kind {
+            _ if is_other => self.warnings.push(document.ignored(&object)),
             "Pod" => view.pods.extend(keep.object(document.typed(object, check_pod)?)?),
             "VerticalPodAutoscaler" => view.vpas.extend(keep.object(document.typed(object, check_vpa)?)?),
             "LimitRange" => view
@@ -128,7 +134,7 @@ impl Manifests {
                 let node = keep.object(document.typed::<Node>(object, |_| Ok(()))?)?;
                 view.node = node.or(view.node.take());
             }
-            _ => match OwnerKind::of(object["apiVersion"].as_str().unwrap_or_default(), kind) {
+            _ => match owner {
                 Some(kind) => {
                     workload::in_one_notation(kind, &mut object);
                     let workload: Workload = document.typed(object, |_| Ok(()))?;
@@ -359,6 +365,19 @@ metadata: {name: ignored}
     fn items_of_a_typed_list_need_no_kind() {
         let text = r#"{"kind":"PodList","items":[{"metadata":{"name":"a"},"spec":{"containers":[{"name":"c"}]}}]}"#;
         assert_eq!(parse(text).unwrap().view.pods[0].full_name(), "default/a");
+    }
+
+    #[test]
+    fn a_kind_of_another_project_is_ignored() {
+        let node = "apiVersion: longhorn.io/v1beta2\nkind: Node\nmetadata: {name: n}";
+        let manifests = parse(node).unwrap();
+        assert_eq!(manifests.view.node, None);
+        assert_eq!(manifests.warnings, ["pods.yaml: document 1: Node n ignored"]);
+        let node = parse(&node.replace("longhorn.io/v1beta2", "v1")).unwrap().view.node;
+        assert!(node.is_some());
+        let vpa = "apiVersion: autoscaling.k8s.io/v1\nkind: VerticalPodAutoscaler\nmetadata: {name: v}";
+        let vpa = parse(&format!("{vpa}\nspec: {{targetRef: {{kind: Job, name: j}}}}"));
+        assert_eq!(vpa.unwrap().view.vpas.len(), 1);
     }
 
     #[test]

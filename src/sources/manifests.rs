@@ -10,10 +10,12 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::NodeView;
-use super::validate::{check_pod, check_texts, check_vpa};
+use super::validate::{check_pod, check_texts};
 use super::workload::{self, Workload};
 use crate::kubernetes::{KeptObject, ObjectMemory, reduce, strip_nulls};
-use crate::model::objects::{HorizontalPodAutoscaler, LimitRange, Node, OwnerKind, ResourceQuota};
+use crate::model::objects::{
+    HorizontalPodAutoscaler, LimitRange, Node, OwnerKind, ResourceQuota, VerticalPodAutoscaler,
+};
 use crate::model::unreadable;
 
 /// The objects of a text.
@@ -120,20 +122,11 @@ impl Manifests {
         match kind {
             _ if is_other => self.warnings.push(document.ignored(&object)),
             "Pod" => view.pods.extend(keep.object(document.typed(object, check_pod)?)?),
-            "VerticalPodAutoscaler" => view.vpas.extend(keep.object(document.typed(object, check_vpa)?)?),
-            "LimitRange" => view
-                .limit_ranges
-                .extend(keep.object(document.typed::<LimitRange>(object, |_| Ok(()))?)?),
-            "ResourceQuota" => view
-                .quotas
-                .extend(keep.object(document.typed::<ResourceQuota>(object, |_| Ok(()))?)?),
-            "HorizontalPodAutoscaler" => view
-                .hpas
-                .extend(keep.object(document.typed::<HorizontalPodAutoscaler>(object, |_| Ok(()))?)?),
-            "Node" => {
-                let node = keep.object(document.typed::<Node>(object, |_| Ok(()))?)?;
-                view.node = node.or(view.node.take());
-            }
+            "VerticalPodAutoscaler" => view.vpas.extend(keep.read::<VerticalPodAutoscaler, _>(object)?),
+            "LimitRange" => view.limit_ranges.extend(keep.read::<LimitRange, _>(object)?),
+            "ResourceQuota" => view.quotas.extend(keep.read::<ResourceQuota, _>(object)?),
+            "HorizontalPodAutoscaler" => view.hpas.extend(keep.read::<HorizontalPodAutoscaler, _>(object)?),
+            "Node" => view.node = keep.read::<Node, _>(object)?.or(view.node.take()),
             _ => match owner {
                 Some(kind) => {
                     workload::in_one_notation(kind, &mut object);
@@ -158,6 +151,15 @@ struct Keep<'a> {
 }
 
 impl Keep<'_> {
+    /// Decodes and reduces an object.
+    fn read<T: KeptObject + DeserializeOwned, Kept: From<T>>(
+        &mut self,
+        object: Value,
+    ) -> Result<Option<Kept>, ManifestError> {
+        let object: T = self.document.typed(object, |_| Ok(()))?;
+        self.object(object)
+    }
+
     /// The reduced object; none if its namespace has its share of the memory.
     fn object<T: KeptObject, Kept: From<T>>(&mut self, mut object: T) -> Result<Option<Kept>, ManifestError> {
         let described = &self.described;

@@ -400,23 +400,21 @@ fn is_refused<T>(list: &Follower<T>) -> bool {
 
 /// The problems of all lists, as far as they have room: one of each list after the other, so that none takes the room of others.
 fn within_room(lists: impl IntoIterator<Item = Vec<String>>) -> Vec<String> {
-    let with_turns = lists.into_iter().flat_map(|list| list.into_iter().enumerate());
-    let mut problems: Vec<_> = with_turns.collect();
-    if problems.iter().map(|(_, problem)| problem.len()).sum::<usize>() > PROBLEM_BYTES {
-        problems.sort_by_key(|(turn, _)| *turn);
+    let all = lists.into_iter().flat_map(|list| list.into_iter().enumerate());
+    let mut all: Vec<_> = all.collect();
+    if all.iter().map(|(_, problem)| problem.len()).sum::<usize>() > PROBLEM_BYTES {
+        all.sort_by_key(|(turn, _)| *turn);
     }
-    let mut bytes = 0;
+    let mut length = 0;
     let fits = |(_, problem): &&(usize, String)| {
-        bytes += problem.len();
-        bytes <= PROBLEM_BYTES
+        length += problem.len();
+        length <= PROBLEM_BYTES
     };
-    let fitting = problems.iter().take_while(fits).count();
-    let more = problems.split_off(fitting).len();
-    let mut fitting: Vec<_> = problems.into_iter().map(|(_, problem)| problem).collect();
-    if more > 0 {
-        fitting.push(format!("(and {more} more problems of objects)"));
-    }
-    fitting
+    let fitting = all.iter().take_while(fits).count();
+    let more = all.len() - fitting;
+    let fitting = all.into_iter().take(fitting).map(|(_, problem)| problem);
+    let more = (more > 0).then(|| format!("(and {more} more problems of objects)"));
+    fitting.chain(more).collect()
 }
 
 /// The trouble of a list, and the problems of its objects.

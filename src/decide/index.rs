@@ -86,25 +86,18 @@ impl<'a> Index<'a> {
         vpas: &'v [Shared<VerticalPodAutoscaler>],
         pods: &'v [impl Borrow<Pod>],
     ) -> impl Iterator<Item = &'v VerticalPodAutoscaler> {
-        let owned = pods.iter().map(|pod| &pod.borrow().metadata);
-        let workloads = self
-            .namespaces
-            .values()
-            .flat_map(|namespace| namespace.workloads.values());
+        let workloads = self.namespaces.values().flat_map(|known| known.workloads.values());
         let owners = workloads.filter_map(|workload| Some(&workload.owner?.metadata));
-        let referred = owned.chain(owners).filter_map(|metadata| {
-            let owner = WorkloadKey::from(metadata.controller()?);
-            owner.known.is_none().then_some((metadata.namespace.as_str(), owner))
-        });
-        let referred: HashSet<_> = referred.collect();
+        let owned = pods.iter().map(|pod| &pod.borrow().metadata).chain(owners);
+        let referred =
+            owned.filter_map(|owned| Some((owned.namespace.as_str(), WorkloadKey::from(owned.controller()?))));
+        let referred: HashSet<_> = referred.filter(|(_, owner)| owner.known.is_none()).collect();
         let is_there = |vpa: &VerticalPodAutoscaler| {
             let namespace = vpa.metadata.namespace.as_str();
-            let target = vpa.spec.target_ref.as_ref().map(WorkloadKey::from);
-            target.is_some_and(|target| {
-                let owner = self
-                    .namespace(namespace)
-                    .and_then(|known| known.workload(target)?.owner);
-                owner.is_some() || referred.contains(&(namespace, target))
+            vpa.spec.target_ref.as_ref().is_some_and(|target| {
+                let target = WorkloadKey::from(target);
+                let workload = self.namespace(namespace).and_then(|known| known.workload(target));
+                workload.is_some_and(|workload| workload.owner.is_some()) || referred.contains(&(namespace, target))
             })
         };
         let idle: Vec<_> = vpas.iter().map(|vpa| &**vpa).filter(|vpa| !is_there(vpa)).collect();

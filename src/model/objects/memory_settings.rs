@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::command_line::{MOST_WORK, expand, split};
 use super::pod::DeclaredContainer;
 use super::start_scripts::{self, Reads};
-use crate::model::{Bytes, Requirements};
+use crate::model::Bytes;
 
 /// Longer values are cut. No runtime reads one.
 const LONGEST_VALUE: usize = 64;
@@ -148,9 +148,9 @@ pub(super) struct Variable {
     pub(super) value_from: Option<Value>,
 }
 
-/// A container's environment, the resources that fill in references to them, and the work that is left for the container.
+/// A container's environment, the container whose resources fill in references to them, and the work that is left for it.
 #[derive(Debug)]
-pub(super) struct Variables<'a>(&'a [Variable], Option<&'a Requirements>, &'a Cell<usize>);
+pub(super) struct Variables<'a>(&'a [Variable], Option<&'a DeclaredContainer>, &'a Cell<usize>);
 
 impl<'a> Variables<'a> {
     /// Pays for work. Returns whether there was enough left.
@@ -190,14 +190,16 @@ impl<'a> Variables<'a> {
         let text = |field: &str| from.pointer(field).and_then(Value::as_str).unwrap_or_default();
         let resource = text("/resourceFieldRef/resource");
         if !resource.is_empty() {
-            let memory = self.1.and_then(|resources| match resource {
-                "limits.memory" => Some(resources.limits.memory),
-                "requests.memory" => Some(resources.requests.memory.or(resources.limits.memory)),
+            let of = text("/resourceFieldRef/containerName");
+            let own = self.1.filter(|own| ["", &own.name].contains(&of));
+            let memory = own.and_then(|DeclaredContainer { resources, .. }| match resource {
+                "limits.memory" => Some(resources.limits.memory.unwrap_or(NODE_MEMORY)),
+                "requests.memory" => Some(resources.with_requests().requests.memory.unwrap_or_default()),
                 _ => None,
             });
             let divisor = from.pointer("/resourceFieldRef/divisor").map(Bytes::deserialize);
             let divisor = divisor.and_then(Result::ok).map_or(1, Bytes::get).max(1);
-            let number = memory.map(|memory| memory.unwrap_or(NODE_MEMORY).get().div_ceil(divisor));
+            let number = memory.map(|memory| memory.get().div_ceil(divisor));
             return number.map_or_else(|| format!("{{{resource}}}"), |number| number.to_string());
         }
         let mut sources = [("ConfigMap", "configMapKeyRef"), ("Secret", "secretKeyRef")].into_iter();
@@ -213,7 +215,7 @@ impl<'a> Variables<'a> {
 pub(super) fn read(declared: &DeclaredContainer) -> Vec<MemorySetting> {
     let mut settings = read_with(declared, None);
     if settings.iter().any(|setting| setting.value.contains("s.memory}")) {
-        let filled_in = read_with(declared, Some(&declared.resources));
+        let filled_in = read_with(declared, Some(declared));
         for (setting, filled_in) in settings.iter_mut().zip(filled_in) {
             let is_same = setting.option == filled_in.option && setting.value != filled_in.value;
             setting.filled_in = is_same.then_some(filled_in.value);
@@ -222,10 +224,10 @@ pub(super) fn read(declared: &DeclaredContainer) -> Vec<MemorySetting> {
     settings
 }
 
-fn read_with(declared: &DeclaredContainer, resources: Option<&Requirements>) -> Vec<MemorySetting> {
+fn read_with(declared: &DeclaredContainer, filled_in_by: Option<&DeclaredContainer>) -> Vec<MemorySetting> {
     let env = &declared.env[..declared.env.len().min(MOST_VARIABLES)];
     let work = Cell::new(MOST_WORK);
-    let variables = &Variables(env, resources, &work);
+    let variables = &Variables(env, filled_in_by, &work);
     let mut reader = SettingsReader {
         variables,
         settings: Vec::new(),

@@ -79,10 +79,10 @@ pub struct Container {
 }
 
 /// A container as its manifest has it.
-#[derive(Default, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct DeclaredContainer {
-    name: String,
+    pub(super) name: String,
     pub(super) resources: Requirements,
     resize_policy: Vec<ResizePolicy>,
     restart_policy: Option<String>,

@@ -311,9 +311,24 @@ fn filled_in_values_stand_beside_written_ones() {
         (Value::Null, "limits.memory", &limit, Some("1074790400m")),
         (json!("0"), "limits.memory", &limit, Some("1074790400m")),
         (json!("1Gi"), "limits.memory", &json!({}), Some("8m")),
+        (json!("1Gi"), "requests.memory", &json!({}), Some("0m")),
         (json!("1m"), "limits.cpu", &limit, None),
     ] {
         let found = filled_in(divisor.clone(), resource, resources.clone());
         assert_eq!(found.as_deref(), expected, "{divisor} {resource}");
     }
+}
+
+#[test]
+fn amounts_of_another_container_are_not_filled_in() {
+    let from = json!({"resourceFieldRef": {"containerName": "app", "resource": "limits.memory"}});
+    let env = json!([{"name": "GOMEMLIMIT", "valueFrom": from}]);
+    let filled_in = |name: &str| {
+        let limit = json!({"limits": {"memory": "1Ki"}});
+        let container = json!({"name": name, "env": env, "resources": limit});
+        let container: Container = serde_json::from_value(container).unwrap();
+        container.memory_settings[0].filled_in.clone()
+    };
+    assert_eq!(filled_in("app").as_deref(), Some("1024"));
+    assert_eq!(filled_in("side"), None);
 }

@@ -269,31 +269,22 @@ fn parse_file(text: &str, path: &Path) -> Result<Layer, String> {
         }
     }
     // A second parse gives the lines, which only a mapping has.
-    let values: BTreeMap<String, Spanned<Value>> =
+    let mut values: BTreeMap<String, Spanned<Value>> =
         serde_saphyr::from_str_with_options(text, options()).map_err(|error| unreadable(&error, text))?;
+    values.retain(|name, _| !["apiVersion", "kind"].contains(&name.as_str()));
     let (mut layer, mut refused) = (Layer::default(), BTreeMap::new());
     for (name, value) in values {
         let line = value.referenced.line();
-        if ["apiVersion", "kind"].contains(&name.as_str()) {
-            continue;
-        }
-        let Some(key) = KEYS.iter().find(|key| key.name == name) else {
-            let message = format!("line {line}: {}", unknown(&name));
-            refused.insert((line, name), message);
-            continue;
-        };
         let written = written(text, value.defined.span());
-        match text_of(value.value, written) {
-            Ok(text) => {
-                let place = format!("{}:{line}", path.display());
-                layer
-                    .0
-                    .extend(text.map(|text| (key.field.clone(), PlacedText { text, place })));
-            }
-            Err(allowed) => {
-                let message = format!("line {line}: {name}: {allowed}");
-                refused.insert((line, name), message);
-            }
+        let key = KEYS.iter().find(|key| key.name == name);
+        let given = key.ok_or_else(|| unknown(&name)).and_then(|key| {
+            let text = text_of(value.value, written).map_err(|allowed| format!("{name}: {allowed}"))?;
+            let place = format!("{}:{line}", path.display());
+            Ok(text.map(|text| (key.field.clone(), PlacedText { text, place })))
+        });
+        match given {
+            Ok(given) => layer.0.extend(given),
+            Err(message) => drop(refused.insert((line, name), format!("line {line}: {message}"))),
         }
     }
     if refused.is_empty() {

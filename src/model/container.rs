@@ -1,6 +1,5 @@
 //! How containers are identified.
 
-use std::borrow::Borrow;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -13,23 +12,32 @@ use serde::{Deserialize, Serialize};
 #[from(String, &str)]
 pub struct ContainerName(Arc<str>);
 
-impl ContainerName {
-    pub fn as_str(&self) -> &str {
-        self
-    }
+/// Makes a type that derefs to a text comparable with texts, and a key that maps find by its text.
+macro_rules! named_by_text {
+    ($name:ident) => {
+        impl $name {
+            pub fn as_str(&self) -> &str {
+                self
+            }
+        }
+
+        impl std::borrow::Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                self
+            }
+        }
+
+        impl PartialEq<str> for $name {
+            fn eq(&self, other: &str) -> bool {
+                **self == *other
+            }
+        }
+    };
 }
 
-impl Borrow<str> for ContainerName {
-    fn borrow(&self) -> &str {
-        self
-    }
-}
+pub(super) use named_by_text;
 
-impl PartialEq<str> for ContainerName {
-    fn eq(&self, other: &str) -> bool {
-        *self.0 == *other
-    }
-}
+named_by_text!(ContainerName);
 
 /// A container's (or sandbox's) id: 64 hexadecimal digits. A container that starts again has another id.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -5,7 +5,6 @@
 //! describes a pod only if UID, namespace and name all agree. Only mirror pods, the API server's copies of static pods, have
 //! another UID than the one in the cgroup's name.
 
-use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -13,6 +12,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{Pod, annotation};
+use crate::model::container::named_by_text;
 
 /// The parts of `metadata` that decisions need.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -77,23 +77,7 @@ pub struct OwnerReference {
 #[from(String, &str)]
 pub struct PodUid(String);
 
-impl PodUid {
-    pub fn as_str(&self) -> &str {
-        self
-    }
-}
-
-impl Borrow<str> for PodUid {
-    fn borrow(&self) -> &str {
-        self
-    }
-}
-
-impl PartialEq<str> for PodUid {
-    fn eq(&self, other: &str) -> bool {
-        self.0 == other
-    }
-}
+named_by_text!(PodUid);
 
 /// The identity of a pod that runs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, derive_more::Display)]

@@ -6,9 +6,7 @@ use super::boost::Boost;
 use super::index::Bounds;
 use super::limit_rule::{Headroom, LimitRule};
 use super::note::Note;
-use crate::model::objects::{
-    Container, ContainerPolicy, ContainerRecommendation, ControlledValues, Pod, VerticalPodAutoscaler,
-};
+use crate::model::objects::{Container, ContainerPolicy, ControlledValues, Pod, VerticalPodAutoscaler};
 use crate::model::{NamedRequirements, PodAmounts, Requirements, Resource, ResourceList};
 
 /// One of the three amounts of a recommendation. The same bounds apply to all of them.
@@ -76,8 +74,7 @@ impl<'a> Candidate<'a> {
         let policy = vpa.policy_for(&self.spec.name);
         self.policy = policy;
         notes.extend(policy.and_then(|policy| self.same_policies(policy, vpa)));
-        let mut recommendations = recommendations(vpa).iter();
-        let Some(own) = recommendations.find(|one| one.container_name == self.spec.name) else {
+        let Some(own) = vpa.recommendation_for(&self.spec.name) else {
             return;
         };
         self.recommended = [own.upper_bound, own.target, own.lower_bound];
@@ -94,8 +91,8 @@ impl<'a> Candidate<'a> {
     /// A note if the VPA has several policies for the name in this one.
     fn same_policies(&self, policy: &ContainerPolicy, vpa: &VerticalPodAutoscaler) -> Option<Note> {
         let name = &policy.container_name;
-        let all = &vpa.spec.resource_policy.as_ref()?.container_policies;
-        let same = all.iter().filter(|one| one.container_name == *name).count();
+        let all = vpa.policies().iter();
+        let same = all.filter(|one| one.container_name == *name).count();
         (same > 1).then(|| {
             let (vpa, counts) = (&vpa.metadata.name, if name == "*" { "last" } else { "first" });
             let text = format!(
@@ -229,11 +226,6 @@ impl<'a> Candidate<'a> {
 pub(super) fn differ(from: &Requirements, to: &Requirements, resource: Resource) -> bool {
     let [from, to] = [from, to].map(|has| has.of(resource).map(Option::unwrap_or_default));
     from != to
-}
-
-pub(super) fn recommendations(vpa: &VerticalPodAutoscaler) -> &[ContainerRecommendation] {
-    let recommendation = vpa.status.recommendation.as_ref();
-    recommendation.map_or(&[], |recommendation| &recommendation.container_recommendations)
 }
 
 /// These amounts of the containers, without those of the pod as a whole.

@@ -5,7 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::admission::admitted;
 use super::boost::{self, Boost};
 use super::canary::{Canary, EarlierDecisions};
-use super::candidate::{Candidate, amounts, recommendations};
+use super::candidate::{Candidate, amounts};
 use super::index::{Index, Limits, Namespace};
 use super::limit_rule::Headroom;
 use super::matching::OwnerChain;
@@ -289,7 +289,7 @@ impl<'a> Case<'a> {
     /// Errors: the reason why there is no target.
     fn follow(&mut self, vpa: &'a VerticalPodAutoscaler, chain: &OwnerChain<'_, 'a>) -> Result<(), Reason> {
         let (candidates, notes) = (&mut self.candidates, &mut self.decision.notes);
-        let named = recommendations(vpa).iter().map(|one| &one.container_name);
+        let named = vpa.recommendations().iter().map(|one| &one.container_name);
         let unknown = named.filter(|name| self.pod.container(name).is_none());
         let text = "recommended for, but the pod has no such container";
         Note::list(

@@ -98,12 +98,7 @@ pub(super) fn check_vpa(vpa: &VerticalPodAutoscaler) -> Result<(), String> {
         return Err(message.to_owned());
     }
     check_boost("spec.startupBoost", vpa.spec.startup_boost.as_ref())?;
-    let policies = vpa
-        .spec
-        .resource_policy
-        .iter()
-        .flat_map(|policy| &policy.container_policies);
-    for (index, policy) in policies.enumerate() {
+    for (index, policy) in vpa.policies().iter().enumerate() {
         let path = format!("spec.resourcePolicy.containerPolicies[{index}]");
         check_boost(&format!("{path}.startupBoost"), policy.startup_boost.as_ref())?;
         if let Some((resource, min, max)) = policy.min_allowed.first_above(&policy.max_allowed) {

@@ -263,16 +263,27 @@ impl VerticalPodAutoscaler {
         policy.and_then(|policy| policy.update_mode).unwrap_or_default()
     }
 
+    /// The policies for containers.
+    pub fn policies(&self) -> &[ContainerPolicy] {
+        let policy = self.spec.resource_policy.as_ref();
+        policy.map_or(&[], |policy| &policy.container_policies)
+    }
+
+    /// The recommendations for containers.
+    pub fn recommendations(&self) -> &[ContainerRecommendation] {
+        let recommendation = self.status.recommendation.as_ref();
+        recommendation.map_or(&[], |recommendation| &recommendation.container_recommendations)
+    }
+
     /// The recommendation for one container.
     pub fn recommendation_for(&self, container: &str) -> Option<&ContainerRecommendation> {
-        let mut all = self.status.recommendation.as_ref()?.container_recommendations.iter();
+        let mut all = self.recommendations().iter();
         all.find(|one| one.container_name == container)
     }
 
     /// Whether the VPA has a startup boost, for all containers or for some (`HasStartupBoost`).
     pub fn has_startup_boost(&self) -> bool {
-        let policies = self.spec.resource_policy.iter();
-        let mut policies = policies.flat_map(|policies| &policies.container_policies);
+        let mut policies = self.policies().iter();
         self.spec.startup_boost.is_some() || policies.any(|policy| policy.startup_boost.is_some())
     }
 
@@ -298,7 +309,7 @@ impl VerticalPodAutoscaler {
 
     /// The policy for a container: the first one for its name, or else the last one for `*` (`GetContainerResourcePolicy`).
     pub fn policy_for(&self, container: &str) -> Option<&ContainerPolicy> {
-        let policies = &self.spec.resource_policy.as_ref()?.container_policies;
+        let policies = self.policies();
         let own = policies.iter().find(|policy| policy.container_name == container);
         own.or_else(|| policies.iter().rfind(|policy| policy.container_name == "*"))
     }

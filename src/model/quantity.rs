@@ -64,19 +64,14 @@ impl Quantity {
         Self::saturate(self.0, NANO / 1000)
     }
 
-    /// Whether the value is a whole number of `10^-digits` units.
-    fn is_whole(self, digits: u32) -> bool {
-        self.0 % 10_i128.pow(9 - digits) == 0
-    }
-
     /// Whether the value is a whole number of units.
-    pub fn is_whole_value(self) -> bool {
-        self.is_whole(0)
+    pub const fn is_whole_value(self) -> bool {
+        self.0 % NANO == 0
     }
 
     /// Whether the value is a whole number of thousandths.
-    pub fn is_whole_milli(self) -> bool {
-        self.is_whole(3)
+    pub const fn is_whole_milli(self) -> bool {
+        self.0 % (NANO / 1000) == 0
     }
 
     fn saturate(nano: i128, unit: i128) -> u64 {
@@ -90,8 +85,8 @@ impl fmt::Display for Quantity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(nano) = *self;
         match nano {
-            _ if self.is_whole(0) => write!(f, "{}", nano / NANO),
-            _ if self.is_whole(3) => write!(f, "{}m", nano / (NANO / 1000)),
+            _ if self.is_whole_value() => write!(f, "{}", nano / NANO),
+            _ if self.is_whole_milli() => write!(f, "{}m", nano / (NANO / 1000)),
             _ => write!(f, "{nano}n"),
         }
     }

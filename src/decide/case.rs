@@ -126,8 +126,7 @@ impl<'a> Case<'a> {
         };
         let mut concluded = self.conclude(due, limits);
         if let Err(waits @ (Reason::CanaryFirst | Reason::CanaryUnreadable | Reason::BurstUnreadable)) = concluded {
-            // The end of a boost does not wait for other pods.
-            concluded = self.conclude(waits, limits);
+            concluded = self.end_boosts(waits, limits);
         }
         if let Err(Reason::RestartRequired) = concluded {
             self.decision.without_restart = self.decide_without_restart(vpa, limits);
@@ -142,6 +141,16 @@ impl<'a> Case<'a> {
         let since = pending.last_transition_time.filter(|since| *since <= self.now)?;
         let until = since.checked_add(OTHERS_RESIZE).ok()?;
         (self.known.others_request && pending.reason == "Deferred" && until > self.now).then_some(until)
+    }
+
+    /// The end of boosts, which does not wait for other pods. Adds no note that the whole change has already.
+    fn end_boosts(&mut self, waits: Reason, limits: &Limits<'_>) -> Result<DueChange, Reason> {
+        let known = self.decision.notes.clone();
+        let concluded = self.conclude(waits, limits);
+        let mut new = self.decision.notes.split_off(known.len());
+        new.retain(|note| !known.contains(note));
+        self.decision.notes.extend(new);
+        concluded
     }
 
     /// Decides again without the resources whose change would restart their container. Those never reach their target, which

@@ -8,7 +8,7 @@ use jiff::SignedDuration;
 
 use super::*;
 use crate::decide::decide_pod;
-use crate::model::objects::annotation::{ACT, BOOST_PREFIX, IGNORE};
+use crate::model::objects::annotation::{ACT, BOOST_PREFIX, CANARY, CPU_LIMIT, IGNORE};
 use crate::model::objects::{
     ContainerPolicy, ContainerStatus, CpuBoost, PodCondition, ResourcePolicy, StartupBoost, UpdateMode, UpdatePolicy,
 };
@@ -187,6 +187,29 @@ fn the_end_of_a_boost_moves_nothing_else() {
         (cpu(&decision, "app"), memory(&decision, "app")),
         ("200m/600m".into(), "190Mi/600Mi".into()),
         "its memory is in range"
+    );
+}
+
+#[test]
+fn a_boost_that_ends_before_a_canary_is_noted_once() {
+    let mut view = ready_for(boosted(30), 30);
+    view.vpas[0].metadata.uid = "vpa-1".to_owned();
+    for (annotation, value) in [(CANARY, "10%"), (CPU_LIMIT, "request*2")] {
+        let of_vpa = &mut view.vpas[0].metadata.annotations;
+        of_vpa.insert(annotation.to_owned(), value.to_owned());
+    }
+    let pod = pod_of(&mut view);
+    pod.metadata.uid = canary::uid(false);
+    pod.spec.containers[0].resources.requests.memory = Some(crate::model::Bytes::new(100 << 20));
+    let decision = decide_one(&view);
+    assert_eq!(
+        (decision.reason, cpu(&decision, "app")),
+        (Reason::StartupBoostEnded, "200m/400m".into())
+    );
+    let limits = notes(&decision).into_iter().filter(|note| note.contains(CPU_LIMIT));
+    assert_eq!(
+        limits.collect::<Vec<_>>(),
+        ["app: cpu limit becomes 400m: vscaled.io/cpu-limit of the VPA"]
     );
 }
 

@@ -34,7 +34,7 @@ fn goes_first(uid: &str, percent: u64) -> bool {
 }
 
 /// A UID of a pod that goes first at ten percent, or of one that does not.
-fn uid(first: bool) -> String {
+pub(super) fn uid(first: bool) -> String {
     let mut uids = (0..).map(|number| format!("pod-{number}"));
     uids.find(|uid| goes_first(uid, 10) == first).unwrap()
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-use super::{LabelSelector, ObjectMeta, Pod, SelectorRequirement};
+use super::{LabelSelector, ObjectMeta, Pod};
 use crate::model::{Bytes, MilliCpu, QosClass, Requirements, ResourceList};
 
 /// A quota for cpu and memory. Other resources are dropped.
@@ -73,27 +73,24 @@ impl ResourceQuota {
     /// Whether the quota counts a pod (`podMatchesScopeFunc`, kubernetes `pkg/quota/v1/evaluator/core/pods.go`). A scope that no
     /// API server of today knows counts no pod.
     pub fn counts(&self, pod: &Pod) -> bool {
-        let exists = |scope: &String| SelectorRequirement {
-            key: scope.clone(),
-            operator: "Exists".to_owned(),
-            values: Vec::new(),
-        };
         let selector = self.spec.scope_selector.iter();
         let mut requirements = selector.flat_map(|selector| &selector.match_expressions);
-        let mut scopes = self.spec.scopes.iter().map(exists);
-        scopes.all(|scope| is_in_scope(pod, &scope)) && requirements.all(|scope| is_in_scope(pod, scope))
+        let mut scopes = self.spec.scopes.iter();
+        scopes.all(|scope| is_in_scope(pod, scope, |class| class.is_some()))
+            && requirements.all(|scope| is_in_scope(pod, &scope.key, |class| scope.holds(class)))
     }
 }
 
-fn is_in_scope(pod: &Pod, scope: &SelectorRequirement) -> bool {
+/// Whether a pod is in a scope; that of priority classes `holds` for some of them.
+fn is_in_scope(pod: &Pod, scope: &str, holds: impl FnOnce(Option<&String>) -> bool) -> bool {
     let is_best_effort = || pod.qos_class() == QosClass::BestEffort;
     let terminates = || pod.spec.active_deadline_seconds.is_some_and(|seconds| seconds >= 0);
-    match scope.key.as_str() {
+    match scope {
         "BestEffort" => is_best_effort(),
         "NotBestEffort" => !is_best_effort(),
         "Terminating" => terminates(),
         "NotTerminating" => !terminates(),
-        "PriorityClass" => scope.holds(Some(&pod.spec.priority_class_name).filter(|class| !class.is_empty())),
+        "PriorityClass" => holds(Some(&pod.spec.priority_class_name).filter(|class| !class.is_empty())),
         "CrossNamespacePodAffinity" => pod.spec.crosses_namespaces,
         _ => false,
     }

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde::de::value::{Error, StrDeserializer};
 
 use super::values::{List, Optional, PathSetting};
-use crate::model::objects::UpdateMode;
+use crate::model::objects::{UpdateMode, is_label};
 use crate::model::{Bytes, CgroupPath};
 use crate::observe::log;
 
@@ -69,18 +69,10 @@ pub(super) fn host_name() -> impl Parser<String> {
     parser(
         "empty, or a name of at most 253 lower case letters, digits, `-` and `.`",
         |text| {
-            let label = |label: &str| {
-                !label.is_empty() && !label.starts_with('-') && !label.ends_with('-') && label.bytes().all(is_in_label)
-            };
-            let allowed = text.is_empty() || (text.len() <= 253 && text.split('.').all(label));
+            let allowed = text.is_empty() || (text.len() <= 253 && text.split('.').all(is_label));
             allowed.then(|| text.to_owned())
         },
     )
-}
-
-/// Whether a byte may stand in a DNS label (RFC 1123).
-const fn is_in_label(byte: u8) -> bool {
-    byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-'
 }
 
 /// A name that groupadd(8) accepts, or a number. The parser does not look the group up.
@@ -181,7 +173,7 @@ pub(super) fn hook_namespaces() -> impl Parser<List<String>> {
     let allowed = "a list, which may be empty, of the namespaces whose pods may use hooks: names of at most 63 lower case letters, \
                    digits and `-`, or `*` for every namespace but kube-system; not true or false as in earlier versions";
     list_of(allowed, |name| {
-        let is_name = name.len() <= 63 && name.bytes().all(is_in_label) && !["true", "false"].contains(&name);
+        let is_name = name.len() <= 63 && is_label(name) && !["true", "false"].contains(&name);
         (name == "*" || is_name).then(|| name.to_owned())
     })
 }

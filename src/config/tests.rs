@@ -458,7 +458,7 @@ fn the_earlier_switch_is_refused_with_the_new() {
             "{refused}"
         );
     }
-    for name in ["Shop", "a_b", &"a".repeat(64), "**"] {
+    for name in ["Shop", "a_b", "-a", &"a".repeat(64), "**"] {
         assert!(refusal(&[&format!("--hooks={name}")]).starts_with("hooks: "), "{name}");
     }
 }

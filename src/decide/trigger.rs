@@ -9,7 +9,7 @@ use super::candidate::{Candidate, Part};
 use super::case::Case;
 use super::note::Note;
 use super::{Options, TROUBLE_WINDOW};
-use crate::model::objects::{ContainerPolicy, ContainerStatus, Pod, VerticalPodAutoscaler, annotation};
+use crate::model::objects::{ContainerPolicy, ContainerStatus, Pod, VerticalPodAutoscaler, annotation, is_label};
 use crate::model::{Reason, Resource};
 
 impl Case<'_> {
@@ -103,17 +103,8 @@ fn was_quick_oom(status: &ContainerStatus, vpa: &VerticalPodAutoscaler, options:
 fn observed(pod: &Pod) -> Option<Vec<&str>> {
     let list = pod.metadata.annotations.get(annotation::OBSERVED)?;
     let names: Vec<&str> = list.split(", ").filter(|_| !list.is_empty()).collect();
-    names.iter().all(|name| is_label(name)).then_some(names)
-}
-
-/// A DNS-1123 label, which container names are.
-fn is_label(text: &str) -> bool {
-    let inner = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let bytes = text.as_bytes();
-    bytes.len() <= 63
-        && bytes.first().is_some_and(inner)
-        && bytes.last().is_some_and(inner)
-        && bytes.iter().all(|byte| inner(byte) || *byte == b'-')
+    let is_name = |name: &&str| name.len() <= 63 && is_label(name);
+    names.iter().all(is_name).then_some(names)
 }
 
 /// How far requests are from their targets.

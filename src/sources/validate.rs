@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use crate::model::Requirements;
-use crate::model::objects::{Container, Pod, StartupBoost, VerticalPodAutoscaler};
+use crate::model::objects::{Container, Pod, StartupBoost, VerticalPodAutoscaler, is_label};
 
 /// The longest name of a namespace or a container (RFC 1123 label).
 const LONGEST_LABEL: usize = 63;
@@ -42,10 +42,10 @@ pub(super) fn check_texts(document: &Value) -> Result<(), String> {
 
 /// Checks a name (RFC 1123). Names become parts of paths, log lines and Events.
 fn check_format(field: &str, name: &str, longest: usize, dots: bool) -> Result<(), String> {
-    let allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-') || (dots && byte == b'.');
+    let is_name = name.split('.').all(is_label) && (dots || !name.contains('.'));
     let message = if name.is_empty() {
         "required, and not empty".to_owned()
-    } else if name.len() > longest || !name.bytes().all(allowed) || name.starts_with('-') || name.ends_with('-') {
+    } else if name.len() > longest || !is_name {
         let shown: String = name.chars().take(80).collect();
         let dot = if dots { ", '.'" } else { "" };
         format!("{shown:?} is no name: allowed are up to {longest} of a-z, 0-9{dot} and, not first or last, '-'")
@@ -200,6 +200,9 @@ mod tests {
             assert!(check_format("name", name, 63, false).is_err(), "{name}");
         }
         check_format("name", "a.b", 253, true).unwrap();
+        for name in ["..", "a..b", "a.", "a.-b"] {
+            assert!(check_format("name", name, 253, true).is_err(), "{name}");
+        }
     }
 
     #[test]

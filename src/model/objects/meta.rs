@@ -48,6 +48,12 @@ impl ObjectMeta {
     }
 }
 
+/// Whether a text is a label of a name (RFC 1123): lower case letters, digits and, not first or last, `-`. Of any length.
+pub fn is_label(text: &str) -> bool {
+    let allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
+    !text.is_empty() && !text.starts_with('-') && !text.ends_with('-') && text.bytes().all(allowed)
+}
+
 fn default_namespace() -> String {
     "default".to_owned()
 }

@@ -14,7 +14,7 @@ use super::validate::{check_pod, check_texts};
 use super::workload::{self, Workload};
 use crate::kubernetes::{KeptObject, ObjectMemory, reduce, strip_nulls};
 use crate::model::objects::{
-    HorizontalPodAutoscaler, LimitRange, Node, OwnerKind, ResourceQuota, VerticalPodAutoscaler,
+    HorizontalPodAutoscaler, LimitRange, Node, OwnerKind, Pod, ResourceQuota, VerticalPodAutoscaler,
 };
 use crate::model::unreadable;
 
@@ -45,15 +45,20 @@ pub struct ManifestError {
 ///
 /// Errors: [`ManifestError`] for the first unusable document.
 pub fn parse_manifests(origin: &str, text: &str) -> Result<Manifests, ManifestError> {
-    parse_within(origin, text, &ObjectMemory::new(u64::MAX))
+    parse_within(origin, text, "", &ObjectMemory::new(u64::MAX))
 }
 
-/// As [`parse_manifests`]. Objects of namespaces that have their share of `memory` are left out. On errors, all memory is given
-/// back.
-pub(super) fn parse_within(origin: &str, text: &str, memory: &ObjectMemory) -> Result<Manifests, ManifestError> {
+/// As [`parse_manifests`], without pods that are bound to another node than this one, if it has a name. Objects of namespaces that
+/// have their share of `memory` are left out. On errors, all memory is given back.
+pub(super) fn parse_within(
+    origin: &str,
+    text: &str,
+    node_name: &str,
+    memory: &ObjectMemory,
+) -> Result<Manifests, ManifestError> {
     let mut manifests = Manifests::default();
     let parsed = for_each_object(origin, text, |document, kind, object| {
-        manifests.add(document, kind, object, memory)
+        manifests.add(document, kind, object, node_name, memory)
     });
     match parsed {
         Ok(()) => Ok(manifests),
@@ -103,6 +108,7 @@ impl Manifests {
         document: &ManifestDocument<'_>,
         kind: &str,
         mut object: Value,
+        node_name: &str,
         memory: &ObjectMemory,
     ) -> Result<(), ManifestError> {
         let version = object["apiVersion"].as_str().unwrap_or_default();
@@ -121,7 +127,12 @@ impl Manifests {
         let view = &mut self.view;
         match kind {
             _ if is_other => self.warnings.push(document.ignored(&object)),
-            "Pod" => view.pods.extend(keep.object(document.typed(object, check_pod)?)?),
+            "Pod" => {
+                let pod: Pod = document.typed(object, check_pod)?;
+                if node_name.is_empty() || ["", node_name].contains(&pod.spec.node_name.as_str()) {
+                    view.pods.extend(keep.object(pod)?);
+                }
+            }
             "VerticalPodAutoscaler" => view.vpas.extend(keep.read::<VerticalPodAutoscaler, _>(object)?),
             "LimitRange" => view.limit_ranges.extend(keep.read::<LimitRange, _>(object)?),
             "ResourceQuota" => view.quotas.extend(keep.read::<ResourceQuota, _>(object)?),

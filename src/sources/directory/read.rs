@@ -136,8 +136,11 @@ impl Reader {
         file.hash = hash;
         let is_emptied = text.as_ref().is_ok_and(String::is_empty) && !file.held.is_empty();
         let text = if is_emptied { Err(EMPTIED.to_owned()) } else { text };
-        let memory = &self.memory;
-        let parse = |text: String| parse_within(&name.to_string_lossy(), &text, memory).map_err(|error| error.message);
+        let (memory, node_name) = (&self.memory, &self.node_name);
+        let parse = |text: String| {
+            let parsed = parse_within(&name.to_string_lossy(), &text, node_name, memory);
+            parsed.map_err(|error| error.message)
+        };
         match text.and_then(parse) {
             Ok(manifests) => {
                 manifests
@@ -149,7 +152,7 @@ impl Reader {
                 let is_smaller = sum(&manifests.held) < sum(&file.held);
                 file.is_partial = manifests.left_out.is_some();
                 file.held = manifests.held;
-                file.usable = placed_here(manifests.view, &self.node_name);
+                file.usable = placed_here(manifests.view, node_name);
                 file.problem = manifests.left_out.map(|(first, count)| {
                     format!(
                         "{first} and {} more objects are left out: the node keeps {} KiB of manifests, fairly by namespace",
@@ -207,12 +210,9 @@ fn read_text(path: &Path) -> io::Result<Result<String, String>> {
     }))
 }
 
-/// Keeps the pods bound to this node or to none. Pods bound to none become pods of this node, like static pods. Without a
-/// configured name, the node keeps all pods.
-pub(super) fn placed_here(mut view: NodeView, node_name: &str) -> NodeView {
+/// Pods bound to no node become pods of this node, like static pods.
+fn placed_here(mut view: NodeView, node_name: &str) -> NodeView {
     let here = if node_name.is_empty() { UNNAMED } else { node_name };
-    view.pods
-        .retain(|pod| node_name.is_empty() || pod.spec.node_name.is_empty() || pod.spec.node_name == node_name);
     for pod in view.pods.iter_mut().filter(|pod| pod.spec.node_name.is_empty()) {
         here.clone_into(&mut Arc::make_mut(pod).spec.node_name);
     }
@@ -222,7 +222,6 @@ pub(super) fn placed_here(mut view: NodeView, node_name: &str) -> NodeView {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sources::parse_manifests;
 
     #[test]
     fn manifests_of_other_nodes_are_left_out() {
@@ -232,17 +231,16 @@ mod tests {
             )
         };
         let text = [pod("here", "n"), pod("there", "m"), pod("anywhere", "")].concat();
-        let all = parse_manifests("test.yaml", &text).unwrap().view;
-        let names = |view: &NodeView| -> Vec<String> {
-            let pods = view.pods.iter();
+        let parsed = |node: &str| parse_within("test.yaml", &text, node, &ObjectMemory::new(u64::MAX)).unwrap();
+        let names = |node: &str| -> Vec<String> {
+            let pods = placed_here(parsed(node).view, node).pods.into_iter();
             pods.map(|pod| format!("{} {}", pod.metadata.name, pod.spec.node_name))
                 .collect()
         };
-        assert_eq!(names(&placed_here(all.clone(), "n")), ["here n", "anywhere n"]);
-        assert_eq!(
-            names(&placed_here(all, "")),
-            ["here n", "there m", "anywhere this-node"]
-        );
+        assert_eq!(names("n"), ["here n", "anywhere n"]);
+        assert_eq!(names(""), ["here n", "there m", "anywhere this-node"]);
+        let held = |node: &str| parsed(node).held["default"];
+        assert!(held("n") < held(""), "they take no memory");
     }
 
     #[test]

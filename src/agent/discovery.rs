@@ -3,7 +3,7 @@
 //! One task discovers the node when the controller requests it, when the runtime reports an event, and again soon while an
 //! essential part is missing. The controller gets the whole result as one [`Discovered`]. A missing part is a problem in
 //! words, never the end of the task. Each time costs the runtime one call for each list, and one call for each of the few
-//! new containers.
+//! new containers; with no containers, a search for another runtime as well.
 
 mod formula;
 mod limits;
@@ -66,7 +66,7 @@ pub(super) struct DiscoveryLinks {
     pub(super) unsaved: BTreeMap<PodUid, MarkedLimits>,
 }
 
-/// The state of the task: a part that it found once stays, a runtime as long as it has containers.
+/// The state of the task: a part that it found once stays, a runtime without containers until another one runs some.
 #[derive(Debug)]
 pub(super) struct Discovery {
     links: DiscoveryLinks,
@@ -208,13 +208,22 @@ impl Discovery {
         };
         let known = self.runtime.as_ref().map(|runtime| Arc::clone(&runtime.cri));
         // Of several runtimes the one that runs pods counts, and it may have started after another one was found.
-        if let Some(cri) = known.clone().filter(|_| !self.containers.is_empty()) {
+        let stays = |cri: &Arc<Cri>| !self.containers.is_empty() || socket == Some(cri.socket());
+        if let Some(cri) = known.clone().filter(stays) {
             return RuntimeLink::Found(cri);
         }
-        match (discover(socket, self.links.config.deadlines()).await, known) {
-            (Ok((cri, _)), Some(known)) if cri.socket() == known.socket() => RuntimeLink::Found(known),
-            (Err(_), Some(known)) => RuntimeLink::Found(known),
-            (Ok((cri, info)), _) => {
+        let found = discover(socket, self.links.config.deadlines()).await;
+        if let Some(known) = known {
+            let gives_way = match &found {
+                Ok((cri, _)) => cri.socket() != known.socket() && cri.runs_pods().await,
+                Err(_) => false,
+            };
+            if !gives_way {
+                return RuntimeLink::Found(known);
+            }
+        }
+        match found {
+            Ok((cri, info)) => {
                 tracing::info!(runtime = info.name, version = info.version, socket = %cri.socket().display(), "runtime");
                 self.runtime_events = Some(cri.events());
                 let cri = Arc::new(cri.counted(self.links.runtime_metrics.clone()));
@@ -225,7 +234,7 @@ impl Discovery {
                 });
                 RuntimeLink::Found(cri)
             }
-            (Err(error), None) => {
+            Err(error) => {
                 problems.push(format!(
                     "{error}; until one answers, only manifests name containers, and stored specs are not updated"
                 ));

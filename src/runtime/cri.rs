@@ -171,6 +171,12 @@ impl Cri {
         Ok(self.listing("ListContainers", read))
     }
 
+    /// Whether the runtime runs a container of a pod. Where this runtime is chosen, the next list reports an error again.
+    pub async fn runs_pods(&self) -> bool {
+        let listed = self.list_containers().await;
+        listed.is_ok_and(|listed| !listed.entries.is_empty())
+    }
+
     /// The entries of a list, each with the container's id if it has one.
     fn listing<T>(
         &self,

@@ -67,9 +67,7 @@ async fn first_runtime(sockets: &[PathBuf], deadlines: Deadlines) -> Result<(Cri
         match found.await {
             Ok((cri, info)) if sockets.len() == 1 => return Ok((cri, info)),
             Ok((cri, info)) => {
-                // Where this runtime is chosen, the next list reports the error again.
-                let listed = cri.list_containers().await;
-                if listed.is_ok_and(|listed| !listed.entries.is_empty()) {
+                if cri.runs_pods().await {
                     return Ok((cri, info));
                 }
                 without_pods.get_or_insert((cri, info));

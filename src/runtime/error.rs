@@ -59,7 +59,7 @@ impl RuntimeError {
 const HAS_ENDED: [&str; 4] = [
     "No such container: ",
     "container is marked for removal",
-    "is not running or created state: ",
+    "is not running or created state: stopped",
     " not found: ID does not exist",
 ];
 
@@ -259,6 +259,8 @@ mod tests {
                 "{message}"
             );
         }
+        let paused = Status::unknown("container 0123abcd is not running or created state: paused");
+        assert!(!error(Problem::from(&paused)).is_not_found());
         assert!(!error(Problem::Unimplemented).is_not_found());
     }
 }

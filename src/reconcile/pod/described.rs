@@ -291,18 +291,17 @@ impl PodState {
         }
     }
 
-    /// Records once for each recommendation that the node has no room for it.
+    /// Records once for each recommendation that the node has no room for it, if the pod runs.
     pub(super) fn record_no_room(&mut self, cause: Option<Cause>, effects: &mut Effects) {
-        let Some(reason) = self.no_room.as_mut().and_then(NoRoomFor::take_news) else {
+        let no_room = self.no_room.as_mut().filter(|_| self.live.is_some());
+        let Some((cause, reason)) = cause.zip(no_room.and_then(NoRoomFor::take_news)) else {
             return;
         };
-        if let (Some(cause), Some(_)) = (cause, &self.live) {
-            effects.push(Effect::Log(LogLine::NoRoom {
-                cause: cause.clone(),
-                why: reason.clone(),
-            }));
-            self.record_refusal(cause, reason, effects);
-        }
+        effects.push(Effect::Log(LogLine::NoRoom {
+            cause: cause.clone(),
+            why: reason.clone(),
+        }));
+        self.record_refusal(cause, reason, effects);
     }
 }
 

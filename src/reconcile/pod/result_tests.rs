@@ -408,6 +408,21 @@ fn a_recommendation_without_room_is_told_once() {
 }
 
 #[test]
+fn a_refusal_is_recorded_once_the_pod_runs() {
+    let mut state = decided(200);
+    let live = state.live.take();
+    drop(follow(&mut state, Some("full")));
+    let is_recorded = |state: &mut PodState| {
+        let effects = state.apply(PodInput::StillNoRoom(Some(Cause::Sweep)), Now::read());
+        let is_news = |effect: &Effect| matches!(effect, Effect::Record { is_news: true, .. });
+        effects.iter().any(is_news)
+    };
+    assert!(!is_recorded(&mut state));
+    state.live = live;
+    assert!(is_recorded(&mut state));
+}
+
+#[test]
 fn each_state_has_its_status_and_reason() {
     let now = Now::read().wall;
     let check = |change: fn(&mut PodState), status: PodStatus, detail: &str| {

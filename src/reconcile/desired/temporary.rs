@@ -168,13 +168,13 @@ impl DesiredState {
         is_news.then_some(Avoided::Kill)
     }
 
-    /// Lowers a temporary limit. Without `to`, the limit ends.
-    pub(crate) fn lower_temporary(&mut self, container: &str, resource: Resource, to: Option<u64>, now: Timestamp) {
+    /// Lowers a temporary memory limit. Without `to`, the limit ends.
+    fn lower_temporary(&mut self, container: &str, to: Option<u64>, now: Timestamp) {
         let Some(to) = to else {
-            self.end_temporary(|limit| limit.is_of(container, resource));
+            self.end_temporary(|limit| limit.is_of(container, Resource::Memory));
             return;
         };
-        if let Some(limit) = self.temporary_mut(container, resource) {
+        if let Some(limit) = self.temporary_mut(container, Resource::Memory) {
             (limit.to, limit.renewed) = (to, now);
         }
     }
@@ -188,7 +188,7 @@ impl DesiredState {
         };
         // A part of the temporary limit may be older than the hook.
         let to = (limit.from < before).then_some(before);
-        self.lower_temporary(container, Resource::Memory, to, now);
+        self.lower_temporary(container, to, now);
         true
     }
 
@@ -202,7 +202,7 @@ impl DesiredState {
         let Some((limit, to)) = lower else { return false };
         // Whole mebibytes, like every temporary limit: the kernel holds them exactly, and people can read them.
         let to = (to > base).then(|| to.next_multiple_of(1 << 20).min(limit));
-        self.lower_temporary(container, Resource::Memory, to, now);
+        self.lower_temporary(container, to, now);
         true
     }
 

@@ -84,14 +84,14 @@ impl PodState {
     /// Ends a temporary cpu limit that the container has not needed for a while.
     fn end_temporary_cpu(&mut self, container: &str, effects: &mut Effects) {
         let (now, resource) = (effects.now, Resource::Cpu);
-        if let Some(limit) = self.desired.temporary_limit(container, resource) {
+        let is_over = |limit: &TemporaryLimit| limit.is_of(container, resource);
+        // None if an operator has set the limit meanwhile.
+        for TemporaryLimit { container, since, .. } in self.desired.end_temporary(is_over) {
             // It was raised because at least half of the periods were throttled.
-            let seconds = now.wall.duration_since(limit.since).as_secs_f64().max(0.0) / 2.0;
+            let seconds = now.wall.duration_since(since).as_secs_f64().max(0.0) / 2.0;
             effects.push(Effect::Avoided(Avoided::ThrottledSeconds(seconds)));
+            self.restart(Cause::TemporaryLimitEnded { container, resource }, now);
         }
-        self.desired.lower_temporary(container, resource, None, now.wall);
-        let container = container.to_owned();
-        self.restart(Cause::TemporaryLimitEnded { container, resource }, now);
     }
 
     /// Takes a memory limit that the guard has raised in the kernel.

@@ -125,6 +125,12 @@ pub(super) fn given(resource: Resource, limits: (u64, u64)) -> TemporaryLimit {
     TemporaryLimit::given("app".to_owned(), resource, limits, String::new(), now)
 }
 
+fn raised_cpu() -> PodState {
+    let mut state = unmanaged();
+    state.desired.grow(given(Resource::Cpu, (200, 400)));
+    state
+}
+
 /// A temporary limit that the API server has denied and that ends now.
 pub(super) fn denied() -> TemporaryLimit {
     let denied = Denied {
@@ -194,7 +200,9 @@ fn each_input_has_its_pass() {
         container: "app".to_owned(),
         resource: Resource::Cpu,
     };
-    check(unmanaged, report(GuardEvent::Unthrottled), Some((ended, true)));
+    check(raised_cpu, report(GuardEvent::Unthrottled), Some((ended, true)));
+    // An operator's request has ended the limit while the report was on its way.
+    check(enforced, report(GuardEvent::Unthrottled), None);
     check(
         unmanaged,
         PodInput::RequestsRefused(ended_early()),

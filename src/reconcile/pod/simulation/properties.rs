@@ -263,6 +263,25 @@ fn evidence_borrows_memory_once_an_hour() {
 }
 
 #[test]
+fn evidence_that_is_due_ends_also_without_hooks() {
+    let mut world = settled(128);
+    world.decide_and_pass(64);
+    world.meet(&Event::Pressed { mib: 32 });
+    assert_eq!(world.told(), Some(("before-shrink", 128, 64)));
+    // The namespace may not use hooks any more.
+    world.apply(PodInput::PassDue(false));
+    world.meet(&Event::HookEnds(true));
+    assert_eq!(
+        world.told(),
+        Some(("on-memory-pressure", 128, 160)),
+        "the controller refuses it"
+    );
+    world.meet(&Event::HookEnds(false));
+    let given = world.copies.least_limits.get(&"u1".into(), "app");
+    assert_eq!((world.told(), given), (None, None));
+}
+
+#[test]
 fn evidence_goes_before_other_hooks() {
     let mut world = settled(128);
     world.decide_and_pass(64);

@@ -113,8 +113,7 @@ impl AgentBackend {
         let cause = wanted.cause();
         let set = snapshot.capacity.set_override(&mut state, wanted);
         set.map_err(ControlError::Refused)?;
-        // A request of an operator ends the backoff after a failed shrink.
-        state.shrink.forget_all();
+        state.keep_no_limit();
         let targets = state.pod_targets(Timestamp::now(), snapshot.resize.is_some());
         let (Some(node), Some(targets)) = (snapshot.node, targets) else {
             return Err(not_running(&state.pod));

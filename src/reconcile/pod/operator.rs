@@ -6,6 +6,7 @@ use super::{Effect, Effects, LogLine, Now, PodState};
 use crate::decide::PodDecision;
 use crate::model::objects::Pod;
 use crate::model::{Cause, ControlError, Outcome};
+use crate::plan::shrink::FailedShrinks;
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::work::{Before, OperatorRequest, PendingRequest, RequestId};
 
@@ -48,7 +49,7 @@ impl PodState {
             OperatorRequest::Override(values) => {
                 let (before, cause) = (self.desired.clone(), values.cause());
                 room.set_override(self, values)?;
-                let before = Box::new((before, self.shrink.forget_all()));
+                let before = Box::new((before, self.keep_no_limit()));
                 Ok((cause, Before::Override(before)))
             }
             OperatorRequest::Release { uid, pid, reason } => {
@@ -59,6 +60,12 @@ impl PodState {
                 Ok((Cause::Released { uid, pid, reason }, Before::Release(ended)))
             }
         }
+    }
+
+    /// Keeps no limit any more, for a hook or after a failed shrink: an operator waits for neither. Returns the failed shrinks.
+    pub(crate) fn keep_no_limit(&mut self) -> FailedShrinks {
+        self.hooks.forget_announced();
+        self.shrink.forget_all()
     }
 
     /// The request that an ended pass answers. An override whose values the kernel does not hold is taken back.

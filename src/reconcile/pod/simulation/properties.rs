@@ -122,6 +122,10 @@ fn a_hook_that_is_gone_keeps_no_limit() {
 fn an_operator_waits_for_no_hook() {
     let mut world = settled(128);
     world.decide_and_pass(64);
+    let (mut previewed, now) = (world.state.clone(), world.now.wall);
+    assert!(!previewed.holds(now).is_empty());
+    previewed.keep_no_limit();
+    assert!(previewed.holds(now).is_empty());
     world.meet(&Event::Asks { mib: 100 });
     assert_eq!(world.pass(), None);
     assert_eq!(world.told(), Some(("before-shrink", 128, 64)), "it runs still");

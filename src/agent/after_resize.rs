@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::control::proto;
-use crate::model::{ChangeRecord, CpuQuota, MemoryLimit, Resource, Setting, StepRecord};
+use crate::model::{ChangeRecord, Resource, Setting, StepRecord};
 use crate::oom::{Level, OomReport};
 use crate::reconcile::pod::PodState;
 
@@ -77,26 +77,24 @@ fn throttled(given: &Given, readings: Option<&[proto::Pod; 2]>, name: &str) -> O
 
 /// When a pass raised the container's limit, if none has lowered it since.
 fn grown(changes: &[Arc<ChangeRecord>], name: &str, resource: Resource) -> Option<Timestamp> {
-    let raises = |(from, to): (Setting, Setting)| match resource {
-        Resource::Cpu => match (from.quota()?, to.quota()?) {
-            (CpuQuota::Micros(from), CpuQuota::Micros(to)) => Some(from < to).filter(|_| from != to),
-            _ => None,
-        },
-        Resource::Memory => match (from.memory()?, to.memory()?) {
-            (MemoryLimit::Bytes(from), MemoryLimit::Bytes(to)) => Some(from < to).filter(|_| from != to),
-            _ => None,
-        },
+    // No bound is above every limit.
+    let compare = |(from, to): (Setting, Setting)| {
+        let change = match resource {
+            Resource::Cpu => to.quota()?.cmp(&from.quota()?),
+            Resource::Memory => to.memory()?.cmp(&from.memory()?),
+        };
+        Some(change).filter(|change| change.is_ne())
     };
     let of_container =
         |step: &&StepRecord| step.target.container() == Some(name) && step.error.is_none() && !step.rollback;
     let latest = |record: &Arc<ChangeRecord>| {
         let mut steps = record.steps.iter().filter(of_container);
-        let raises = steps.find_map(|step| step.change.files().into_iter().find_map(raises))?;
-        Some((record.at, raises))
+        let change = steps.find_map(|step| step.change.files().into_iter().find_map(compare))?;
+        Some((record.at, change))
     };
     let held = changes.iter().rev().filter(|record| record.outcome.holds());
-    let (at, raises) = held.filter_map(latest).next()?;
-    raises.then_some(at)
+    let (at, change) = held.filter_map(latest).next()?;
+    change.is_gt().then_some(at)
 }
 
 /// What keeps the container from more of the resource.
@@ -127,7 +125,7 @@ mod tests {
     use super::*;
     use crate::decide::{Fact, Note, PodDecision};
     use crate::model::objects::PodId;
-    use crate::model::{Cause, Change, Outcome, PodAmounts, Step, Target};
+    use crate::model::{Cause, Change, CpuQuota, MemoryLimit, Outcome, PodAmounts, Step, Target};
     use crate::reconcile::overrides::Override;
     use crate::report::testing::kill_of;
     use crate::sources::parse_manifests;
@@ -168,6 +166,13 @@ mod tests {
         changes.push(record(4, quota(50, 60)));
         assert_eq!(grew(&changes), [Some(4), Some(2)]);
         assert_eq!(grown(&changes, "other", Resource::Cpu), None);
+        let unbounded = |to| {
+            let [from, to] = [MemoryLimit::Max, MemoryLimit::Bytes(to)].map(Setting::MemoryMax);
+            Change::File { from, to }
+        };
+        changes.push(record(5, unbounded(64)));
+        assert_eq!(grew(&changes), [Some(4), None], "no limit is above every limit");
+        changes.pop();
         let undone: [fn(&mut ChangeRecord); 3] = [
             |record| record.steps[0].error = Some("busy".to_owned()),
             |record| record.steps[0].rollback = true,

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::control::proto;
-use crate::model::{ChangeRecord, Resource, Setting, StepRecord};
+use crate::model::{ChangeRecord, Resource, Setting, StepRecord, Withheld};
 use crate::oom::{Level, OomReport};
+use crate::reconcile::no_room::NoRoomFor;
 use crate::reconcile::pod::PodState;
 
 /// One sentence for each container whose limit grew and that was killed since, or is throttled still.
@@ -102,18 +103,12 @@ fn why(state: &PodState, name: &str, resource: Resource) -> String {
     let notes = state.decision.notes.iter().filter(|note| {
         note.resource == Some(resource) && note.container.as_deref().is_none_or(|container| container == name)
     });
-    let room = state.no_room.as_ref().map(|no_room| no_room.why().to_owned());
-    let withheld = state.resize.withheld().map(|withheld| withheld.reason().to_owned());
-    let by_hand = state
-        .desired
-        .overridden
-        .as_ref()
-        .map(|_| "an operator's override is in force".to_owned());
-    let known: Vec<String> = [by_hand, room, withheld]
-        .into_iter()
-        .flatten()
-        .chain(notes.map(ToString::to_string))
-        .collect();
+    let overridden = state.desired.overridden.as_ref();
+    let by_hand = overridden.map(|_| "an operator's override is in force");
+    let room = state.no_room.as_ref().map(NoRoomFor::why);
+    let withheld = state.resize.withheld().map(Withheld::reason);
+    let known = [by_hand, room, withheld].into_iter().flatten().map(str::to_owned);
+    let known: Vec<String> = known.chain(notes.map(ToString::to_string)).collect();
     match known.as_slice() {
         [] => "the recommendation asks for no more".to_owned(),
         known => known.join("; "),

@@ -8,8 +8,10 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::Controller;
 use crate::decide::{self, PodDecision};
-use crate::model::objects::{ObjectMeta, OwnerKind, Pod, PodKey, ResizePhase, Shared, VerticalPodAutoscaler};
-use crate::model::{Cause, Reason, Withheld};
+use crate::model::objects::{
+    ContainerStatus, ObjectMeta, OwnerKind, Pod, PodKey, ResizePhase, Shared, VerticalPodAutoscaler,
+};
+use crate::model::{Cause, Reason, Requirements, Withheld};
 use crate::pace::{place_in, spread_window};
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::desired::Recommended;
@@ -116,20 +118,16 @@ fn one_of_each_name<'a>(pods: &'a [Arc<Pod>], inventory: &Inventory) -> BTreeMap
 /// Whether two views have the same pods with the same containers, specs and resizes: an edit of anything else needs no discovery,
 /// which asks the runtime for all of them.
 fn have_same_containers(before: &[Arc<Pod>], after: &[Arc<Pod>]) -> bool {
-    let containers = |pod: &Pod| -> Vec<String> {
-        let statuses = pod.statuses();
-        let of_status = statuses.map(|status| {
-            let (id, runs) = (status.bare_id(), status.state.running.is_some());
-            format!("{id:?} {runs} {:?}", status.resources)
-        });
-        of_status.collect()
-    };
+    fn container(status: &ContainerStatus) -> (Option<&str>, bool, Option<Requirements>) {
+        (status.bare_id(), status.state.running.is_some(), status.resources)
+    }
     let same = |(before, after): (&Arc<Pod>, &Arc<Pod>)| {
         let same_pod = || {
             let same_name = before.cgroup_uid() == after.cgroup_uid() && before.key() == after.key();
             same_name && before.spec == after.spec && ResizePhase::of(before) == ResizePhase::of(after)
         };
-        Arc::ptr_eq(before, after) || (same_pod() && containers(before) == containers(after))
+        let same_containers = || before.statuses().map(container).eq(after.statuses().map(container));
+        Arc::ptr_eq(before, after) || (same_pod() && same_containers())
     };
     before.len() == after.len() && before.iter().zip(after).all(same)
 }

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::decide::CanaryWait;
-use crate::model::objects::{ContainerStatus, HorizontalPodAutoscaler, LimitRange, Owner, Running};
-use crate::model::{MilliCpu, PodAmounts, Requirements};
+use crate::model::objects::{HorizontalPodAutoscaler, LimitRange, Owner, Running};
+use crate::model::{MilliCpu, PodAmounts};
 use crate::sources::parse_manifests;
 
 /// A pod whose container runs.

@@ -247,21 +247,9 @@ impl DesiredState {
         self.origin.is_some()
     }
 
-    /// Takes these amounts for the pod's own, where those are kept.
-    pub(crate) fn replace_origin(&mut self, own: PodAmounts) {
-        if let Some(origin) = &mut self.origin {
-            *origin = own;
-        }
-    }
-
     /// Whether the pod is on its way back to its spec.
     pub(crate) const fn is_returning(&self) -> bool {
         self.returning
-    }
-
-    /// The amounts that the pod goes back to, where those are kept.
-    pub(crate) fn way_back(&self) -> Option<&PodAmounts> {
-        self.origin.as_ref().filter(|_| self.returning)
     }
 
     /// Begins the way back to the spec.
@@ -357,12 +345,20 @@ impl DesiredState {
         }
     }
 
-    /// Clears the recommendation when its VPA no longer has it, and returns the cleared one. In a file of version 0.1 a refused override,
-    /// whose request the API server may have carried out, left the pod's own amounts without a way back to them: that begins.
-    pub(crate) fn end_recommendation(&mut self) -> Option<Recommended> {
-        let ended = self.recommended.take()?;
-        self.returning |= !self.has_amounts() && self.origin.is_some();
-        Some(ended)
+    /// Ends the recommendation when its VPA no longer has it. The amounts in force become the pod's own once the kubelet has allocated
+    /// all of them. Otherwise the pod's own amounts stay those from before the recommendation.
+    pub(crate) fn end_recommendation(&mut self, pod: &Pod, resize: &mut Resize) {
+        let Some(ended) = self.recommended.take() else { return };
+        let Some(origin) = &self.origin else { return };
+        // In a file of version 0.1 a refused override, whose request the API server may have carried out, left the pod's own amounts
+        // without a way back to them.
+        self.returning |= !self.has_amounts();
+        if self.returning {
+            resize.returns_to(origin);
+        }
+        let in_force = ended.in_force().map(|in_force| in_force.targets);
+        let allocated = in_force.filter(|targets| resize.is_allocated(pod, targets));
+        self.origin = allocated.or(self.origin.take());
     }
 
     /// Keeps what is in force where there is no room for these targets any more: a quota has come to allow less before the spec was

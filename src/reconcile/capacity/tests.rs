@@ -153,7 +153,7 @@ fn what_a_pod_goes_back_to_is_taken_as_well() {
     shrunk.desired.recommended = Some(recommended(list(100, 100)));
     let mut capacity = node(list(100, 100), list(200, 200));
     let before = capacity.requests_of(&shrunk);
-    shrunk.desired.end_recommendation();
+    shrunk.desired.end_recommendation(&shrunk.pod, &mut shrunk.resize);
     capacity.update(before, &shrunk);
     let other = pod(list(200, 200));
     let refused = capacity.admit(&other, &recommended(list(301, 200))).unwrap_err();

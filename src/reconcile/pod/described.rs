@@ -219,7 +219,9 @@ impl PodState {
             (Some(recommended), None) => {
                 self.desired.recommend(recommended, &self.pod, &self.resize);
             }
-            (None, _) if self.decision.reason.ends_recommendation() => self.end_recommendation(),
+            (None, _) if self.decision.reason.ends_recommendation() => {
+                self.desired.end_recommendation(&self.pod, &mut self.resize);
+            }
             (None, _) if self.decision.reason == Reason::KubeletRefuses => {
                 self.desired.keep_in_force(&self.pod, &self.resize);
             }
@@ -245,22 +247,6 @@ impl PodState {
         }
         for TemporaryLimit { container, to, .. } in overtaken {
             effects.push(Effect::Log(LogLine::LimitRecommended { container, limit: to }));
-        }
-    }
-
-    /// Ends the recommendation. The amounts in force become the pod's own once the kubelet has allocated all of them. Otherwise the pod's
-    /// own amounts stay those from before the recommendation.
-    fn end_recommendation(&mut self) {
-        let Some(ended) = self.desired.end_recommendation() else {
-            return;
-        };
-        if let Some(own) = self.desired.way_back() {
-            self.resize.returns_to(own);
-        }
-        if let Some(in_force) = ended.in_force()
-            && self.resize.is_allocated(&self.pod, &in_force.targets)
-        {
-            self.desired.replace_origin(in_force.targets);
         }
     }
 

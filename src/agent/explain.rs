@@ -254,7 +254,7 @@ fn kernel_difference(
         }
         (Some(wanted), _) if held != wanted => {
             let why = state.detail(now);
-            Some(match state.drift.writers().paused(target, held.file(), now) {
+            Some(match state.drift.writers.paused(target, held.file(), now) {
                 Some(until) => format!("another program keeps changing it; left alone until {until:.0}"),
                 None if state.resize.withheld().is_some() => {
                     format!("the kubelet has not granted the wanted value: {why}")
@@ -278,8 +278,8 @@ fn kernel_difference(
 /// Explains why the runtime's stored spec differs from the wanted one.
 fn runtime_difference(stored: &str, wanted: &str, snapshot: &PodSnapshot) -> Option<String> {
     let drift = &snapshot.state.drift;
-    let why = match drift.owes_runtime() {
-        true => format!(" ({})", drift.reason()),
+    let why = match drift.owes_runtime {
+        true => format!(" ({})", drift.reason),
         false => String::new(),
     };
     (stored != wanted).then(|| {

@@ -251,7 +251,7 @@ fn applied_text(state: &PodState, by_kubelet: bool, now: Timestamp) -> Option<Op
     let Some(mut applied) = state.desired.targets(&state.pod) else {
         return Some(None);
     };
-    let known = state.drift.is_in_sync() && state.drift.paused(now).next().is_none();
+    let known = state.drift.is_in_sync && state.drift.paused(now).next().is_none();
     if !known {
         return None;
     }

@@ -17,36 +17,21 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
 /// How the latest pass left the pod's files and its runtime.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Drift {
-    in_sync: bool,
-    runtime_sync_pending: bool,
-    low_pod_level: Option<LowPodLevel>,
+    /// Every file had its desired value. A file that differs later was changed by another process.
+    pub(crate) is_in_sync: bool,
+    /// The runtime's stored spec is still to be updated.
+    pub(crate) owes_runtime: bool,
+    /// The pod's cgroup allows less memory than its containers' cgroups do together.
+    pub(crate) low_pod_level: Option<LowPodLevel>,
     /// Spaces attempts to raise the pod's cgroup, and when the next one may come; `None` unless the latest one failed.
     raises: Option<(Backoff, Instant)>,
-    writers: ForeignWriters,
-    reason: String,
+    /// Other processes that change the pod's values.
+    pub(crate) writers: ForeignWriters,
+    /// Why the latest pass did not succeed; empty where it did.
+    pub(crate) reason: String,
 }
 
 impl Drift {
-    /// Whether every file had its desired value. A file that differs later was changed by another process.
-    pub(crate) const fn is_in_sync(&self) -> bool {
-        self.in_sync
-    }
-
-    /// Whether the runtime's stored spec is still to be updated.
-    pub(crate) const fn owes_runtime(&self) -> bool {
-        self.runtime_sync_pending
-    }
-
-    /// The pod's cgroup allows less memory than its containers' cgroups do together.
-    pub(crate) const fn low_pod_level(&self) -> Option<LowPodLevel> {
-        self.low_pod_level
-    }
-
-    /// Other processes that change the pod's values.
-    pub(crate) const fn writers(&self) -> &ForeignWriters {
-        &self.writers
-    }
-
     /// The values that other processes keep changing and that are left alone now, and until when.
     pub(crate) fn paused(&self, now: Timestamp) -> impl Iterator<Item = (&Target, ControlFile, Timestamp)> {
         self.writers.all_paused(now)
@@ -71,27 +56,22 @@ impl Drift {
         Some(format!("{file} of {target} is checked again at {until:.0}."))
     }
 
-    /// Why the latest pass did not succeed; empty where it did.
-    pub(crate) fn reason(&self) -> &str {
-        &self.reason
-    }
-
     /// Whether nothing is to be done about files and runtime until another input arrives.
     pub(crate) fn is_settled(&self) -> bool {
-        self.in_sync && !self.runtime_sync_pending && self.writers.is_empty()
+        self.is_in_sync && !self.owes_runtime && self.writers.is_empty()
     }
 
     /// Forgets what passes found for other targets.
     pub(crate) fn start_over(&mut self) {
         self.writers.forget();
-        self.in_sync = false;
+        self.is_in_sync = false;
     }
 
     /// Notes the outcome of a pass. One that `is_current` had the present targets.
     pub(crate) fn ended(&mut self, outcome: &Outcome, foreign: ForeignWriters, is_current: bool) {
-        self.runtime_sync_pending = matches!(outcome, Outcome::RuntimeOwed(_));
+        self.owes_runtime = matches!(outcome, Outcome::RuntimeOwed(_));
         if is_current {
-            (self.in_sync, self.writers) = (outcome.is_kept(), foreign);
+            (self.is_in_sync, self.writers) = (outcome.is_kept(), foreign);
         }
     }
 
@@ -155,14 +135,14 @@ mod tests {
             let mut drift = Drift::default();
             drift.ended(&outcome, ForeignWriters::default(), false);
             assert_eq!(
-                (drift.is_in_sync(), drift.owes_runtime()),
+                (drift.is_in_sync, drift.owes_runtime),
                 (false, owes),
                 "of an earlier state"
             );
             drift.ended(&outcome, ForeignWriters::default(), true);
-            assert_eq!((drift.is_in_sync(), drift.is_settled()), (is_in_sync, is_settled));
+            assert_eq!((drift.is_in_sync, drift.is_settled()), (is_in_sync, is_settled));
             drift.start_over();
-            assert_eq!((drift.is_in_sync(), drift.owes_runtime()), (false, owes));
+            assert_eq!((drift.is_in_sync, drift.owes_runtime), (false, owes));
         }
     }
 
@@ -172,8 +152,8 @@ mod tests {
         let mut writers = ForeignWriters::default();
         writers.flipped(&Target::Pod, ControlFile::MemoryMax, now);
         drift.ended(&Outcome::Applied, writers, true);
-        assert!(drift.is_in_sync() && !drift.is_settled());
+        assert!(drift.is_in_sync && !drift.is_settled());
         drift.start_over();
-        assert!(drift.writers().is_empty());
+        assert!(drift.writers.is_empty());
     }
 }

@@ -146,10 +146,8 @@ impl PodState {
         if before.trouble != self.trouble && self.decision.reason == Reason::NoTrouble {
             effects.push(Effect::Decide);
         }
-        let watch = self.shrink.watch();
-        if before.shrink.watch().map(|(number, _)| number) != watch.map(|(number, _)| number) {
-            let watch = watch.map(|(number, lowered)| (number, lowered.to_vec()));
-            effects.push(Effect::WatchShrink(watch));
+        if before.shrink.watched != self.shrink.watched {
+            effects.push(Effect::WatchShrink(self.shrink.watch()));
         }
         effects
     }
@@ -332,7 +330,7 @@ impl PodState {
     fn announce_shrink(&mut self, is_allowed: bool, effects: &mut Effects) {
         let cause = self.work.pending().map(|pending| pending.cause.clone());
         let mut targets = self.desired.targets(&self.pod).unwrap_or_default();
-        lift_kept(&self.shrink.backoffs().holds(effects.now.wall), &mut targets);
+        lift_kept(&self.shrink.backoffs.holds(effects.now.wall), &mut targets);
         self.follow_hooks(
             |hooks, of| hooks.pass_due(of, is_allowed, cause.as_ref(), &targets),
             effects,
@@ -378,7 +376,7 @@ impl PodState {
 
     /// The limits that are kept although lower ones are desired.
     pub(crate) fn holds(&self, now: Timestamp) -> Holds {
-        self.hooks.holds(self.shrink.backoffs().holds(now))
+        self.hooks.holds(self.shrink.backoffs.holds(now))
     }
 
     /// When the pod was last in trouble: a container ended, memory or cpu was not enough, or a shrink was undone.
@@ -401,7 +399,7 @@ impl PodState {
                 desired,
                 resize: self.resize.saved(),
             },
-            failed_shrinks: self.shrink.backoffs().clone(),
+            failed_shrinks: self.shrink.backoffs.clone(),
             pauses: pauses.clone(),
             evidence_at: evidence_at.clone(),
             waits: self.decision.canary.waits.clone(),

@@ -18,13 +18,13 @@ const LONGEST_TURN: SignedDuration = SignedDuration::from_mins(5);
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ShrinkState {
     /// Memory use that earlier attempts have seen.
-    seen: SeenBefore,
+    pub(crate) seen: SeenBefore,
     /// Shrinks that were undone, or that wait for the pod's turn.
-    backoffs: FailedShrinks,
+    pub(crate) backoffs: FailedShrinks,
     /// When an undone shrink is tried again.
     retry_at: Option<Timestamp>,
     /// The number of the pass whose lower limits are watched.
-    watched: Option<u64>,
+    pub(crate) watched: Option<u64>,
     /// When the pod's turn began. The turn ends with the watch.
     turn: Option<Timestamp>,
     /// The limits lowered last that were neither kept nor undone. They outlast the watch: a kill can end the watched
@@ -36,34 +36,9 @@ pub(crate) struct ShrinkState {
 pub(crate) type ShrinkEnd = Result<(), String>;
 
 impl ShrinkState {
-    /// Memory use that earlier attempts have seen.
-    pub(crate) const fn seen(&self) -> &SeenBefore {
-        &self.seen
-    }
-
-    /// Shrinks that were undone, or that wait for the pod's turn.
-    pub(crate) const fn backoffs(&self) -> &FailedShrinks {
-        &self.backoffs
-    }
-
     /// When an undone shrink is tried again.
     pub(crate) const fn wakes_at(&self) -> Option<Timestamp> {
         self.retry_at
-    }
-
-    /// Keeps these limits until it is the pod's turn to lower them.
-    pub(crate) fn put_off(&mut self, lowered: &[(Target, MemoryLimit)], now: Timestamp) {
-        self.backoffs.put_off(lowered, now);
-    }
-
-    /// Keeps no limit any more that waits for the pod's turn.
-    pub(crate) fn end_waiting(&mut self) {
-        self.backoffs.end_waiting();
-    }
-
-    /// Keeps no limit of this target any more: another client has set one.
-    pub(crate) fn forget(&mut self, target: &Target) {
-        self.backoffs.forget(target);
     }
 
     /// Keeps no limit any more after a request of an operator. Returns what was kept.
@@ -97,8 +72,8 @@ impl ShrinkState {
     }
 
     /// The watch that should run: the number of its pass, and the lowered limits.
-    pub(crate) fn watch(&self) -> Option<(u64, &[Lowering])> {
-        self.watched.map(|number| (number, self.recent.as_slice()))
+    pub(crate) fn watch(&self) -> Option<(u64, Vec<Lowering>)> {
+        self.watched.map(|number| (number, self.recent.clone()))
     }
 
     /// Notes the end of a watch. Ignores a watch that a later one has replaced.

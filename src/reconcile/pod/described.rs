@@ -92,7 +92,7 @@ impl PodState {
         let overhead = self.pod.spec.overhead.memory.map_or(0, Bytes::get);
         let of_cgroup = holds.get(&Target::Pod).and_then(|limit| limit.bounded());
         let of_cgroup = of_cgroup.map(|limit| limit.get().saturating_sub(overhead));
-        let waits = self.shrink.backoffs().put_off_limit(&Target::Pod);
+        let waits = self.shrink.backoffs.put_off_limit(&Target::Pod);
         let regular = self.pod.spec.containers.iter();
         let limits = regular.filter_map(|own| targets.container(&own.name)?.limits.memory);
         let largest = limits.max().filter(|_| !holds.is_empty()).map(Bytes::get);
@@ -116,7 +116,7 @@ impl PodState {
             for (of, resources) in edits.iter() {
                 if resources.limits.memory.is_some() {
                     // The limit that was kept is not the pod's any more.
-                    self.shrink.forget(&of.into());
+                    self.shrink.backoffs.forget(&of.into());
                 }
             }
             effects.push(Effect::Log(LogLine::SpecChanged));
@@ -235,7 +235,7 @@ impl PodState {
             self.lift_kept(&mut in_force, now.wall);
             self.start_over();
             let lowered = lowered(&in_force, &after.unwrap_or_default());
-            self.shrink.put_off(&lowered, now.wall);
+            self.shrink.backoffs.put_off(&lowered, now.wall);
             if !self.desired.is_empty() {
                 // The VPA may be gone.
                 let cause = cause.unwrap_or(Cause::Sweep);

@@ -470,7 +470,7 @@ fn each_part_of_the_state_outlasts_the_agent() {
     assert_eq!(next.growth.pauses().len(), 1);
     assert_eq!(next.growth.pauses(), state.growth.pauses());
     assert_eq!(next.hooks.evidence_at()["app"], now.wall);
-    assert_eq!(next.shrink.backoffs().holds(now.wall).len(), 1);
+    assert_eq!(next.shrink.backoffs.holds(now.wall).len(), 1);
     assert_eq!(next.decision.canary.waits, state.decision.canary.waits);
     assert!(next.desired.overridden.is_some());
     assert_eq!(next.resize.accepted(), state.resize.accepted());

@@ -119,11 +119,8 @@ impl PodState {
             foreign: self.drift.writers.clone(),
             // Every pass retries an update of the runtime that failed.
             check_runtime: pending.check_runtime || self.drift.owes_runtime,
-            seen: self.shrink.seen().clone(),
-            watched: self
-                .shrink
-                .watch()
-                .map_or_else(Vec::new, |(_, lowered)| lowered.to_vec()),
+            seen: self.shrink.seen.clone(),
+            watched: self.shrink.watch().unwrap_or_default().1,
             ..Job::new(targets, pending.cause)
         }
     }

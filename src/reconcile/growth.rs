@@ -1,6 +1,6 @@
 //! Why the guard may not grow limits of a pod's containers for now. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -46,15 +46,6 @@ pub(crate) struct GrowthPause {
     why: String,
 }
 
-/// The API server's denial of a container's temporary limits.
-#[derive(Debug, Clone, Copy)]
-struct Denial {
-    /// The denied memory limit in bytes, if there is one.
-    memory: Option<u64>,
-    /// When the last of the denied limits ends.
-    ends: Timestamp,
-}
-
 fn spec_limits(pod: &Pod, container: &str) -> Option<ResourceList> {
     pod.container(container).map(|container| container.resources.limits)
 }
@@ -72,39 +63,27 @@ impl Growth {
 
     /// Notes that the API server denied these temporary limits: the containers get none for a while.
     pub(crate) fn deny(&mut self, pod: &Pod, limits: &[TemporaryLimit], why: &str) {
-        let mut denials: BTreeMap<&str, Denial> = BTreeMap::new();
-        for limit in limits {
-            let Some(Denied { ends, .. }) = limit.denied else {
-                continue;
+        let containers: BTreeSet<&str> = limits.iter().map(|limit| &*limit.container).collect();
+        for container in containers {
+            let denied = limits.iter().filter(|limit| limit.container == container);
+            let memory = denied.clone().find(|limit| limit.resource == Resource::Memory);
+            let ends = denied.filter_map(|limit| limit.denied.as_ref().map(|Denied { ends, .. }| *ends));
+            let Some(ends) = ends.max() else { continue };
+            let earlier = self.pauses.get(container);
+            let times = earlier.map_or(0, |pause| pause.times);
+            let in_force = earlier.filter(|pause| pause.until > ends);
+            let denied = memory.map(|limit| limit.to).or(in_force.map(|pause| pause.denied));
+            let pause = (FIRST_PAUSE * (1 << times.min(8))).min(LONGEST_PAUSE);
+            let until = ends.checked_add(pause).unwrap_or(Timestamp::MAX);
+            let pause = GrowthPause {
+                until,
+                times: times.saturating_add(1),
+                limits: spec_limits(pod, container).unwrap_or_default(),
+                denied: denied.unwrap_or_default(),
+                why: format!("the API server denies a higher limit, no temporary limit before {until:.0}: {why}"),
             };
-            let memory = Some(limit.to).filter(|_| limit.resource == Resource::Memory);
-            let denial = Denial { memory, ends };
-            let of_container = denials.entry(&limit.container).or_insert(denial);
-            of_container.memory = of_container.memory.or(memory);
-            of_container.ends = of_container.ends.max(ends);
+            self.pauses.insert(container.into(), pause);
         }
-        for (container, denial) in denials {
-            let limits = spec_limits(pod, container).unwrap_or_default();
-            self.pause_after(container, limits, denial, why);
-        }
-    }
-
-    /// Begins a pause of a container with these `limits` in its spec.
-    fn pause_after(&mut self, container: &str, limits: ResourceList, Denial { memory, ends }: Denial, why: &str) {
-        let earlier = self.pauses.get(container);
-        let times = earlier.map_or(0, |pause| pause.times);
-        let in_force = earlier.filter(|pause| pause.until > ends);
-        let denied = memory.or(in_force.map(|pause| pause.denied));
-        let pause = (FIRST_PAUSE * (1 << times.min(8))).min(LONGEST_PAUSE);
-        let until = ends.checked_add(pause).unwrap_or(Timestamp::MAX);
-        let pause = GrowthPause {
-            until,
-            times: times.saturating_add(1),
-            limits,
-            denied: denied.unwrap_or_default(),
-            why: format!("the API server denies a higher limit, no temporary limit before {until:.0}: {why}"),
-        };
-        self.pauses.insert(container.into(), pause);
     }
 
     /// Notes that the API server accepts the temporary limits of a container again.

@@ -172,8 +172,8 @@ struct Turns {
     /// Whether a patch is under way.
     is_busy: bool,
     until: Instant,
-    backoff: Backoff,
-    fails: bool,
+    /// `None` unless the latest patch failed.
+    backoff: Option<Backoff>,
 }
 
 impl PatchOrder {
@@ -200,8 +200,7 @@ impl PatchOrder {
             latest: now,
             is_busy: false,
             until: now,
-            backoff: Backoff::new(FIRST_WAIT, LONGEST_WAIT),
-            fails: false,
+            backoff: None,
         });
         turns.latest = now;
         turns
@@ -215,16 +214,16 @@ impl PatchOrder {
     /// Notes that a pod was patched.
     pub(crate) fn written(&mut self, pod: PodId, now: Instant) {
         let turns = self.turns(&pod, now);
-        (turns.fails, turns.is_busy) = (false, false);
-        turns.backoff.reset();
+        (turns.backoff, turns.is_busy) = (None, false);
         self.pods.insert(pod, now + PAUSE_PER_POD);
     }
 
     /// Notes that a pod was not patched. Returns the pause of its namespace.
     pub(crate) fn failed(&mut self, pod: PodId, problem: &Problem, now: Instant) -> Duration {
         let turns = self.turns(&pod, now);
-        let wait = turns.backoff.next(problem.retry_after());
-        (turns.until, turns.fails, turns.is_busy) = (now + wait, true, false);
+        let backoff = turns.backoff.get_or_insert(Backoff::new(FIRST_WAIT, LONGEST_WAIT));
+        let wait = backoff.next(problem.retry_after());
+        (turns.until, turns.is_busy) = (now + wait, false);
         let of_pod = if problem.is_retryable() {
             PAUSE_PER_POD
         } else {
@@ -236,7 +235,7 @@ impl PatchOrder {
 
     /// Whether the latest patch of a namespace failed.
     pub(crate) fn fails(&self) -> bool {
-        self.namespaces.values().any(|turns| turns.fails)
+        self.namespaces.values().any(|turns| turns.backoff.is_some())
     }
 }
 

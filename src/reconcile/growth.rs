@@ -19,8 +19,8 @@ const LONGEST_PAUSE: SignedDuration = SignedDuration::from_hours(1);
 pub(crate) struct Growth {
     /// Why the guard did not grow a memory limit that was about to be reached.
     refused: BTreeMap<ContainerName, NotGrown>,
-    /// Until when the guard does not grow limits that the API server denied.
-    pauses: BTreeMap<ContainerName, GrowthPause>,
+    /// Until when the guard does not grow limits that the API server denied, as the state file has it.
+    pub(crate) pauses: BTreeMap<ContainerName, GrowthPause>,
 }
 
 /// A memory limit that the guard did not grow.
@@ -110,11 +110,6 @@ impl Growth {
             let pause = container.and_then(|container| self.pause(pod, container, now));
             pause.is_some_and(|pause| lowering.from <= MemoryLimit::Bytes(pause.denied))
         })
-    }
-
-    /// All pauses, as the state file has them.
-    pub(crate) const fn pauses(&self) -> &BTreeMap<ContainerName, GrowthPause> {
-        &self.pauses
     }
 
     /// The ends of the pauses.

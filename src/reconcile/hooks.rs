@@ -71,8 +71,8 @@ pub(crate) struct Hooks {
     is_allowed: bool,
     begun: u64,
     containers: BTreeMap<ContainerName, ContainerHooks>,
-    /// When a container last ran its `on-memory-pressure` hook, within the last hour.
-    evidence_at: BTreeMap<ContainerName, Timestamp>,
+    /// When a container last ran its `on-memory-pressure` hook, within the last hour, as the state file has it.
+    pub(crate) evidence_at: BTreeMap<ContainerName, Timestamp>,
 }
 
 #[derive(Debug, Clone)]
@@ -118,19 +118,9 @@ impl ContainerHooks {
 }
 
 impl Hooks {
-    /// When a container last ran its `on-memory-pressure` hook, within the last hour, as the state file has it.
-    pub(crate) const fn evidence_at(&self) -> &BTreeMap<ContainerName, Timestamp> {
-        &self.evidence_at
-    }
-
     /// When `on-memory-pressure` hooks last ran.
     pub(crate) fn dates(&mut self) -> impl Iterator<Item = &mut Timestamp> {
         self.evidence_at.values_mut()
-    }
-
-    /// Takes what an earlier agent has saved.
-    pub(crate) fn restore(&mut self, evidence_at: BTreeMap<ContainerName, Timestamp>) {
-        self.evidence_at = evidence_at;
     }
 
     /// Forgets the `on-memory-pressure` hooks that may run again.

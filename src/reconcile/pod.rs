@@ -153,7 +153,7 @@ impl PodState {
     }
 
     fn known_to_guard(&self) -> impl PartialEq + '_ {
-        let may_grow = (&self.decision.ceilings, self.growth.pauses(), self.hooks.evidence_at());
+        let may_grow = (&self.decision.ceilings, &self.growth.pauses, &self.hooks.evidence_at);
         (&self.pod, &self.live, &self.desired, may_grow)
     }
 
@@ -239,7 +239,7 @@ impl PodState {
         self.decision = decision;
         self.work.note_decided(took);
         self.record_unreadable(effects);
-        if !self.growth.pauses().is_empty() {
+        if !self.growth.pauses.is_empty() {
             // A pause may be over.
             effects.push(Effect::WatchGuard);
         }
@@ -387,7 +387,7 @@ impl PodState {
 
     /// The part of the state that survives a restart, if there is one. [`Self::restore`] is the inverse.
     pub(crate) fn saved(&self) -> Option<SavedPod> {
-        let (pauses, evidence_at) = (self.growth.pauses(), self.hooks.evidence_at());
+        let (pauses, evidence_at) = (&self.growth.pauses, &self.hooks.evidence_at);
         let waits = self.decision.canary.waits.is_some();
         let recommended = self.desired.recommended_in_force(&self.pod, &self.resize);
         let desired = self.desired.clone().with_recommended(recommended);

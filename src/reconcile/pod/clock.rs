@@ -127,7 +127,7 @@ mod tests {
             let mut failed = FailedShrinks::default();
             let retried_at = failed.note(&Target::Pod, MemoryLimit::Max, "it hurt", now.wall);
             state.shrink.restore(failed, now.wall);
-            state.hooks.restore([("app".into(), now.wall)].into());
+            state.hooks.evidence_at = [("app".into(), now.wall)].into();
             state.decision.canary.waits = Some(CanaryWait {
                 since: now.wall,
                 targets: PodAmounts::default(),
@@ -147,7 +147,7 @@ mod tests {
             assert_eq!(grows_later, Some(later(grows_at, by)), "{hours}");
             assert_eq!(state.shrink.wakes_at(), Some(later(retried_at, by)), "{hours}");
             assert_eq!(state.holds(set.wall).len(), 1, "{hours}");
-            assert_eq!(state.hooks.evidence_at()["app"], set.wall, "{hours}");
+            assert_eq!(state.hooks.evidence_at["app"], set.wall, "{hours}");
             assert_eq!(state.decision.canary.waits.as_ref().unwrap().since, set.wall, "{hours}");
             let over = Now {
                 wall: later(set.wall, HOUR),

@@ -59,8 +59,7 @@ impl Refusals {
         Self {
             policies,
             kubelet,
-            answers: self.answers.clone(),
-            denials: self.denials.clone(),
+            ..self.clone()
         }
     }
 

@@ -153,7 +153,7 @@ impl DesiredState {
 
     /// Whether amounts of the pod are desired, and not a burst alone.
     pub(crate) fn has_amounts(&self) -> bool {
-        self.recommended.is_some() || self.overridden.is_some() || self.returning || !self.temporary.is_empty()
+        self.recommended.is_some() || self.is_by_hand()
     }
 
     /// Whether an override or a temporary limit is in force, or is being taken back.
@@ -436,7 +436,7 @@ impl DesiredState {
     /// Ends the way back to the spec. Returns the pod's own amounts where nothing of an operator or the guard is left.
     pub(crate) fn end_return(&mut self) -> Option<PodAmounts> {
         self.returning = false;
-        let is_over = self.overridden.is_none() && self.temporary.is_empty();
+        let is_over = !self.is_by_hand();
         self.origin.take_if(|_| is_over)
     }
 

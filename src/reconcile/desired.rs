@@ -480,7 +480,9 @@ impl DesiredState {
     /// Every date that is compared with the wall clock.
     pub(crate) fn dates(&mut self) -> impl Iterator<Item = &mut Timestamp> {
         let of_override = self.overridden.iter_mut().flat_map(Override::dates);
-        of_override.chain(self.temporary.iter_mut().flat_map(TemporaryLimit::dates))
+        let of_bursts = self.burst_starts.values_mut().map(|start| &mut start.at);
+        let of_temporary = self.temporary.iter_mut().flat_map(TemporaryLimit::dates);
+        of_override.chain(of_temporary).chain(of_bursts)
     }
 
     /// When the override or the newest temporary limit began.

@@ -13,7 +13,8 @@ const ROOM_AWAITED: &str = "The recommendation is followed once there is room fo
 pub(crate) struct NoRoomFor {
     targets: PodAmounts,
     why: String,
-    since: Timestamp,
+    /// When the node or a quota refused a recommendation for the pod first, and all others since.
+    pub(crate) since: Timestamp,
     /// The refusal is in the history.
     recorded: bool,
 }
@@ -34,11 +35,6 @@ impl NoRoomFor {
     /// The refusal with its numbers.
     pub(crate) fn why(&self) -> &str {
         &self.why
-    }
-
-    /// When the node or a quota refused a recommendation for the pod first, and all others since.
-    pub(crate) const fn since(&self) -> Timestamp {
-        self.since
     }
 
     /// The refusal for the history, once for each recommendation.
@@ -71,11 +67,7 @@ mod tests {
             (3, "other", "full", true),
         ] {
             let mut no_room = NoRoomFor::after(known, targets(name), why.to_owned(), at(second));
-            assert_eq!(
-                (no_room.why(), no_room.since()),
-                (why, at(1)),
-                "since the first refusal"
-            );
+            assert_eq!((no_room.why(), no_room.since), (why, at(1)), "since the first refusal");
             assert_eq!(no_room.take_news(), is_news.then(|| why.to_owned()));
             assert_eq!(no_room.take_news(), None);
             known = Some(no_room);

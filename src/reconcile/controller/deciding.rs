@@ -17,7 +17,6 @@ use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::desired::Recommended;
 use crate::reconcile::inventory::Inventory;
 use crate::reconcile::metrics::decision_labels;
-use crate::reconcile::no_room::NoRoomFor;
 use crate::reconcile::pod::{Now, PodInput, PodState, Pods};
 use crate::resize::{self, NodeSupport};
 use crate::sources::NodeView;
@@ -67,7 +66,7 @@ impl Sources {
     fn awaits_quotas(&self, state: &PodState, now: Timestamp) -> bool {
         let awaits = self.view.awaited_quotas.contains(&state.pod.metadata.namespace);
         let is_recent = |since| now.duration_since(since) < LONGEST_QUOTA_WAIT;
-        awaits && state.no_room.as_ref().is_some_and(|no_room| is_recent(no_room.since()))
+        awaits && state.no_room.as_ref().is_some_and(|no_room| is_recent(no_room.since))
     }
 
     /// The cause of passes that follow the pod's decision.
@@ -387,7 +386,7 @@ impl Controller {
     /// again every time, and at once after another pod has come to request less.
     fn follow_all(&mut self, decided: &BTreeMap<PodKey, &Arc<Pod>>, decider: &Decider<'_>) {
         let mut capacity = self.capacity();
-        let waits_since = |state: &PodState| state.no_room.as_ref().map_or(Timestamp::MAX, NoRoomFor::since);
+        let waits_since = |state: &PodState| state.no_room.as_ref().map_or(Timestamp::MAX, |no_room| no_room.since);
         let in_order = |pods: &Pods, counts: fn(&PodState) -> bool| {
             let keys = decided.keys().filter(|key| pods.get(key).is_some_and(counts));
             let mut keys: Vec<PodKey> = keys.cloned().collect();

@@ -30,7 +30,8 @@ impl PodState {
         let waits = self.decision.canary.waits.iter_mut();
         let dates = dates.chain(waits.map(|waits| &mut waits.since));
         let dates = dates.chain(self.drift.dates()).chain(self.work.dates());
-        for date in dates.chain(&mut self.trouble) {
+        let no_room = self.no_room.iter_mut().map(|no_room| &mut no_room.since);
+        for date in dates.chain(no_room).chain(&mut self.trouble) {
             *date = date.checked_add(by).unwrap_or(*date);
         }
     }
@@ -52,9 +53,12 @@ mod tests {
     use super::*;
     use crate::decide::{CanaryWait, PodDecision};
     use crate::model::objects::{Pod, PodId};
-    use crate::model::{CgroupPath, ControlFile, LivePod, MemoryLimit, Outcome, PodAmounts, Resource, Target};
+    use crate::model::{
+        CgroupPath, ContainerId, ControlFile, LivePod, MemoryLimit, Outcome, PodAmounts, Resource, Target,
+    };
     use crate::plan::shrink::FailedShrinks;
-    use crate::reconcile::desired::{Denied, DesiredState, TemporaryLimit};
+    use crate::reconcile::desired::{BurstStart, Denied, DesiredState, TemporaryLimit};
+    use crate::reconcile::no_room::NoRoomFor;
     use crate::reconcile::overrides::Override;
     use crate::reconcile::pod::{Effect, Located, PodInput};
     use crate::reconcile::store::{SavedPod, SavedTargets};
@@ -132,6 +136,15 @@ mod tests {
                 since: now.wall,
                 targets: PodAmounts::default(),
             });
+            let no_room = NoRoomFor::after(None, PodAmounts::default(), String::new(), now.wall);
+            state.no_room = Some(no_room);
+            let start = BurstStart {
+                id: ContainerId::of_test("a"),
+                at: now.wall,
+                throttled_us: 0,
+                before: None,
+            };
+            state.desired.burst_starts.insert("app".into(), start);
             let set = Now {
                 wall: later(now.wall, by),
                 ..now
@@ -148,6 +161,9 @@ mod tests {
             assert_eq!(state.shrink.wakes_at(), Some(later(retried_at, by)), "{hours}");
             assert_eq!(state.holds(set.wall).len(), 1, "{hours}");
             assert_eq!(state.hooks.evidence_at["app"], set.wall, "{hours}");
+            let burst = state.desired.burst_starts["app"].at;
+            let refused = state.no_room.as_ref().map(|no_room| no_room.since);
+            assert_eq!((burst, refused), (set.wall, Some(set.wall)), "{hours}");
             assert_eq!(state.decision.canary.waits.as_ref().unwrap().since, set.wall, "{hours}");
             let over = Now {
                 wall: later(set.wall, HOUR),

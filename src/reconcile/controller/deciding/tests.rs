@@ -4,6 +4,7 @@ use super::*;
 use crate::decide::CanaryWait;
 use crate::model::objects::{HorizontalPodAutoscaler, LimitRange, Owner, Running};
 use crate::model::{MilliCpu, PodAmounts};
+use crate::reconcile::no_room::NoRoomFor;
 use crate::sources::parse_manifests;
 
 /// A pod whose container runs.

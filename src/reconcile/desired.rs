@@ -32,12 +32,12 @@ pub(crate) struct DesiredState {
     pub(crate) recommended: Option<Recommended>,
     pub(crate) overridden: Option<Override>,
     /// The pod is on its way back to its spec. Limits that an override added where the spec declares none are removed, too.
-    returning: bool,
+    pub(crate) returning: bool,
     /// Limits that the guard has grown.
     #[serde(rename = "leases")]
     pub(crate) temporary: Vec<TemporaryLimit>,
     /// The pod's own amounts, while overrides and temporary limits change its spec through the API server.
-    origin: Option<PodAmounts>,
+    pub(crate) origin: Option<PodAmounts>,
     /// The sum of the containers' requests before the first recommendation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) before: Option<ResourceList>,
@@ -134,16 +134,6 @@ impl Recommended {
             in_force: InForce::Recommended,
         })
     }
-
-    /// Notes what is in force from the recommendation before.
-    pub(crate) fn after(mut self, in_force: Option<Self>) -> Self {
-        self.in_force = match in_force {
-            None => InForce::Nothing,
-            Some(before) if before.targets == self.targets => InForce::Recommended,
-            Some(before) => InForce::Earlier(before.targets),
-        };
-        self
-    }
 }
 
 impl DesiredState {
@@ -222,12 +212,16 @@ impl DesiredState {
         before != burst
     }
 
-    /// Replaces the recommendation. The new one is not in force yet.
-    pub(crate) fn recommend(&mut self, recommended: Recommended, pod: &Pod, resize: &Resize) {
+    /// Replaces the recommendation. The new one is not in force yet, unless the one before has the same targets in force.
+    pub(crate) fn recommend(&mut self, mut recommended: Recommended, pod: &Pod, resize: &Resize) {
         let before = || requests(&self.targets_or_spec(pod));
         self.before = Some(self.before.unwrap_or_else(before));
-        let in_force = self.recommended_in_force(pod, resize);
-        self.recommended = Some(recommended.after(in_force));
+        recommended.in_force = match self.recommended_in_force(pod, resize) {
+            None => InForce::Nothing,
+            Some(before) if before.targets == recommended.targets => InForce::Recommended,
+            Some(before) => InForce::Earlier(before.targets),
+        };
+        self.recommended = Some(recommended);
     }
 
     /// Notes a pass with this record. One that brought a recommendation into force has avoided an eviction, in which the containers
@@ -240,21 +234,6 @@ impl DesiredState {
         let is_first = !std::mem::replace(&mut self.resized, true);
         let restarts = if is_first { live.containers.len() as u64 } else { 0 };
         Some(Avoided::Eviction { restarts })
-    }
-
-    /// Whether the pod's own amounts are kept, while overrides and temporary limits change its spec.
-    pub(crate) const fn has_origin(&self) -> bool {
-        self.origin.is_some()
-    }
-
-    /// Whether the pod is on its way back to its spec.
-    pub(crate) const fn is_returning(&self) -> bool {
-        self.returning
-    }
-
-    /// Begins the way back to the spec.
-    pub(crate) fn begin_return(&mut self) {
-        self.returning = true;
     }
 
     /// Begins the way back to the spec if no amounts are desired.

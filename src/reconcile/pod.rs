@@ -319,7 +319,7 @@ impl PodState {
             if !self.desired.has_amounts() {
                 // The pod had completed the way back to its spec.
                 self.desired.remember_origin(&self.pod, &self.resize);
-                self.desired.begin_return();
+                self.desired.returning = true;
             }
             self.restart(Cause::FailedShrink { why: why.clone() }, effects.now);
         }

@@ -469,7 +469,7 @@ status: {containerStatuses: [{name: app, resources: {}}]}
             facts.unwrap().away.is_some()
         };
         assert!(is_away(&state));
-        state.desired.begin_return();
+        state.desired.returning = true;
         assert!(!is_away(&state), "what an operator or the guard has set is taken back");
         state.desired = <_>::default();
         state.decision.reason = Reason::NoVpa;

@@ -190,7 +190,7 @@ impl PodState {
         let unseen = self.resize.unseen(&self.pod);
         let ours = self.desired.recommended.is_some() && (unseen.is_some() || self.resize.is_spec_of(&self.pod));
         let known = match unseen {
-            _ if self.desired.has_origin() || ours => self.desired.base(&self.pod),
+            _ if self.desired.origin.is_some() || ours => self.desired.base(&self.pod),
             Some(accepted) => accepted.targets.clone(),
             None => return Cow::Borrowed(&self.pod),
         };

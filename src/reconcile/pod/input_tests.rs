@@ -399,7 +399,7 @@ fn an_undone_shrink_is_trouble_now() {
     let verdict = Verdict::Trouble(Target::Pod, shrink::Trouble::Killed(1));
     drop(state.apply(PodInput::ShrinkWatchEnded { number: 1, verdict }, now));
     assert_eq!(state.trouble, Some(now.wall));
-    assert!(state.desired.is_returning());
+    assert!(state.desired.returning);
     assert!(matches!(pending_cause(&state), Some(Cause::FailedShrink { .. })));
 }
 
@@ -486,7 +486,7 @@ fn each_part_alone_is_saved() {
         state.saved().is_some()
     };
     assert!(!is_saved(&|_| {}));
-    assert!(is_saved(&|state| state.desired.begin_return()));
+    assert!(is_saved(&|state| state.desired.returning = true));
     assert!(is_saved(&|state| state.growth.deny(&state.pod, &[denied()], "a quota")));
     assert!(is_saved(&|state| state.hooks.evidence_at = [("app".into(), now)].into()));
     assert!(is_saved(&|state| {
@@ -494,7 +494,7 @@ fn each_part_alone_is_saved() {
         state.decision.canary.waits = Some(CanaryWait { since: now, targets });
     }));
     assert!(!is_saved(&|state| {
-        state.desired.begin_return();
+        state.desired.returning = true;
         state.identity = None;
     }));
 }

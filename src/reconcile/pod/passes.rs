@@ -70,7 +70,7 @@ impl PodState {
             bound,
             amounts: amounts.unwrap_or(spec),
             burst: self.desired.burst,
-            lift_undeclared: self.desired.is_returning(),
+            lift_undeclared: self.desired.returning,
             kubelet_unasked: !through_api,
             scope,
             holds: self.holds(now),

@@ -128,7 +128,7 @@ fn half_of_a_cpu_growth_avoids_throttling() {
     };
     let effects = state.apply(report(GuardEvent::Unthrottled), later);
     assert_eq!(avoided(&effects), Some(Avoided::ThrottledSeconds(30.0)));
-    assert!(state.desired.temporary.is_empty() && state.desired.is_returning());
+    assert!(state.desired.temporary.is_empty() && state.desired.returning);
 }
 
 #[test]
@@ -336,7 +336,7 @@ fn a_failed_override_is_taken_back_and_answered() {
         let answers = |effect: &Effect| matches!(effect, Effect::Record { answers: Some(7), .. });
         assert!(effects.iter().any(answers), "{effects:?}");
         assert_eq!(state.desired.overridden, None);
-        assert_eq!(state.desired.is_returning(), returns);
+        assert_eq!(state.desired.returning, returns);
         assert!(state.work.retry_at().is_some());
     }
 }

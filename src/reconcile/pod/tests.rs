@@ -31,7 +31,7 @@ fn any_pod() -> PodState {
 fn only_what_holds_is_enforced() {
     let mut state = any_pod();
     assert!(!state.is_enforced(), "nothing is desired");
-    state.desired.begin_return();
+    state.desired.returning = true;
     assert!(state.is_enforced());
     state.work.back_off(None, Now::read());
     assert!(!state.is_enforced(), "it failed, and is tried again later");
@@ -47,7 +47,7 @@ fn a_pass_that_is_repeated_did_not_fail() {
         path: CgroupPath::new("/kubepods/podu").unwrap(),
         containers: <_>::default(),
     }));
-    state.desired.begin_return();
+    state.desired.returning = true;
     let now = Now::read();
     state.work.back_off(None, now);
     assert_eq!(state.status(now.wall), PodStatus::Refused);
@@ -74,7 +74,7 @@ fn waiting_callers_are_told_of_new_pods() {
     let mut effects = Effects { now, list: Vec::new() };
     assert!(!state.identify(&id("u1"), &mut effects));
     let mut before = state.desired.clone();
-    before.begin_return();
+    before.returning = true;
     let before = Before::Override(Box::new((before, FailedShrinks::default())));
     state.work.wait_for_answer(7, before);
     assert!(!state.identify(&id("u1"), &mut effects) && state.work.request().is_some());
@@ -364,7 +364,7 @@ fn a_pass_without_a_result_backs_off() {
             path: CgroupPath::new("/kubepods/podu").unwrap(),
             containers: <_>::default(),
         }));
-        state.desired.begin_return();
+        state.desired.returning = true;
         let mut waits = Vec::new();
         for number in 1..10 {
             let pass = state.work.start(number, "u1");

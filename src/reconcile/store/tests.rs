@@ -12,8 +12,10 @@ fn saved() -> BTreeMap<PodUid, SavedPod> {
         namespace: "default".to_owned(),
         name: "web".to_owned(),
     };
-    let mut desired = DesiredState::default();
-    desired.begin_return();
+    let desired = DesiredState {
+        returning: true,
+        ..DesiredState::default()
+    };
     let saved = SavedPod {
         pod,
         described: Some(Arc::default()),

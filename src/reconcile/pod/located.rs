@@ -142,7 +142,9 @@ impl PodState {
         let (Some(low), Some(bound)) = (low, bound) else { return };
         let written_by_passes = self.desired.has_amounts() && self.desired.scope.resources.contains(&Resource::Memory);
         if written_by_passes {
-            self.work.request_pass(Cause::PodLevel, false, effects.now.instant);
+            if self.is_enforced() {
+                self.work.request_pass(Cause::PodLevel, false, effects.now.instant);
+            }
         } else if repair {
             if self.drift.may_raise(effects.now.instant) {
                 effects.push(Effect::RaisePodLevel { bound, low });

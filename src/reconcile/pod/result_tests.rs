@@ -214,6 +214,11 @@ fn a_low_pod_level_has_its_consequence() {
     state.desired.scope.resources.insert(Resource::Memory);
     assert_eq!(read(&mut state, true), (false, false));
     assert_eq!(pending_cause(&state), Some(&Cause::PodLevel));
+
+    let mut state = failed();
+    state.desired.scope.resources.insert(Resource::Memory);
+    assert_eq!(read(&mut state, true), (false, false));
+    assert_eq!(pending_cause(&state), None, "it is tried again later");
 }
 
 #[test]

@@ -264,7 +264,8 @@ impl Collector for SavingsMetrics {
         let (series, now) = (self.0.lock(), Timestamp::now());
         let workloads = series.workloads.iter().map(|((namespace, kind, name), one)| {
             let mut shown = one.savings.clone();
-            if now.duration_since(one.since) < SHOWN_AS_ZERO {
+            // The clock may have been set back since.
+            if now.duration_since(one.since).abs() < SHOWN_AS_ZERO {
                 (shown.kills, shown.evictions, shown.restarts, shown.throttled_seconds) = Default::default();
             }
             let labels = vec![("namespace", namespace.clone()), ("workload", format!("{kind}/{name}"))];
@@ -489,6 +490,19 @@ mod tests {
             savings.count(&state, Avoided::Kill, now);
         }
         assert_eq!(shown().len(), 8 * 1024);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_hides_no_count() {
+        let pod = Arc::clone(&parse_manifests("test", POD).unwrap().view.pods[0]);
+        let state = PodState::new(Arc::clone(&pod), PodDecision::undecided(&pod));
+        let mut registry = Registry::default();
+        let mut savings = Savings::register(&mut registry);
+        savings.count(&state, Avoided::Kill, Timestamp::now() + SignedDuration::from_hours(5));
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        let kills = r#"workload_avoided_kills_total{namespace="default",workload="Pod/web"} 1"#;
+        assert!(text.lines().any(|shown| shown == kills), "{text}");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use futures::future::join_all;
+use futures::stream::{FuturesUnordered, StreamExt as _};
 use jiff::Timestamp;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -191,15 +191,11 @@ impl Restorer {
         file.save(self.unrestored())
     }
 
-    /// Watches lowered memory limits until a signal, and raises those again that do harm.
+    /// Watches lowered memory limits until a signal, and raises those again that do harm, each at once.
     async fn watch(&mut self, lowered: Vec<Lowered<'_>>) {
-        let watched = lowered.into_iter().map(async |(index, pod, lowered)| {
-            let verdict = shrink::watch(Arc::clone(&self.node), Arc::clone(pod.live()), lowered.clone()).await;
-            (index, pod, lowered, verdict)
-        });
-        let interrupted = self.interrupted.clone();
-        let ended = interrupted.run_until_cancelled(join_all(watched)).await;
-        for (index, pod, lowered, verdict) in ended.into_iter().flatten() {
+        let (mut watched, interrupted) = (verdicts(&self.node, lowered), self.interrupted.clone());
+        while let Some(Some(ended)) = interrupted.run_until_cancelled(watched.next()).await {
+            let ((index, pod, lowered), verdict) = ended;
             if let Verdict::Trouble(target, trouble) = verdict {
                 let why = format!("{target}: {trouble}");
                 self.results[index] = self.raise_again(pod, &lowered, why).await;
@@ -274,6 +270,19 @@ impl Restorer {
         self.audit.change(&record);
         (record, shrink.lowered)
     }
+}
+
+/// Watches lowered memory limits. The verdicts come as the watches end.
+fn verdicts<'a>(
+    node: &Arc<Node>,
+    lowered: Vec<Lowered<'a>>,
+) -> FuturesUnordered<impl Future<Output = (Lowered<'a>, Verdict)> + use<'a>> {
+    let watched = lowered.into_iter().map(|of_pod| {
+        let (_, pod, lowered) = &of_pod;
+        let watch = shrink::watch(Arc::clone(node), Arc::clone(pod.live()), lowered.clone());
+        async move { (of_pod, watch.await) }
+    });
+    watched.collect()
 }
 
 /// One sentence for each pod that cannot be restored, because its spec is not known: of the `saved` pods, and of the `marked` ones that
@@ -435,125 +444,4 @@ fn result(live: &LivePod, ended: Result<proto::Change, String>) -> proto::PodRes
 }
 
 #[cfg(test)]
-mod tests {
-    use std::future::pending;
-
-    use axum::Router;
-    use axum::http::{StatusCode, Uri};
-    use nix::sys::signal::{Signal, raise};
-    use serde_json::{Value, json};
-
-    use super::*;
-    use crate::cgroup::{PodEntry, PodPlace, uid_in_cgroup_name};
-    use crate::model::CgroupPath;
-    use crate::model::objects::PodId;
-    use crate::sources::kubernetes::KubernetesSource;
-    use crate::sources::parse_manifests;
-
-    /// An API server that sends a pod, and never the objects of its namespace.
-    fn half_silent() -> ApiClient {
-        let router = Router::new().fallback(async |uri: Uri| {
-            let query = uri.query().unwrap_or_default();
-            let owner =
-                json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "r", "controller": true});
-            let items = match uri.path() {
-                _ if query.contains("sendInitialEvents") => return Err(StatusCode::BAD_REQUEST),
-                path if query.contains("watch") || path.contains("/shop/") => pending::<Value>().await,
-                "/api/v1/pods" => json!([{
-                    "metadata": {"name": "web-1", "namespace": "shop", "uid": "u", "ownerReferences": [owner]},
-                    "spec": {"nodeName": "n", "containers": [{"name": "app"}]},
-                }]),
-                _ => json!([]),
-            };
-            Ok(format!(r#"{{"metadata":{{"resourceVersion":"2"}},"items":{items}}}"#))
-        });
-        ApiClient::to(&router)
-    }
-
-    #[tokio::test]
-    async fn pods_and_a_hanging_namespace_each_have_time() {
-        let wait = Duration::from_secs(2);
-        let timing = Timing {
-            first_view: wait,
-            ..Timing::default()
-        };
-        let (source, states) = KubernetesSource::new(half_silent(), "n", None, timing);
-        tokio::spawn(source.run(CancellationToken::new()));
-        let sources = vec![states];
-        let (view, _) = first_view(SourceMerge { sources }, wait, timing).await;
-        assert_eq!(view.map(|view| view.undecided_pods.len()), Some(1));
-    }
-
-    fn uid(number: u32) -> String {
-        format!("0a1b2c3d-0000-4000-8000-00000000000{number}")
-    }
-
-    #[test]
-    fn a_marked_pod_without_a_source_is_named() {
-        let entry = |number| PodEntry {
-            place: PodPlace {
-                uid: uid_in_cgroup_name(&uid(number)).unwrap(),
-                qos: None,
-            },
-            containers: Vec::new(),
-            path: CgroupPath::new(&format!("/kubepods/pod{}", uid(number))).unwrap(),
-        };
-        let id = |number, name: &str| PodId {
-            uid: uid(number).into(),
-            namespace: "shop".to_owned(),
-            name: name.to_owned(),
-        };
-        // Nothing names the third pod, and the fourth has ended.
-        let scanned = [1, 2, 3].map(entry);
-        let inventory = Inventory::assemble(&scanned, &[id(1, "web"), id(2, "db")], &[], &[]);
-        let manifest = format!(
-            "{{kind: Pod, metadata: {{name: web, namespace: shop, uid: {}}}, spec: {{containers: [{{name: app}}]}}}}",
-            uid(1)
-        );
-        let view = parse_manifests("test", &manifest).unwrap().view;
-        let marked = [1, 2, 3, 4].map(|number| (PodUid::from(uid(number)), MarkedLimits::new()));
-        let left = left_alone(&BTreeMap::new(), &marked.into(), &inventory, &view);
-        let why = "is left as it is: no source describes it any more";
-        let nameless = format!("the pod with the UID {} {why}", uid(3));
-        assert_eq!(left, [format!("shop/db {why}"), nameless]);
-    }
-
-    #[tokio::test]
-    async fn a_signal_lets_no_further_pass_begin() {
-        let root = tempfile::tempdir().unwrap();
-        let manifest = "{kind: Pod, metadata: {name: web, namespace: shop, uid: u}, spec: {containers: [{name: app}]}}";
-        let view = parse_manifests("test", manifest).unwrap().view;
-        let live = Arc::new(LivePod::on_files(["app"]));
-        let pods = [BoundPod::new(&view.pods[0], &live).unwrap()];
-        let node = Arc::new(Node::on_files(root.path()));
-        let mut restorer = Restorer {
-            capacity: capacity(&view, &node),
-            node,
-            audit: Audit::default(),
-            saved: BTreeMap::new(),
-            restored: BTreeSet::new(),
-            results: Vec::new(),
-            interrupted: interruption().unwrap(),
-        };
-        for signal in [Signal::SIGHUP, Signal::SIGTERM] {
-            raise(signal).unwrap();
-        }
-        restorer.interrupted.cancelled().await;
-        let lowered = restorer.put_back(&pods, None, true).await;
-        assert!(lowered.is_empty() && restorer.restored.is_empty());
-        assert_eq!(restorer.results[0].error, INTERRUPTED);
-    }
-
-    #[test]
-    fn a_restored_pod_has_no_burst() {
-        let manifest = "{kind: Pod, metadata: {name: web, namespace: shop, uid: u}, spec: {containers: [{name: app}]}}";
-        let view = parse_manifests("test", manifest).unwrap().view;
-        let live = Arc::new(LivePod::on_files(["app"]));
-        let job = job_for(&BoundPod::new(&view.pods[0], &live).unwrap(), None);
-        assert_eq!(job.targets.burst, Some(CpuBurst::ZERO));
-        assert!(job.aligns_scopes && job.targets.lift_undeclared && job.targets.kubelet_unasked);
-        let cause = job.cause.to_string();
-        assert!(cause.ends_with("): vscaled restore"), "{cause}");
-        assert_eq!(result(&live, Err("busy".to_owned())).containers, ["app"]);
-    }
-}
+mod tests;

@@ -7,7 +7,6 @@ use jiff::Timestamp;
 use crate::control::proto;
 use crate::model::{ChangeRecord, Resource, Setting, StepRecord, Withheld};
 use crate::oom::{Level, OomReport};
-use crate::reconcile::no_room::NoRoomFor;
 use crate::reconcile::pod::PodState;
 
 /// One sentence for each container whose limit grew and that was killed since, or is throttled still.
@@ -105,7 +104,7 @@ fn why(state: &PodState, name: &str, resource: Resource) -> String {
     });
     let overridden = state.desired.overridden.as_ref();
     let by_hand = overridden.map(|_| "an operator's override is in force");
-    let room = state.no_room.as_ref().map(NoRoomFor::why);
+    let room = state.no_room.as_ref().map(|no_room| no_room.why.as_str());
     let withheld = state.resize.withheld().map(Withheld::reason);
     let known = [by_hand, room, withheld].into_iter().flatten().map(str::to_owned);
     let known: Vec<String> = known.chain(notes.map(ToString::to_string)).collect();

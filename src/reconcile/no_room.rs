@@ -12,7 +12,8 @@ const ROOM_AWAITED: &str = "The recommendation is followed once there is room fo
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NoRoomFor {
     targets: PodAmounts,
-    why: String,
+    /// The refusal with its numbers.
+    pub(crate) why: String,
     /// When the node or a quota refused a recommendation for the pod first, and all others since.
     pub(crate) since: Timestamp,
     /// The refusal is in the history.
@@ -30,11 +31,6 @@ impl NoRoomFor {
             since,
             recorded,
         }
-    }
-
-    /// The refusal with its numbers.
-    pub(crate) fn why(&self) -> &str {
-        &self.why
     }
 
     /// The refusal for the history, once for each recommendation.
@@ -67,7 +63,11 @@ mod tests {
             (3, "other", "full", true),
         ] {
             let mut no_room = NoRoomFor::after(known, targets(name), why.to_owned(), at(second));
-            assert_eq!((no_room.why(), no_room.since), (why, at(1)), "since the first refusal");
+            assert_eq!(
+                (no_room.why.as_str(), no_room.since),
+                (why, at(1)),
+                "since the first refusal"
+            );
             assert_eq!(no_room.take_news(), is_news.then(|| why.to_owned()));
             assert_eq!(no_room.take_news(), None);
             known = Some(no_room);

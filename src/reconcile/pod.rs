@@ -276,7 +276,7 @@ impl PodState {
     pub(crate) fn wakes_at(&self) -> (Option<Instant>, Option<Timestamp>) {
         let dated = [
             self.desired.next_end(),
-            self.shrink.wakes_at(),
+            self.shrink.retry_at,
             self.decision.next_change(),
             self.hooks.wakes_at(),
         ];
@@ -301,7 +301,7 @@ impl PodState {
     /// pass at once. A pod that only waits for the API server holds its desired values meanwhile.
     pub(crate) fn is_enforced(&self) -> bool {
         let holds = self.drift.owes_runtime || self.drift.is_in_sync;
-        !self.desired.is_empty() && (self.work.retry_at().is_none() || holds)
+        !self.desired.is_empty() && (self.work.retry_at.is_none() || holds)
     }
 
     /// Whether no pass is necessary until another input arrives.

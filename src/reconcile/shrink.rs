@@ -22,7 +22,7 @@ pub(crate) struct ShrinkState {
     /// Shrinks that were undone, or that wait for the pod's turn.
     pub(crate) backoffs: FailedShrinks,
     /// When an undone shrink is tried again.
-    retry_at: Option<Timestamp>,
+    pub(crate) retry_at: Option<Timestamp>,
     /// The number of the pass whose lower limits are watched.
     pub(crate) watched: Option<u64>,
     /// When the pod's turn began. The turn ends with the watch.
@@ -36,11 +36,6 @@ pub(crate) struct ShrinkState {
 pub(crate) type ShrinkEnd = Result<(), String>;
 
 impl ShrinkState {
-    /// When an undone shrink is tried again.
-    pub(crate) const fn wakes_at(&self) -> Option<Timestamp> {
-        self.retry_at
-    }
-
     /// Keeps no limit any more after a request of an operator. Returns what was kept.
     pub(crate) fn forget_all(&mut self) -> FailedShrinks {
         self.retry_at = None;

@@ -55,7 +55,8 @@ pub(crate) struct WorkItem {
     backoff: Option<Backoff>,
     /// Spaces passes that did not fail and have to be repeated, and when the next one is due; `None` if the latest pass had a result.
     repeats: Option<(Backoff, Instant)>,
-    retry_at: Option<Instant>,
+    /// When a pass that failed, or has to be repeated, is tried again.
+    pub(super) retry_at: Option<Instant>,
     followed: Option<RateLimiter>,
     /// How long the latest decision took.
     decided_in: Duration,
@@ -109,11 +110,6 @@ impl WorkItem {
     /// The request that the next pass answers.
     pub(super) const fn request(&self) -> Option<&PendingRequest> {
         self.request.as_ref()
-    }
-
-    /// When a pass that failed, or has to be repeated, is tried again.
-    pub(super) const fn retry_at(&self) -> Option<Instant> {
-        self.retry_at
     }
 
     /// Makes a pass due, or joins the pass that is due: a pass starts from the files, not from events.
@@ -531,12 +527,12 @@ mod tests {
             };
             let waits = [(); 10].map(|()| {
                 let wait = work.ended(&outcome, &Report::default(), now).unwrap();
-                assert_eq!(work.retry_at(), Some(now.instant + wait));
+                assert_eq!(work.retry_at, Some(now.instant + wait));
                 wait.as_secs()
             });
             assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 128, 256, 300], "{outcome:?}");
             assert_eq!(work.ended(&Outcome::Applied, &Report::default(), now), None);
-            assert!(!work.has_failed() && work.retry_at().is_none());
+            assert!(!work.has_failed() && work.retry_at.is_none());
         }
     }
 

@@ -176,7 +176,7 @@ impl PodState {
             return false;
         }
         let running = self.work.running();
-        let is_due = self.work.pending().is_some() || self.work.retry_at().is_some();
+        let is_due = self.work.pending().is_some() || self.work.retry_at.is_some();
         // A failed pass may have left a part of its targets.
         let has_failed = self.work.has_failed() && self.desired.recommended.is_some();
         running.is_some_and(|pass| pass.recommended.is_some())

@@ -52,7 +52,7 @@ impl PodState {
         match (self.status(now), &self.no_room) {
             (PodStatus::NotRunning, _) => "no container of this pod runs on this node".to_owned(),
             (PodStatus::Foreign, _) => self.drift.detail(now).unwrap_or_default(),
-            (PodStatus::Refused, Some(no_room)) if !failed => no_room.why().to_owned(),
+            (PodStatus::Refused, Some(no_room)) if !failed => no_room.why.clone(),
             (PodStatus::Refused, None) if !failed && withheld.is_none() => self.shrink.detail(now).unwrap_or_default(),
             (PodStatus::Owed | PodStatus::Refused | PodStatus::Deferred | PodStatus::Infeasible, _) => {
                 withheld.map_or(self.drift.reason.as_str(), Withheld::reason).to_owned()

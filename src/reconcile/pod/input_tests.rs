@@ -215,7 +215,7 @@ fn a_returned_runtime_ends_the_wait() {
     let mut state = owes();
     state.work.back_off(None, Now::read());
     drop(state.apply(PodInput::RuntimeReturned, Now::read()));
-    assert!(state.work.retry_at().is_none() && !state.work.has_failed());
+    assert!(state.work.retry_at.is_none() && !state.work.has_failed());
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn a_changed_node_forgets_what_passes_found() {
     state.resize.ended(Outcome::Refused(String::new()), true);
     drop(state.apply(PodInput::NodeChanged, Now::read()));
     assert!(!state.work.is_current(&pass) && !state.drift.is_in_sync);
-    assert_eq!(state.work.retry_at(), None);
+    assert_eq!(state.work.retry_at, None);
     assert!(state.resize.is_clear());
 }
 

@@ -250,7 +250,7 @@ impl PodState {
     fn end_return(&mut self, now: Timestamp) {
         if self.resize.is_known_in(&self.pod)
             && self.work.pending().is_none()
-            && self.shrink.wakes_at().is_none()
+            && self.shrink.retry_at.is_none()
             && self.holds(now).is_empty()
         {
             let own = self.desired.end_return();

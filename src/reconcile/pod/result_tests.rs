@@ -277,7 +277,7 @@ fn a_failed_pass_drops_the_check_that_it_caused() {
         let is_logged = |effect: &Effect| matches!(effect, Effect::Log(LogLine::PassFailed { .. }));
         assert_eq!(effects.iter().any(is_logged), fails);
         assert_eq!(state.work.pending().is_none(), fails);
-        assert_eq!(state.work.retry_at().is_some(), fails);
+        assert_eq!(state.work.retry_at.is_some(), fails);
     }
 }
 
@@ -342,7 +342,7 @@ fn a_failed_override_is_taken_back_and_answered() {
         assert!(effects.iter().any(answers), "{effects:?}");
         assert_eq!(state.desired.overridden, None);
         assert_eq!(state.desired.returning, returns);
-        assert!(state.work.retry_at().is_some());
+        assert!(state.work.retry_at.is_some());
     }
 }
 

@@ -373,7 +373,7 @@ fn a_pass_without_a_result_backs_off() {
             done.api.retry_after = Some(Duration::from_secs(1));
             let quiet = SignedDuration::ZERO;
             drop(state.apply(PodInput::PassEnded { pass, done, quiet }, now));
-            let at = state.work.retry_at().unwrap();
+            let at = state.work.retry_at.unwrap();
             waits.push(at - std::mem::replace(&mut now.instant, at));
         }
         assert!(waits.is_sorted() && waits[8] > Duration::from_secs(60), "{waits:?}");

@@ -153,7 +153,7 @@ fn an_operators_word_ends_what_is_kept() {
     );
     let mut forgotten = shrink_state.clone();
     assert_eq!(forgotten.forget_all(), shrink_state.backoffs);
-    assert!(forgotten.backoffs.is_empty() && forgotten.wakes_at().is_none());
+    assert!(forgotten.backoffs.is_empty() && forgotten.retry_at.is_none());
     shrink_state.restore(FailedShrinks::default(), at(1));
     assert_eq!(
         (shrink_state.backoffs.holds(at(1)).len(), shrink_state.retry_at),

@@ -93,7 +93,7 @@ fn each_outcome_schedules_the_next_pass() {
             ..Report::default()
         };
         let is_failure = work.ended(&outcome, &api, now).is_some();
-        let retry = work.retry_at().map(|at| (at - now.instant).as_millis());
+        let retry = work.retry_at.map(|at| (at - now.instant).as_millis());
         assert_eq!((retry, is_failure, work.has_failed()), expected, "{outcome:?}");
     };
     let deferred = || Outcome::Withheld(Withheld::Deferred(no_text()));

@@ -114,7 +114,7 @@ impl World {
         let are_heeded = |name| ["u1", "u2"].into_iter().all(|uid| is_heeded(name, uid));
         let work = &state.work;
         let waiting: BTreeSet<_> = work.requests().collect();
-        let answers = work.pending().is_some() || work.running().is_some() || work.retry_at().is_some();
+        let answers = work.pending().is_some() || work.running().is_some() || work.retry_at.is_some();
         let checks = [
             (was == is, "the state file is outdated"),
             (

@@ -107,7 +107,7 @@ fn acts(world: &World) -> Vec<Move> {
     if state.shrink.backoffs.waits() {
         acts.push(Happens(Happening::MayLower));
     }
-    if state.work.retry_at().is_some() {
+    if state.work.retry_at.is_some() {
         acts.push(Move::TimePasses);
     }
     acts
@@ -236,7 +236,7 @@ impl World {
         if state.shrink.backoffs.waits() {
             return Some(Happens(Happening::MayLower));
         }
-        state.work.retry_at().map(|_| Move::TimePasses)
+        state.work.retry_at.map(|_| Move::TimePasses)
     }
 
     /// What holds in every state. A sentence says what does not.
@@ -334,7 +334,7 @@ impl World {
             pending,
             request,
             work.requests().count(),
-            work.retry_at().is_some(),
+            work.retry_at.is_some(),
             work.has_failed(),
         ));
         if let Some(pass) = &self.running {

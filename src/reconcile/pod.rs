@@ -193,7 +193,8 @@ impl PodState {
             }
             PodInput::NodeChanged if !self.desired.is_empty() => self.restart(Cause::Sweep, now),
             PodInput::RoomFreed if self.resize.has_no_room() => {
-                self.work.request_pass(Cause::Retry, true, instant);
+                // Any pod that changes may have freed room, and another may change all the time.
+                self.work.request_pass_after(Cause::Retry, Duration::ZERO, instant);
             }
             PodInput::ResizeRetried if !self.desired.is_empty() && self.pod.resizes_in_place() => {
                 self.work.request_pass(Cause::Retry, true, instant);

@@ -211,6 +211,17 @@ fn each_input_has_its_pass() {
 }
 
 #[test]
+fn room_that_is_freed_all_the_time_has_a_rate() {
+    let (mut state, now, mut passes) = (full(), Now::read(), 0);
+    for _ in 0..100 {
+        drop(state.apply(PodInput::RoomFreed, now));
+        passes += usize::from(state.work.is_due(now.instant));
+        state.work.cancel();
+    }
+    assert!((1..=11).contains(&passes), "{passes} at one moment");
+}
+
+#[test]
 fn a_returned_runtime_ends_the_wait() {
     let mut state = owes();
     state.work.back_off(None, Now::read());

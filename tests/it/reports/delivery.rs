@@ -1,5 +1,7 @@
 //! Receivers that work, disconnect and return.
 
+use std::time::Duration;
+
 use vscaled::report::log::Bounds;
 use vscaled::report::{Destination, Link};
 
@@ -128,6 +130,6 @@ async fn a_burst_waits_for_the_disk_twice_at_most() {
     eventually("a new log", || syncs(&station) == 1).await;
     let kills: Vec<_> = (1..=50).map(|number| station.kill(number..=number)).collect();
     futures::future::join_all(kills).await;
-    station.handle.clone().finish().await;
+    station.handle.clone().finish(Duration::MAX).await;
     assert!((2..=3).contains(&syncs(&station)));
 }

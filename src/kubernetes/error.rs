@@ -105,7 +105,7 @@ impl Status {
 
     /// Whether a rule denies the request and will deny it again. Below 400 and with 408, only a proxy answers.
     pub fn is_denial(&self) -> bool {
-        !matches!(self.code, ..=399 | 401 | 404 | 408..=410 | 429 | 500..) || self.code == 404 && self.is_by_webhook()
+        !matches!(self.code, 0..=399 | 401 | 404 | 408..=410 | 429 | 500..) || self.code == 404 && self.is_by_webhook()
     }
 
     /// Whether an admission webhook chose code and text (`ToStatusErr`, apiserver `pkg/admission/plugin/webhook/errors`).

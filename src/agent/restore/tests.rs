@@ -136,6 +136,7 @@ async fn the_first_harm_is_told_first() {
                 kills: 0,
                 stalled: None,
             },
+            at: std::time::Instant::now(),
             most: Bytes::MAX,
             refaults: Bytes::MAX,
         },

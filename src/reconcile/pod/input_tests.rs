@@ -427,7 +427,7 @@ fn a_foreign_limit_ends_the_kept_one() {
         pod.metadata.generation += 1;
         change(&mut pod.spec.containers[0].resources.limits);
         drop(state.apply(PodInput::Described(Arc::new(pod)), now));
-        let holds = state.shrink.backoffs().holds(now.wall);
+        let holds = state.shrink.backoffs.holds(now.wall);
         [&app, &Target::Pod].map(|target| holds.contains_key(target))
     };
     assert_eq!(

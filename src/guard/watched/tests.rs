@@ -28,6 +28,7 @@ pub(in crate::guard) fn watched(root: &Path) -> Watched {
             fs::write(directory.join(name), text).unwrap();
         }
     }
+    fs::write(root.join("memory.max"), "max\n").unwrap();
     let path = |text| CgroupPath::new(text).unwrap();
     let (id, path, inner) = (ContainerId::of_test("c"), path("/pod"), path("/pod/app"));
     let live = LivePod {

@@ -16,7 +16,8 @@ use crate::rate_limiter::{Rate, RateLimiter};
 use crate::resize::Report;
 
 pub(crate) const FIRST_RETRY: Duration = Duration::from_secs(1);
-/// How often a pod follows changed recommendations: a VPA that changes all the time does not keep the node busy.
+/// How often a pod follows changed recommendations, and is tried again after changes of others: a VPA or a pod that changes all the time
+/// does not keep the node busy.
 const FOLLOWED: Rate = Rate::new(10, Duration::from_secs(5));
 const LONGEST_RETRY: Duration = Duration::from_secs(5 * 60);
 
@@ -131,15 +132,19 @@ impl WorkItem {
         pending.check_runtime |= check_runtime;
     }
 
-    /// Makes a pass that follows a recommendation due after a while, within a rate, unless a pass is due already.
+    /// Makes a pass due after a while, within a rate, unless a pass is due already. Passes that begin at once although they had a turn
+    /// later do not lengthen the wait of the next one.
     pub(crate) fn request_pass_after(&mut self, cause: Cause, delay: Duration, now: Instant) {
         let known = self.pending.as_ref().map(|pending| pending.not_before);
         self.request_pass(cause, true, now);
         if let Some(pending) = &mut self.pending {
             let followed = self.followed.get_or_insert(RateLimiter::new(FOLLOWED, now));
             pending.not_before = known.unwrap_or_else(|| {
-                let at = followed.ready_at().max(now + delay);
-                followed.use_turn(now);
+                let (ready, latest) = (followed.ready_at(), now + FOLLOWED.every);
+                if ready <= latest {
+                    followed.use_turn(now);
+                }
+                let at = ready.min(latest).max(now + delay);
                 (at > now).then_some(at)
             });
         }
@@ -225,7 +230,7 @@ impl WorkItem {
         if let Some(wait) = begins.and_then(|at| at.checked_duration_since(now)) {
             let wait = wait.as_secs();
             return Some(format!(
-                "A pass begins in {wait} s: a recommendation that many nodes follow, or that changes often, waits for its turn."
+                "A pass begins in {wait} s: a recommendation that many nodes follow or that changes often, or a change that is tried often, waits for its turn."
             ));
         }
         if self.running.is_some() || self.pending.is_some() {
@@ -444,6 +449,19 @@ mod tests {
             }
         }
         assert!((60..=70).contains(&passes), "{passes} within 300 s");
+    }
+
+    #[test]
+    fn passes_that_begin_at_once_lengthen_no_wait() {
+        let (mut work, now) = (WorkItem::default(), Instant::now());
+        for _ in 0..100 {
+            work.request_pass_after(Cause::Retry, Duration::ZERO, now);
+            work.request_pass(Cause::ContainerStarted, true, now);
+            assert!(work.is_due(now));
+            work.pending = None;
+        }
+        work.request_pass_after(Cause::Retry, Duration::ZERO, now);
+        assert_eq!(work.wakes_at(), Some(now + FOLLOWED.every));
     }
 
     #[test]

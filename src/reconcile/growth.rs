@@ -117,11 +117,6 @@ impl Growth {
         self.pauses.values_mut().map(|pause| &mut pause.until)
     }
 
-    /// Takes the pauses of an earlier agent.
-    pub(crate) fn restore(&mut self, pauses: BTreeMap<ContainerName, GrowthPause>) {
-        self.pauses.extend(pauses);
-    }
-
     /// Why limits of containers are not grown: denials of the API server, until the guard may grow limits again, and refusals of the
     /// guard, for containers that have no higher memory limit in these `amounts`.
     pub(crate) fn refusals(

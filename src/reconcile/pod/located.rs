@@ -96,7 +96,7 @@ impl PodState {
             evidence_at,
             waits,
         } = saved;
-        self.growth.restore(pauses);
+        self.growth.pauses.extend(pauses);
         self.hooks.evidence_at = evidence_at;
         self.decision.canary.waits = waits.or(self.decision.canary.waits.take());
         let asked = resize.has_asked_for(&desired.targets(&self.pod).unwrap_or_default());

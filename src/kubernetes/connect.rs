@@ -17,7 +17,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::{Body, ConfigExt, RustlsTlsError};
 use kube::config::Kubeconfig;
-use tokio::sync::Mutex;
+use parking_lot::Mutex;
 use tokio::task::spawn_blocking;
 use tower::{BoxError, ServiceBuilder};
 
@@ -51,6 +51,8 @@ pub(super) struct Connection {
     /// The age before which the client is not made again.
     least_age: Duration,
     client: Arc<Mutex<Option<(kube::Client, Instant)>>>,
+    /// Locked while a client is made. Meanwhile the last one stays in use.
+    making: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Connection {
@@ -59,6 +61,7 @@ impl Connection {
             make: Arc::new(make),
             least_age: LEAST_AGE,
             client: Arc::default(),
+            making: Arc::default(),
         }
     }
 
@@ -85,15 +88,25 @@ impl Connection {
 
     /// The client. Makes another if the one that was made at `failed` is still in use and not new.
     async fn client(&self, failed: Option<Instant>) -> Result<(kube::Client, Instant)> {
-        let mut current = Arc::clone(&self.client).lock_owned().await;
-        if let Some((client, made)) = &*current
-            && (failed != Some(*made) || made.elapsed() < self.least_age)
-        {
-            return Ok((client.clone(), *made));
+        let in_use = || {
+            let client = self.client.lock().clone();
+            client.filter(|(_, made)| failed != Some(*made) || made.elapsed() < self.least_age)
+        };
+        if let Some(client) = in_use() {
+            return Ok(client);
         }
-        let make = Arc::clone(&self.make);
-        // Keeps the lock when the caller gives up: a credential plugin that hangs is not started for every call.
-        spawn_blocking(move || Ok(current.insert((make()?, Instant::now())).clone())).await?
+        let making = Arc::clone(&self.making).lock_owned().await;
+        if let Some(client) = in_use() {
+            return Ok(client);
+        }
+        let (make, client) = (Arc::clone(&self.make), Arc::clone(&self.client));
+        spawn_blocking(move || {
+            // Also when the caller gives up: a credential plugin that hangs is not started for every call.
+            let _making = making;
+            let made = (make()?, Instant::now());
+            Ok(client.lock().insert(made).clone())
+        })
+        .await?
     }
 }
 
@@ -283,7 +296,7 @@ mod tests {
     #[tokio::test]
     async fn credentials_that_hang_are_read_once() {
         let (read, (release, hangs)) = (Arc::<AtomicUsize>::default(), mpsc::channel::<()>());
-        let (count, hangs) = (Arc::clone(&read), parking_lot::Mutex::new(hangs));
+        let (count, hangs) = (Arc::clone(&read), Mutex::new(hangs));
         let connection = Connection::new(move || {
             count.fetch_add(1, Ordering::SeqCst);
             // An error once the test ends.
@@ -298,6 +311,25 @@ mod tests {
             }
         }
         assert_eq!(read.load(Ordering::SeqCst), 1);
+        drop(release);
+    }
+
+    #[tokio::test]
+    async fn credentials_that_hang_leave_the_last_in_use() {
+        let (release, hangs) = mpsc::channel::<()>();
+        let (read, hangs) = (AtomicUsize::new(0), Mutex::new(hangs));
+        let mut connection = Connection::new(move || {
+            if read.fetch_add(1, Ordering::SeqCst) > 0 {
+                hangs.lock().recv()?;
+            }
+            Ok(kube::Client::new(Router::new(), "default"))
+        });
+        connection.least_age = Duration::ZERO;
+        let (_, made) = connection.client(None).await.unwrap();
+        let renewal = connection.client(Some(made));
+        assert!(timeout(Duration::from_millis(20), renewal).await.is_err());
+        let mut last = Box::pin(connection.client(None));
+        assert!(futures::poll!(&mut last).is_ready());
         drop(release);
     }
 

@@ -54,6 +54,8 @@ enum FirstList {
 impl<T: Object> Task<T> {
     pub(super) async fn run(mut self) {
         self.client.metrics.watching(T::plural());
+        // How long watches have lasted since the last list and the last new version.
+        let mut mute = Duration::ZERO;
         loop {
             let Some(kind) = T::KINDS.get(self.served).copied() else {
                 self.not_served().await;
@@ -67,20 +69,37 @@ impl<T: Object> Task<T> {
                     continue;
                 }
             };
+            let watching = match streamed {
+                Some(watching) => Ok(watching),
+                None => self.begin_watch(kind).await,
+            };
             let (begun, from) = (Instant::now(), self.version.clone());
-            let end = match self.watch(kind, streamed).await {
+            let end = match watching {
+                Ok(watching) => self.follow_watch(watching).await,
+                Err(error) => Err(error),
+            };
+            let lasted = begun.elapsed();
+            // Not after a list alone: without a watch that lasts, the task must not list without a pause.
+            if lasted >= SHORT {
+                self.backoff.reset();
+            }
+            let end = match end {
                 Err(error) if error.problem.status() == Some(410) => Ok(WatchEnd::Forgotten),
                 end => end,
             };
             let counted = *end.as_ref().unwrap_or(&WatchEnd::Failed);
             self.client.metrics.watched(T::plural(), counted);
-            let is_short = begun.elapsed() < SHORT;
+            mute = match self.version == from {
+                true if listed => lasted,
+                true => mute + lasted,
+                false => Duration::ZERO,
+            };
             // An etcd that was restored from a backup has not reached the version, so the API server sends nothing from there.
-            let is_mute = begun.elapsed() >= self.timing.watch / 2 && self.version == from;
+            let is_mute = mute >= self.timing.watch / 2;
             self.must_list |= is_mute || matches!(end, Ok(WatchEnd::Forgotten));
             match end {
                 // A proxy may end watches as soon as they begin, and one API server may have forgotten what another lists.
-                Ok(_) if is_short && (listed || !self.must_list) => sleep(self.backoff.next(None)).await,
+                Ok(_) if lasted < SHORT && (listed || !self.must_list) => sleep(self.backoff.next(None)).await,
                 // After a restart of the API server, the watches of many agents are forgotten together.
                 Ok(_) if self.must_list => sleep(scattered(self.timing.first_pause)).await,
                 Ok(_) => {}
@@ -195,27 +214,16 @@ impl<T: Object> Task<T> {
         sleep(pause).await;
     }
 
-    /// Watches from the version of the list or of the last watch, until the watch ends.
-    async fn watch(&mut self, kind: Kind, streamed: Option<BegunWatch>) -> Result<WatchEnd, ApiError> {
-        let (call, mut stream) = match streamed {
-            Some(watching) => watching,
-            None => {
-                let call = self.watching(kind, self.version.as_deref().unwrap_or_default());
-                let stream = self.client.watch(&call).await?;
-                self.shared.publish(false);
-                (call, stream)
-            }
-        };
-        let begun = Instant::now();
-        let end = self.follow_watch(&call, &mut stream).await;
-        // Not after a list alone: without a watch that lasts, the task must not list without a pause.
-        if begun.elapsed() >= SHORT {
-            self.backoff.reset();
-        }
-        end.map_err(|problem| ApiError::of(&call, problem))
+    /// Begins a watch from the version of the list or of the last watch.
+    async fn begin_watch(&self, kind: Kind) -> Result<BegunWatch, ApiError> {
+        let call = self.watching(kind, self.version.as_deref().unwrap_or_default());
+        let stream = self.client.watch(&call).await?;
+        self.shared.publish(false);
+        Ok((call, stream))
     }
 
-    async fn follow_watch(&mut self, call: &Call, stream: &mut ObjectStream) -> Result<WatchEnd, Problem> {
+    async fn follow_watch(&mut self, (call, mut stream): BegunWatch) -> Result<WatchEnd, ApiError> {
+        let failed = |problem| ApiError::of(&call, problem);
         let (mut silence, mut at_silence) = (self.timing.long_silence, WatchEnd::Over);
         // The time of the next list, once there may be room for objects that were left out.
         let mut list_at = None;
@@ -227,16 +235,16 @@ impl<T: Object> Task<T> {
             let line = match timeout_at(list_at.map_or(patience, |at| patience.min(at)), stream.next()).await {
                 Ok(Ok(Some(line))) => line,
                 Ok(Ok(None)) => return Ok(WatchEnd::Over),
-                Ok(Err(problem)) => return Err(problem),
+                Ok(Err(problem)) => return Err(failed(problem)),
                 Err(_) if list_at.is_some_and(|at| at <= Instant::now()) => return Ok(WatchEnd::Forgotten),
                 Err(_) => {
                     tracing::debug!(%call, "the watch was silent for too long: starting another");
                     return Ok(at_silence);
                 }
             };
-            let applied = self.shared.with(|followed| followed.apply(&line, call));
+            let applied = self.shared.with(|followed| followed.apply(&line, &call));
             // Another watch from this version may meet the same error.
-            match applied.inspect_err(|_| self.must_list = true)? {
+            match applied.inspect_err(|_| self.must_list = true).map_err(failed)? {
                 WatchResult::Change { version, news } => {
                     if !version.is_empty() {
                         self.version = Some(version);

@@ -400,13 +400,28 @@ async fn a_list_follows_a_watch_without_lines() {
         ..BRISK
     };
     let follower: Follower<Thing> = follow(client, None, "", timing, memory(), Arc::new(Notify::new()));
+    let asked = script.asked(4).await;
+    assert_eq!(asked[2].1, "/apis/test/v2/things?resourceVersion=7");
+    assert_eq!(asked[3].1, "/apis/test/v2/things?resourceVersion=0");
     until(&follower, |known| {
         (known.known && known.objects().next().is_none()).then_some(())
     })
     .await;
-    let asked = script.asked(4).await;
-    assert_eq!(asked[2].1, "/apis/test/v2/things?resourceVersion=7");
-    assert_eq!(asked[3].1, "/apis/test/v2/things?resourceVersion=0");
+}
+
+#[tokio::test]
+async fn watches_that_a_proxy_ends_are_added_up() {
+    let silent = || Answer::Silent(Vec::new());
+    let script = Script::of([Answer::Says(200, list(7, &[])), silent(), silent()]);
+    let client = script.client().0;
+    client.streams_lists.store(false, std::sync::atomic::Ordering::Relaxed);
+    let timing = Timing {
+        watch: Duration::from_millis(80),
+        long_silence: Duration::from_millis(20),
+        ..BRISK
+    };
+    let _follower: Follower<Thing> = follow(client, None, "", timing, memory(), Arc::new(Notify::new()));
+    assert_eq!(script.asked(4).await[3].1, "/apis/test/v2/things?resourceVersion=7");
 }
 
 #[tokio::test]

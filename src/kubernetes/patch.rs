@@ -127,17 +127,15 @@ fn resize_error(error: ApiError) -> ResizeError {
     let reason = error.to_string();
     let retry_after = error.problem.retry_after();
     let unsupported = |Status { message: why, .. }, everywhere| ResizeError::Unsupported { why, everywhere };
+    let is_of_kubelet = |status: &Status| {
+        let is_said = status.message.contains("without support for resize");
+        is_said && status.is_denial() && !status.is_by_webhook()
+    };
     match error.problem {
         problem if problem.names_no_pod() => ResizeError::Gone(reason),
         Problem::Refused(status) if status.names_no_path() => unsupported(status, true),
-        Problem::Refused(status) if status.is_denial() => {
-            let of_kubelet = status.message.contains("without support for resize") && !status.is_by_webhook();
-            if of_kubelet {
-                unsupported(status, false)
-            } else {
-                ResizeError::Denied(reason)
-            }
-        }
+        Problem::Refused(status) if is_of_kubelet(&status) => unsupported(status, false),
+        Problem::Refused(status) if status.is_denial() => ResizeError::Denied(reason),
         problem if problem.is_silence() => ResizeError::Away(reason),
         _ => ResizeError::Refused { reason, retry_after },
     }

@@ -156,11 +156,7 @@ impl Problem {
 
     /// Whether a rule denies the call and will deny it again.
     pub fn is_denial(&self) -> bool {
-        match self {
-            Self::Forbidden(_) => true,
-            Self::Refused(status) => status.is_denial(),
-            Self::Timeout(_) | Self::Unreachable(_) | Self::Unreadable(_) => false,
-        }
+        matches!(self, Self::Forbidden(_)) || matches!(self, Self::Refused(status) if status.is_denial())
     }
 
     /// Whether the API server did not answer: gateways answer 502 and 504 in its place, and it answers 503 while it starts or ends.

@@ -53,9 +53,7 @@ impl Session<'_> {
         let mut acks = pin!(acks);
         self.send(&out, Message::Hello(hello))?;
         loop {
-            let from = Instant::now();
             self.send_more(&out).await?;
-            self.window.excuse(from.elapsed());
             let deadline = self.window.deadline(self.patience);
             // Cancel-safe, all of them: an acknowledgement or report that was not taken is still there.
             tokio::select! {
@@ -75,7 +73,11 @@ impl Session<'_> {
 
     /// Sends reports, as far as the window allows.
     async fn send_more(&mut self, out: &mpsc::Sender<AgentMessage>) -> Result<()> {
-        for pending in self.queue.next(self.window.room(), |_, _| true).await {
+        let from = Instant::now();
+        let due = self.queue.next(self.window.room(), |_, _| true).await;
+        // Before the reports are sent: the patience of the first in an empty window begins after the wait.
+        self.window.excuse(from.elapsed());
+        for pending in due {
             let mut report = Report::from(&pending.report);
             report.sequence = self.window.send(pending.number, report.id.clone(), Instant::now());
             self.send(out, Message::Report(report))?;
@@ -187,11 +189,8 @@ impl Window {
 
     /// How many more may be sent now. None until half the window is free, so that the log gives many at a time.
     fn room(&self) -> usize {
-        if self.sent.len() <= self.limit / 2 {
-            self.limit - self.sent.len()
-        } else {
-            0
-        }
+        let free = self.limit - self.sent.len();
+        if self.sent.len() <= self.limit / 2 { free } else { 0 }
     }
 
     fn len(&self) -> usize {

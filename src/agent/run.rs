@@ -31,8 +31,8 @@ pub(super) struct Running {
     pub(super) oom: KillWatch,
     pub(super) reporter: Reporter,
     pub(super) audit_writer: Option<JoinHandle<()>>,
-    /// Of the state directory. No other process writes limits before the drop.
-    pub(super) _lock: File,
+    /// Of the state directory. No other process writes limits or the state before the end of this one.
+    pub(super) lock: File,
 }
 
 /// Runs the agent until SIGTERM or SIGINT, and reloads its configuration on SIGHUP. It finishes the steps in progress, and leaves
@@ -104,5 +104,7 @@ impl Running {
         {
             tracing::warn!("the audit log may lack its last lines: the disk is too slow");
         }
+        // A thread may still write to a slow disk: only the end of the process releases the lock.
+        std::mem::forget(self.lock);
     }
 }

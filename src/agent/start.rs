@@ -165,7 +165,7 @@ pub(super) async fn start(
         oom,
         reporter,
         audit_writer,
-        _lock: state._lock,
+        lock: state._lock,
     })
 }
 

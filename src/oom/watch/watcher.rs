@@ -178,7 +178,7 @@ impl Watcher {
         let Some((version, root)) = self.files.set_node_pods(&pods, monotonic()) else {
             return;
         };
-        if self.attribution.tree.is_none() {
+        if self.attribution.tree.as_ref().is_none_or(|tree| tree.root != root) {
             self.schedule.request(monotonic());
         }
         self.attribution.set_tree(version, &root, NodeFiles::is_namespaced());

@@ -162,6 +162,8 @@ fn a_log_found_late_says_what_it_drops() {
     fs::rename(&away, &directory).unwrap();
     let lines = parent.path().join("lines");
     let writer = Arc::new(File::create(&lines).unwrap());
+    // With one subscriber alone, a test that logs this line on another thread first would decide that nobody wants it.
+    let _second = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::new());
     let subscriber = tracing_subscriber::fmt().with_writer(writer).finish();
     assert!(tracing::subscriber::with_default(subscriber, || log.sync()));
     let lines = fs::read_to_string(lines).unwrap();

@@ -208,18 +208,20 @@ impl ManifestDocument<'_> {
         let Some(kind) = object.get("kind").and_then(Value::as_str).map(str::to_owned) else {
             return Err(self.unusable(": not a Kubernetes object: it has no kind"));
         };
-        // The API server omits the kind of the items of a typed list.
         let (of, items) = match (kind.strip_suffix("List"), object.get_mut("items")) {
             (Some(of), Some(Value::Array(items))) => (of, std::mem::take(items)),
             (Some(""), _) => return Err(self.unusable(": a list without items")),
             // The name of another kind may end like that.
             _ => return read(self, &kind, object),
         };
+        // The API server omits kind and version of the items of a typed list.
+        let version = &object["apiVersion"];
         items.into_iter().try_for_each(|mut item| {
             if !of.is_empty()
                 && let Value::Object(fields) = &mut item
             {
                 fields.entry("kind").or_insert_with(|| Value::from(of));
+                fields.entry("apiVersion").or_insert_with(|| version.clone());
             }
             self.unfold(item, read)
         })
@@ -386,6 +388,8 @@ metadata: {name: ignored}
         let manifests = parse(node).unwrap();
         assert_eq!(manifests.view.node, None);
         assert_eq!(manifests.warnings, ["pods.yaml: document 1: Node n ignored"]);
+        let list = "apiVersion: longhorn.io/v1beta2\nkind: NodeList\nitems: [{metadata: {name: n}}]";
+        assert_eq!(parse(list).unwrap().view.node, None);
         let node = parse(&node.replace("longhorn.io/v1beta2", "v1")).unwrap().view.node;
         assert!(node.is_some());
         let vpa = "apiVersion: autoscaling.k8s.io/v1\nkind: VerticalPodAutoscaler\nmetadata: {name: v}";

@@ -1,8 +1,9 @@
 //! Kubernetes manifests in YAML or JSON text → [`NodeView`].
 //!
 //! A text holds one or more documents; `List` kinds are unfolded, and nulls count as absent, as in the API server. Unused
-//! kinds are skipped with a warning. Any other unusable object is an error with the origin of the text, the document and
-//! the field, and then nothing of the text is used. What is kept of an object is what the API server's objects are reduced to.
+//! kinds, and kinds of other projects, are skipped with a warning. Any other unusable object is an error with the origin of
+//! the text, the document and the field, and then nothing of the text is used. What is kept of an object is what the API
+//! server's objects are reduced to.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ use super::validate::{check_pod, check_texts};
 use super::workload::{self, Workload};
 use crate::kubernetes::{KeptObject, ObjectMemory, reduce, strip_nulls};
 use crate::model::objects::{
-    HorizontalPodAutoscaler, LimitRange, Node, OwnerKind, Pod, ResourceQuota, VerticalPodAutoscaler,
+    HorizontalPodAutoscaler, LimitRange, Node, OwnerKind, Pod, ResourceQuota, VerticalPodAutoscaler, group_of,
 };
 use crate::model::unreadable;
 
@@ -112,7 +113,7 @@ impl Manifests {
         memory: &ObjectMemory,
     ) -> Result<(), ManifestError> {
         let version = object["apiVersion"].as_str().unwrap_or_default();
-        let group = version.rsplit_once('/').map_or("", |(group, _)| group);
+        let group = group_of(version);
         // Other projects have kinds of the same names, such as Node.
         let is_other = group.contains('.') && !group.ends_with(".k8s.io");
         let owner = OwnerKind::of(version, kind);
@@ -126,7 +127,10 @@ impl Manifests {
         };
         let view = &mut self.view;
         match kind {
-            _ if is_other => self.warnings.push(document.ignored(&object)),
+            _ if is_other => {
+                let why = ": its apiVersion is none of Kubernetes";
+                self.warnings.push(document.ignored(&object, why));
+            }
             "Pod" => {
                 let pod: Pod = document.typed(object, check_pod)?;
                 if node_name.is_empty() || ["", node_name].contains(&pod.spec.node_name.as_str()) {
@@ -144,7 +148,7 @@ impl Manifests {
                     let workload: Workload = document.typed(object, |_| Ok(()))?;
                     view.owners.extend(keep.object(workload.into_owner(kind))?);
                 }
-                None => self.warnings.push(document.ignored(&object)),
+                None => self.warnings.push(document.ignored(&object, "")),
             },
         }
         Ok(())
@@ -227,8 +231,9 @@ impl ManifestDocument<'_> {
         })
     }
 
-    fn ignored(&self, object: &Value) -> String {
-        self.unusable(&format!(": {} ignored", describe(object))).to_string()
+    fn ignored(&self, object: &Value, why: &str) -> String {
+        let message = format!(": {} ignored{why}", describe(object));
+        self.unusable(&message).to_string()
     }
 
     /// Decodes and checks an object. Errors name the object and the field.
@@ -387,7 +392,8 @@ metadata: {name: ignored}
         let node = "apiVersion: longhorn.io/v1beta2\nkind: Node\nmetadata: {name: n}";
         let manifests = parse(node).unwrap();
         assert_eq!(manifests.view.node, None);
-        assert_eq!(manifests.warnings, ["pods.yaml: document 1: Node n ignored"]);
+        let warning = "pods.yaml: document 1: Node n ignored: its apiVersion is none of Kubernetes";
+        assert_eq!(manifests.warnings, [warning]);
         let list = "apiVersion: longhorn.io/v1beta2\nkind: NodeList\nitems: [{metadata: {name: n}}]";
         assert_eq!(parse(list).unwrap().view.node, None);
         let node = parse(&node.replace("longhorn.io/v1beta2", "v1")).unwrap().view.node;

@@ -34,7 +34,7 @@ impl OwnerKind {
 }
 
 /// The group of an API version such as `apps/v1`; empty for `v1`.
-fn group_of(api_version: &str) -> &str {
+pub fn group_of(api_version: &str) -> &str {
     api_version.rsplit_once('/').map_or("", |(group, _)| group)
 }
 

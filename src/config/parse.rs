@@ -171,7 +171,7 @@ pub(super) fn update_modes() -> impl Parser<List<UpdateMode>> {
 /// `true` and `false` were the values of earlier versions, and are also names: no list of this version has them.
 pub(super) fn hook_namespaces() -> impl Parser<List<String>> {
     let allowed = "a list, which may be empty, of the namespaces whose pods may use hooks: names of at most 63 lower case letters, \
-                   digits and `-`, or `*` for every namespace but kube-system; not true or false as in earlier versions";
+                   digits and, not first or last, `-`; or `*` for every namespace but kube-system; not true or false as in earlier versions";
     list_of(allowed, |name| {
         let is_name = name.len() <= 63 && is_label(name) && !["true", "false"].contains(&name);
         (name == "*" || is_name).then(|| name.to_owned())

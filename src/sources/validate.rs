@@ -47,8 +47,8 @@ fn check_format(field: &str, name: &str, longest: usize, dots: bool) -> Result<(
         "required, and not empty".to_owned()
     } else if name.len() > longest || !is_name {
         let shown: String = name.chars().take(80).collect();
-        let dot = if dots { ", '.'" } else { "" };
-        format!("{shown:?} is no name: allowed are up to {longest} of a-z, 0-9{dot} and, not first or last, '-'")
+        let parts = if dots { ", in parts joined by '.'" } else { "" };
+        format!("{shown:?} is no name: allowed are up to {longest} of a-z, 0-9 and, not first or last, '-'{parts}")
     } else {
         return Ok(());
     };
@@ -201,7 +201,8 @@ mod tests {
         }
         check_format("name", "a.b", 253, true).unwrap();
         for name in ["..", "a..b", "a.", "a.-b"] {
-            assert!(check_format("name", name, 253, true).is_err(), "{name}");
+            let refused = check_format("name", name, 253, true).unwrap_err();
+            assert!(refused.ends_with("'-', in parts joined by '.'"), "{refused}");
         }
     }
 

@@ -194,7 +194,7 @@ impl<'a> Variables<'a> {
             let own = self.1.filter(|own| ["", &own.name].contains(&of));
             let memory = own.and_then(|DeclaredContainer { resources, .. }| match resource {
                 "limits.memory" => Some(resources.limits.memory.unwrap_or(NODE_MEMORY)),
-                "requests.memory" => Some(resources.with_requests().requests.memory.unwrap_or_default()),
+                "requests.memory" => resources.with_requests().requests.memory,
                 _ => None,
             });
             let divisor = from.pointer("/resourceFieldRef/divisor").map(Bytes::deserialize);

@@ -311,7 +311,7 @@ fn filled_in_values_stand_beside_written_ones() {
         (Value::Null, "limits.memory", &limit, Some("1074790400m")),
         (json!("0"), "limits.memory", &limit, Some("1074790400m")),
         (json!("1Gi"), "limits.memory", &json!({}), Some("8m")),
-        (json!("1Gi"), "requests.memory", &json!({}), Some("0m")),
+        (json!("1Gi"), "requests.memory", &json!({}), None),
         (json!("1m"), "limits.cpu", &limit, None),
     ] {
         let found = filled_in(divisor.clone(), resource, resources.clone());

@@ -116,7 +116,6 @@ impl Manifests {
         let group = group_of(version);
         // Other projects have kinds of the same names, such as Node.
         let is_other = group.contains('.') && !group.ends_with(".k8s.io");
-        let owner = OwnerKind::of(version, kind);
         let keep = &mut Keep {
             document,
             described: describe(&object),
@@ -127,10 +126,9 @@ impl Manifests {
         };
         let view = &mut self.view;
         match kind {
-            _ if is_other => {
-                let why = ": its apiVersion is none of Kubernetes";
-                self.warnings.push(document.ignored(&object, why));
-            }
+            _ if is_other => self
+                .warnings
+                .push(document.ignored(&object, ": its apiVersion is none of Kubernetes")),
             "Pod" => {
                 let pod: Pod = document.typed(object, check_pod)?;
                 if node_name.is_empty() || ["", node_name].contains(&pod.spec.node_name.as_str()) {
@@ -142,7 +140,7 @@ impl Manifests {
             "ResourceQuota" => view.quotas.extend(keep.read::<ResourceQuota, _>(object)?),
             "HorizontalPodAutoscaler" => view.hpas.extend(keep.read::<HorizontalPodAutoscaler, _>(object)?),
             "Node" => view.node = keep.read::<Node, _>(object)?.or(view.node.take()),
-            _ => match owner {
+            _ => match OwnerKind::of(version, kind) {
                 Some(kind) => {
                     workload::in_one_notation(kind, &mut object);
                     let workload: Workload = document.typed(object, |_| Ok(()))?;
@@ -221,9 +219,7 @@ impl ManifestDocument<'_> {
         // The API server omits kind and version of the items of a typed list.
         let version = &object["apiVersion"];
         items.into_iter().try_for_each(|mut item| {
-            if !of.is_empty()
-                && let Value::Object(fields) = &mut item
-            {
+            if let Some(fields) = item.as_object_mut().filter(|_| !of.is_empty()) {
                 fields.entry("kind").or_insert_with(|| Value::from(of));
                 fields.entry("apiVersion").or_insert_with(|| version.clone());
             }

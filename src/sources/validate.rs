@@ -21,12 +21,10 @@ const POLICY_WORDS: [(&str, &[&str]); 2] = [
 pub(super) fn check_texts(document: &Value) -> Result<(), String> {
     // The decoder refuses what is no text.
     let text = |pointer, absent| document.pointer(pointer).map_or(absent, Value::as_str);
-    let name = text("/metadata/name", Some(""));
-    name.map_or(Ok(()), |name| check_format("metadata.name", name, 253, true))?;
-    let namespace = text("/metadata/namespace", None);
-    namespace.map_or(Ok(()), |name| {
-        check_format("metadata.namespace", name, LONGEST_LABEL, false)
-    })?;
+    let check_name = |name| check_format("metadata.name", name, 253, true);
+    text("/metadata/name", Some("")).map_or(Ok(()), check_name)?;
+    let check_namespace = |name| check_format("metadata.namespace", name, LONGEST_LABEL, false);
+    text("/metadata/namespace", None).map_or(Ok(()), check_namespace)?;
     let policies = document.pointer("/spec/resourcePolicy/containerPolicies");
     for (index, policy) in policies.and_then(Value::as_array).into_iter().flatten().enumerate() {
         for (field, allowed) in POLICY_WORDS {

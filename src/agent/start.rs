@@ -165,7 +165,7 @@ pub(super) async fn start(
         oom,
         reporter,
         audit_writer,
-        lock: state._lock,
+        lock: state.lock,
     })
 }
 

@@ -37,7 +37,7 @@ pub(super) struct StateDirectory {
     pub(super) limit_files: Arc<LimitFiles>,
     pub(super) earlier_limits: BTreeMap<PodUid, MarkedLimits>,
     /// The drop releases the lock.
-    pub(super) _lock: File,
+    pub(super) lock: File,
 }
 
 impl StateDirectory {
@@ -71,7 +71,7 @@ impl StateDirectory {
             freezer,
             limit_files,
             earlier_limits,
-            _lock: lock,
+            lock,
         })
     }
 

@@ -12,7 +12,7 @@ use super::*;
 use crate::cgroup::{PodEntry, PodPlace, uid_in_cgroup_name};
 use crate::model::objects::PodId;
 use crate::model::{Bytes, CgroupPath, MemoryLimit, Target};
-use crate::plan::shrink::{Before, MemoryReading, Trouble, WatchReading};
+use crate::plan::shrink::{Before, Trouble};
 use crate::sources::kubernetes::KubernetesSource;
 use crate::sources::parse_manifests;
 
@@ -131,14 +131,9 @@ async fn the_first_harm_is_told_first() {
         from: MemoryLimit::Max,
         to: Bytes::new(128 << 20),
         before: Before {
-            last: WatchReading {
-                memory: MemoryReading::default(),
-                kills: 0,
-                stalled: None,
-            },
-            at: std::time::Instant::now(),
             most: Bytes::MAX,
             refaults: Bytes::MAX,
+            ..Before::of_test()
         },
     };
     let (_, pod) = bound(["app", "side"]);

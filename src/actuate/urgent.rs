@@ -3,7 +3,7 @@
 //! In come a pod's open cgroups, the targets of its containers, one container and its new limit; out come the written steps.
 //! The pod's cgroup gets the limit that the next pass wants as well, by the rules of the [hierarchy]. The same plan and the
 //! same executor as in any pass write the files only, the pod's first; the next pass updates systemd and the runtime. Blocks
-//! for some file reads and writes, never for another process.
+//! for some file reads and writes; [`raise_pod_level`] alone updates systemd itself, and waits for it.
 //!
 //! [hierarchy]: crate::plan::hierarchy()
 

@@ -1,4 +1,4 @@
-//! The memory settings of a language runtime in a container's command, arguments and environment.
+//! The memory settings of a language runtime, or of Redis, in a container's command, arguments and environment.
 //!
 //! They are read while the container is decoded. The result is at most one [`MemorySetting`] for each setting of the runtime:
 //! the one that counts. Nothing else of the command line is kept, because a tenant may write a megabyte.

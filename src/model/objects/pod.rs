@@ -70,7 +70,7 @@ pub struct Container {
     /// Whether exit codes of this container may restart it, or all containers, whatever the policies say (`restartPolicyRules`).
     #[serde(skip_serializing)]
     pub has_restart_rules: bool,
-    /// The memory settings of the language runtime in the container.
+    /// The memory settings of the language runtime, or of Redis, in the container.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub memory_settings: Vec<MemorySetting>,
     /// The hooks that the pod's author declares.

@@ -34,7 +34,7 @@ pub(super) struct Account {
 }
 
 impl Account {
-    /// Replaces the requests of the pods, and the pods' root where this is another cgroup than before.
+    /// Replaces the requests of the pods, and the pods' root and the cgroups around it where the root is another cgroup than before.
     pub(super) fn set(&mut self, hierarchy: &Hierarchy, root: &CgroupPath, claims: Vec<Claim>) {
         let is_same = |open: &Cgroup| open.path() == root && open.outer().check().is_ok();
         if !self.root.as_ref().is_some_and(is_same) {
@@ -74,8 +74,8 @@ impl Account {
     }
 
     /// The memory that the guard may grant to a container of this pod: available memory, or the room under the
-    /// limit of all pods if that is less, without the reserve and without the memory that other pods have requested
-    /// and do not use yet.
+    /// limits of and around all pods if that is less, without the reserve and without the memory that other pods have
+    /// requested and do not use yet.
     ///
     /// Errors: the kernel does not show a value.
     pub(super) fn read(

@@ -492,10 +492,10 @@ fn about_node(mut outgoing: Outgoing) -> Outgoing {
     outgoing
 }
 
-/// Whether the API server will refuse the Event however often the agent sends it. Operators can mend missing rights and expired
-/// credentials, and a proxy may have sent an answer that cannot be read.
-const fn is_permanent(problem: &Problem) -> bool {
-    matches!(problem, Problem::Refused(status) if !matches!(status.code, 401 | 409 | 429 | 500..))
+/// Whether the API server will refuse the Event however often the agent sends it: a rule denies it, or its namespace is gone. Operators
+/// can mend missing rights and expired credentials, and a proxy may have answered.
+fn is_permanent(problem: &Problem) -> bool {
+    matches!(problem, Problem::Refused(status) if status.code == 404 || status.is_denial())
 }
 
 /// Makes Events of the reports of one destination: [`PodEvents`](super::events::PodEvents) for people,

@@ -382,10 +382,12 @@ fn refusal(code: u16) -> Problem {
 #[test]
 fn what_operators_can_mend_is_not_permanent() {
     for (code, expected) in [
+        (302, false),
         (400, true),
         (401, false),
         (403, true),
         (404, true),
+        (408, false),
         (409, false),
         (422, true),
         (429, false),

@@ -86,7 +86,7 @@ fn kubelet(node: &Node, pods: &[PodState]) -> String {
     format!("{mode}; rules of {} ({from})", node.traits.kubelet)
 }
 
-/// What the kubelet refuses to resize, until it starts anew.
+/// What the kubelet and the API server refuse to resize, until they were away.
 fn refused(refusals: &[String]) -> String {
     match refusals {
         [] => "none known".to_owned(),

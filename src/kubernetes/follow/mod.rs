@@ -1,10 +1,10 @@
 //! One followed list: a kind and a scope → the current objects.
 //!
-//! One task follows each list. It lists once from the API server's cache, then watches, and lists again only after the
-//! API server has forgotten the changes since (410), has sent an error in a watch, or has sent nothing for half the time of a
-//! watch. It begins a watch that is silent for too long again from its last version. During an outage the last objects stay. Each
-//! failure lengthens the pause before the next attempt; the pauses are scattered, so that the agents of a cluster do not come back
-//! together.
+//! One task follows each list. It lists once from the API server's cache, then watches. It lists again after the API server has
+//! forgotten the changes since (410), has refused a watch, has sent an error in one, or no new version for half the time of a watch,
+//! and once there is room for objects that were left out. It begins a watch that is silent for too long again from its last version.
+//! During an outage the last objects stay. Each failure lengthens the pause before the next attempt; the pauses are scattered, so
+//! that the agents of a cluster do not come back together.
 //!
 //! An object that cannot be decoded is reported, keeps its last usable state, and does not affect the others. All lists of a
 //! kind share one [`ObjectMemory`], which is fair among namespaces. Within a namespace, objects about local workloads come

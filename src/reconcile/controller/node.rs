@@ -45,7 +45,7 @@ impl Discovered {
 pub(crate) struct NodeFacts {
     pub(crate) found: Discovered,
     pub(crate) machine: ResourceList,
-    /// What the kubelet has refused since it started.
+    /// What the kubelet has refused since it started, and the API server has denied since it was last away.
     pub(crate) answers: Refusals,
     pub(crate) discover: mpsc::Sender<()>,
     /// Gets the runtime's formula of cpu weights once a pass has seen it.
@@ -63,7 +63,7 @@ impl NodeFacts {
         self.found.node.as_ref().map(|node| node.policies).unwrap_or_default()
     }
 
-    /// What the kubelet refuses to resize.
+    /// What the kubelet and the API server refuse to resize.
     pub(super) fn refusals(&self) -> Refusals {
         self.answers.beside(self.policies(), self.kubelet())
     }

@@ -25,7 +25,7 @@ type RecordReply = Reply<Arc<ChangeRecord>>;
 pub(crate) struct AgentSnapshot {
     pub(crate) node: Option<Arc<Node>>,
     pub(crate) problems: Vec<String>,
-    /// What the kubelet refuses to resize, one sentence each.
+    /// What the kubelet and the API server refuse to resize, one sentence each.
     pub(crate) refusals: Vec<String>,
     pub(crate) pods: Vec<PodState>,
     pub(crate) quiet: SignedDuration,

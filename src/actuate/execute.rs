@@ -99,7 +99,7 @@ pub(super) fn raise_unit(node: &Node, handles: &PodHandles, pod: &PodId) -> bool
     {
         tracing::warn!(%pod, %error, "cannot raise the memory limit that systemd has for the pod; systemd may put its lower one back");
     }
-    matches!(raised, Err(StepError::Systemd(_)))
+    raised.is_err_and(|error| error.is_of_systemd())
 }
 
 /// Writes one pod's files and unit properties.
@@ -170,7 +170,7 @@ impl<'a> Executor<'a> {
     fn note_failure(&mut self, step: &Step, error: &StepError) -> Outcome {
         if !error.is_gone() {
             self.not_shrinkable = error.is_not_shrinkable();
-            self.systemd_failed = matches!(error, StepError::Systemd(_));
+            self.systemd_failed = error.is_of_systemd();
             self.written.extend(parts(step, error));
         }
         error.ends(Outcome::RolledBack)

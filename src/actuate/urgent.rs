@@ -157,16 +157,19 @@ pub(super) fn raise_again(node: &Node, handles: &PodHandles, growable: &Growable
     })
 }
 
-/// Raises the memory limit of the pod's cgroup alone, and then of its unit. Leaves a limit that is higher, or absent, alone.
+/// Raises the memory limit of the pod's cgroup alone, and then of its unit. Leaves a limit that is higher, or absent, alone. Returns
+/// also whether systemd has failed.
 ///
 /// Waits for systemd.
-pub fn raise_pod_level(node: &Node, live: &LivePod, to: Bytes) -> Grown {
-    Grown::by(|grown| {
+pub fn raise_pod_level(node: &Node, live: &LivePod, to: Bytes) -> (Grown, bool) {
+    let mut systemd_failed = false;
+    let raised = Grown::by(|grown| {
         let handles = PodHandles::open(&node.hierarchy, live)?;
         grown.raise(node, &handles, None, to)?;
-        raise_unit(node, &handles, &live.id);
+        systemd_failed = raise_unit(node, &handles, &live.id);
         Ok(())
-    })
+    });
+    (raised, systemd_failed)
 }
 
 impl Grown {
@@ -308,10 +311,10 @@ mod tests {
     fn a_low_pod_is_raised_alone() {
         let root = tempfile::tempdir().unwrap();
         let (node, live, _) = scene(root.path(), &json!({}), 100);
-        let raised = raise_pod_level(&node, &live, mib(128));
-        assert_eq!(raised.outcome, Outcome::Applied);
+        let (raised, systemd_failed) = raise_pod_level(&node, &live, mib(128));
+        assert_eq!((&raised.outcome, systemd_failed), (&Outcome::Applied, false));
         assert_eq!(written(&raised), [("pod".to_owned(), 100, 128)]);
-        assert_eq!(raise_pod_level(&node, &live, mib(120)).outcome, Outcome::Unchanged);
+        assert_eq!(raise_pod_level(&node, &live, mib(120)).0.outcome, Outcome::Unchanged);
     }
 
     #[test]

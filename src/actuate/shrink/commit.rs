@@ -47,6 +47,11 @@ impl StepError {
         }
     }
 
+    /// Whether systemd has refused a call, or cannot be reached.
+    pub(in crate::actuate) const fn is_of_systemd(&self) -> bool {
+        matches!(self, Self::Systemd(_))
+    }
+
     /// How a pass ends with this error: it has `failed`, unless a cgroup has ended.
     pub(in crate::actuate) fn ends(&self, failed: fn(String) -> Outcome) -> Outcome {
         let reason = self.to_string();

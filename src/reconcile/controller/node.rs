@@ -75,10 +75,14 @@ impl NodeFacts {
     }
 
     pub(super) fn request_discovery(&self) {
-        // A full channel means that a discovery is due anyway.
-        if let Err(mpsc::error::TrySendError::Closed(())) = self.discover.try_send(()) {
-            tracing::debug!("the node is not looked at any more: shutting down");
-        }
+        request_discovery(&self.discover);
+    }
+}
+
+fn request_discovery(discover: &mpsc::Sender<()>) {
+    // A full channel means that a discovery is due anyway.
+    if let Err(mpsc::error::TrySendError::Closed(())) = discover.try_send(()) {
+        tracing::debug!("the node is not looked at any more: shutting down");
     }
 }
 
@@ -179,18 +183,18 @@ impl Controller {
     /// Raises the memory limit of a pod's cgroup in a task of its own.
     pub(super) fn raise_pod_level(&self, key: &PodKey, bound: BoundPod, low: LowPodLevel) {
         let Some(node) = self.node.known() else { return };
-        let key = key.clone();
+        let (key, discover) = (key.clone(), self.node.discover.clone());
         self.passes.spawn(async move {
             let uid = bound.live().id.uid.clone();
             let raised = tokio::task::spawn_blocking(move || raise_pod_level(&node, bound.live(), low.needs)).await;
             let raised = raised.inspect_err(|panic| tracing::error!(pod = %key, %panic, "internal error"));
-            Some(Event::Pod(
-                key,
-                PodInput::PodLevelRaised {
-                    uid,
-                    raised: Box::new(raised.ok()?),
-                },
-            ))
+            let (raised, systemd_failed) = raised.ok()?;
+            if systemd_failed {
+                // A broken connection stays broken: discovery makes another.
+                request_discovery(&discover);
+            }
+            let raised = Box::new(raised);
+            Some(Event::Pod(key, PodInput::PodLevelRaised { uid, raised }))
         });
     }
 

@@ -33,7 +33,6 @@ mod request;
 
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 pub use act::{Act, Facts, Grant};
@@ -327,34 +326,27 @@ impl Resize {
     }
 
     /// Takes what a pass over `pod` is about to do: it patches the spec, or writes targets ahead of it that are new.
-    pub fn begins(&mut self, pod: &Pod, act: &Act, is_new: bool, now: Timestamp) {
+    pub fn begins(&mut self, pod: &Pod, act: &Act, is_new: bool) {
         match act {
             // A patch without changes only reads the spec.
             Act::Patch(Patch { changes, request, .. }) if !changes.is_empty() => {
                 self.prepare(pod, &request.targets, &request.held);
             }
-            Act::Write(grant) if is_new && grant.is_written_ahead() => self.write_ahead(pod, now),
+            Act::Write(grant) if is_new && grant.is_written_ahead() => self.write_ahead(pod),
             _ => {}
         }
     }
 
     /// Takes the API server's answers to a pass over `pod` with this outcome; `by_hand` if the cgroups get the targets also while
     /// the API server is away.
-    pub fn answered(
-        &mut self,
-        pod: &Pod,
-        report: &Report,
-        outcome: &Outcome,
-        by_hand: bool,
-        (wall, now): (Timestamp, Instant),
-    ) {
+    pub fn answered(&mut self, pod: &Pod, report: &Report, outcome: &Outcome, by_hand: bool, now: Instant) {
         if report.forgotten {
             // No later object will show it. An answer to this pass is newer.
             self.accepted = None;
         }
         let accepted = report.answer.accepted();
         if by_hand && matches!(outcome, Outcome::Withheld(Withheld::SpecLater(_))) {
-            self.write_ahead(pod, wall);
+            self.write_ahead(pod);
         } else if accepted.is_some() || outcome.holds() && report.retry_after.is_none() {
             self.catch_up();
         }
@@ -411,9 +403,8 @@ impl Resize {
     }
 
     /// Notes that the cgroups get targets before the spec of `pod` does.
-    fn write_ahead(&mut self, pod: &Pod, now: Timestamp) {
+    fn write_ahead(&mut self, pod: &Pod) {
         self.written_ahead.get_or_insert_with(|| WrittenAhead {
-            since: now,
             spec: pod.requirements(),
         });
     }

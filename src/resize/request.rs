@@ -1,7 +1,6 @@
 //! The requests of one pod's resize: accepted, without an answer, and still to be made. Which amounts each of them changes, and what
 //! becomes of them beside edits of other clients. Pure.
 
-use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::objects::Pod;
@@ -110,8 +109,7 @@ impl Prepared {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WrittenAhead {
-    pub since: Timestamp,
-    /// The spec at that time, with what is known since to come from this agent or not to concern it. Another spec is another client's
+    /// The spec from before, with what is known since to come from this agent or not to concern it. Another spec is another client's
     /// change, or a request without an answer.
     pub spec: PodAmounts,
 }

@@ -51,10 +51,7 @@ fn each_request_outlasts_its_agent() {
             before: named(60),
             earlier: vec![named(100)],
         }),
-        written_ahead: Some(WrittenAhead {
-            since: Timestamp::UNIX_EPOCH,
-            spec: named(70),
-        }),
+        written_ahead: Some(WrittenAhead { spec: named(70) }),
         ..accepted(200, 3, named(40))
     };
     if let Some(accepted) = &mut resize.accepted {
@@ -232,7 +229,7 @@ fn an_unanswered_request_hides_no_open_one() {
 
 #[test]
 fn a_request_after_no_answer_reads_first() {
-    let (pod, now) = (asked(100), Timestamp::UNIX_EPOCH);
+    let pod = asked(100);
     let next = |resize: &Resize, limit| resize.next(&pod, &named(limit), &Cause::Sweep, &Facts::default());
     let reads_first = |act: &Act| matches!(act, Act::Patch(Patch { reads_first: true, .. }));
     for (error, unanswered) in [
@@ -256,13 +253,13 @@ fn a_request_after_no_answer_reads_first() {
         let mut resize = Resize::default();
         let act = next(&resize, 300);
         assert!(!reads_first(&act), "{act}");
-        resize.begins(&pod, &act, true, now);
+        resize.begins(&pod, &act, true);
         let report = Report {
             answer: Answer::of_error(&error),
             ..Report::default()
         };
         let outcome = Outcome::Refused(String::new());
-        resize.answered(&pod, &report, &outcome, false, (now, Instant::now()));
+        resize.answered(&pod, &report, &outcome, false, Instant::now());
         assert_eq!(resize.is_known_in(&pod), !unanswered, "{error:?}");
         assert_eq!(reads_first(&next(&resize, 400)), unanswered, "{error:?}");
     }
@@ -272,13 +269,12 @@ fn a_request_after_no_answer_reads_first() {
 fn a_restored_etcd_has_forgotten_the_request() {
     let (pod, mut resize) = (asked(100), accepted(300, 5, named(100)));
     let outcome = Outcome::Withheld(Withheld::Unanswered(String::new()));
-    let moment = (Timestamp::UNIX_EPOCH, Instant::now());
     for forgotten in [false, true] {
         let report = Report {
             forgotten,
             ..Report::default()
         };
-        resize.answered(&pod, &report, &outcome, false, moment);
+        resize.answered(&pod, &report, &outcome, false, Instant::now());
         assert_eq!(resize.unseen(&pod).is_none(), forgotten);
     }
 }
@@ -453,8 +449,7 @@ fn an_accepted_request_delays_the_next() {
         answer: Answer::Accepted(accepted),
         ..Report::default()
     };
-    let moment = (Timestamp::UNIX_EPOCH, now);
-    resize.answered(&asked(100), &report, &Outcome::Applied, false, moment);
+    resize.answered(&asked(100), &report, &Outcome::Applied, false, now);
     assert_eq!(resize.too_early(5 * SECOND, true, now), Some(SECOND));
     assert_eq!(resize.too_early(5 * SECOND, true, now + SECOND), None);
     let next_agents = resize.saved();
@@ -481,10 +476,7 @@ fn an_infeasible_request_lowers_nothing() {
 #[test]
 fn amounts_ahead_of_the_spec_outlast_a_failed_patch() {
     let ahead = Resize {
-        written_ahead: Some(WrittenAhead {
-            since: Timestamp::UNIX_EPOCH,
-            spec: requested(100),
-        }),
+        written_ahead: Some(WrittenAhead { spec: requested(100) }),
         ..Resize::default()
     };
     let facts = Facts {
@@ -527,7 +519,7 @@ fn a_denied_read_says_nothing_of_the_request() {
     };
     let act = unanswered.next(&pod, &requested(100), &Cause::Sweep, &Facts::default());
     let mut begun = unanswered.clone();
-    begun.begins(&pod, &act, true, Timestamp::UNIX_EPOCH);
+    begun.begins(&pod, &act, true);
     assert_eq!(begun, unanswered, "it only reads");
     let Act::Patch(read) = act else { panic!("{act}") };
     assert!(read.changes.is_empty() && read.reads_first && read.ahead);

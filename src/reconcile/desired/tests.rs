@@ -214,8 +214,7 @@ fn only_what_is_in_force_outlasts_a_refusal() {
         }),
         ..Report::default()
     };
-    let now = (Timestamp::UNIX_EPOCH, Instant::now());
-    asked.answered(&pod, &report, &Outcome::Applied, false, now);
+    asked.answered(&pod, &report, &Outcome::Applied, false, Instant::now());
     let recommended = |targets: &PodAmounts, in_force| {
         Some(Recommended {
             vpa: None,

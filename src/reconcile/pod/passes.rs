@@ -102,7 +102,7 @@ impl PodState {
         if through_api && self.desired.is_by_hand() {
             self.desired.remember_origin(&self.pod, &self.resize);
         }
-        self.resize.begins(&self.pod, &resize, is_new, now.wall);
+        self.resize.begins(&self.pod, &resize, is_new);
         effects.push(Effect::RunPass {
             pass,
             job: Box::new(self.job(targets, pending, resize)),
@@ -181,8 +181,7 @@ impl PodState {
     /// Takes the API server's answers to a pass with this outcome.
     fn take_api_report(&mut self, api: &Report, outcome: &Outcome, now: Now) {
         let by_hand = self.desired.is_by_hand();
-        self.resize
-            .answered(&self.pod, api, outcome, by_hand, (now.wall, now.instant));
+        self.resize.answered(&self.pod, api, outcome, by_hand, now.instant);
         if let Some(accepted) = api.answer.accepted().filter(|_| outcome.is_kept()) {
             for container in self.desired.accept(&accepted.targets) {
                 self.growth.accept(&container);

@@ -42,9 +42,8 @@ pub const MEND_API_VERSION: &str = "write `apiVersion: vscaled.io/v1` in it; the
 /// The `kind` of a configuration file.
 pub const KIND: &str = "AgentConfiguration";
 
-/// The allowed values of `nodeName` with an API server.
-const NODE_NAME: &str =
-    "a name of at most 253 lower case letters, digits, `-` and `.`, the node's own, with this source";
+/// The allowed value of `nodeName` with an API server.
+const NODE_NAME: &str = "the name of this node's own object with this source";
 
 /// The result of a reload of the configuration.
 #[derive(Debug, Clone, PartialEq)]

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde::de::value::{Error, StrDeserializer};
 
 use super::values::{List, Optional, PathSetting};
-use crate::model::objects::{UpdateMode, is_label};
+use crate::model::objects::{UpdateMode, is_label, is_subdomain};
 use crate::model::{Bytes, CgroupPath};
 use crate::observe::log;
 
@@ -67,11 +67,8 @@ pub(super) fn auto_none_or(parse: impl Parser<PathBuf>) -> impl Parser<PathSetti
 /// The name of a node or a receiver: a DNS subdomain (RFC 1123), or empty.
 pub(super) fn host_name() -> impl Parser<String> {
     parser(
-        "empty, or a name of at most 253 lower case letters, digits, `-` and `.`",
-        |text| {
-            let allowed = text.is_empty() || (text.len() <= 253 && text.split('.').all(is_label));
-            allowed.then(|| text.to_owned())
-        },
+        "empty, or a name of at most 253 lower case letters, digits and, not first or last, `-`, in parts joined by `.`",
+        |text| (text.is_empty() || is_subdomain(text)).then(|| text.to_owned()),
     )
 }
 
@@ -173,7 +170,7 @@ pub(super) fn hook_namespaces() -> impl Parser<List<String>> {
     let allowed = "a list, which may be empty, of the namespaces whose pods may use hooks: names of at most 63 lower case letters, \
                    digits and, not first or last, `-`; or `*` for every namespace but kube-system; not true or false as in earlier versions";
     list_of(allowed, |name| {
-        let is_name = name.len() <= 63 && is_label(name) && !["true", "false"].contains(&name);
+        let is_name = is_label(name) && !["true", "false"].contains(&name);
         (name == "*" || is_name).then(|| name.to_owned())
     })
 }

@@ -165,6 +165,16 @@ fn impossible_values_are_refused() {
     ] {
         assert!(refusal(&[argument]).contains("it must be"), "{argument}");
     }
+    let name = refusal(&["--node-name=node-.1"]);
+    assert!(
+        name.ends_with("not first or last, `-`, in parts joined by `.`"),
+        "{name}"
+    );
+    let unnamed = refusal(&["--source=kubernetes"]);
+    assert!(
+        unnamed.ends_with("must be the name of this node's own object with this source"),
+        "{unnamed}"
+    );
     let long = format!("--socket=/{}", "x".repeat(107));
     assert!(refusal(&[&long]).ends_with("an absolute path of at most 107 bytes"));
 }

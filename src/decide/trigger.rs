@@ -103,8 +103,7 @@ fn was_quick_oom(status: &ContainerStatus, vpa: &VerticalPodAutoscaler, options:
 fn observed(pod: &Pod) -> Option<Vec<&str>> {
     let list = pod.metadata.annotations.get(annotation::OBSERVED)?;
     let names: Vec<&str> = list.split(", ").filter(|_| !list.is_empty()).collect();
-    let is_name = |name: &&str| name.len() <= 63 && is_label(name);
-    names.iter().all(is_name).then_some(names)
+    names.iter().all(|name| is_label(name)).then_some(names)
 }
 
 /// How far requests are from their targets.

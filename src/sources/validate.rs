@@ -5,10 +5,9 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use crate::model::Requirements;
-use crate::model::objects::{Container, Pod, StartupBoost, VerticalPodAutoscaler, is_label};
-
-/// The longest name of a namespace or a container (RFC 1123 label).
-const LONGEST_LABEL: usize = 63;
+use crate::model::objects::{
+    Container, LONGEST_LABEL, LONGEST_SUBDOMAIN, Pod, StartupBoost, VerticalPodAutoscaler, is_label, is_subdomain,
+};
 
 /// The words of a VPA's policy for a container. Upstream's definition of the kind allows no others.
 const POLICY_WORDS: [(&str, &[&str]); 2] = [
@@ -21,9 +20,9 @@ const POLICY_WORDS: [(&str, &[&str]); 2] = [
 pub(super) fn check_texts(document: &Value) -> Result<(), String> {
     // The decoder refuses what is no text.
     let text = |pointer, absent| document.pointer(pointer).map_or(absent, Value::as_str);
-    let check_name = |name| check_format("metadata.name", name, 253, true);
+    let check_name = |name| check_format("metadata.name", name, true);
     text("/metadata/name", Some("")).map_or(Ok(()), check_name)?;
-    let check_namespace = |name| check_format("metadata.namespace", name, LONGEST_LABEL, false);
+    let check_namespace = |name| check_format("metadata.namespace", name, false);
     text("/metadata/namespace", None).map_or(Ok(()), check_namespace)?;
     let policies = document.pointer("/spec/resourcePolicy/containerPolicies");
     for (index, policy) in policies.and_then(Value::as_array).into_iter().flatten().enumerate() {
@@ -38,14 +37,17 @@ pub(super) fn check_texts(document: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks a name (RFC 1123). Names become parts of paths, log lines and Events.
-fn check_format(field: &str, name: &str, longest: usize, dots: bool) -> Result<(), String> {
-    let is_name = name.split('.').all(is_label) && (dots || !name.contains('.'));
+/// Checks a name (RFC 1123): a subdomain or a label. Names become parts of paths, log lines and Events.
+fn check_format(field: &str, name: &str, dots: bool) -> Result<(), String> {
+    let (is_name, longest, parts) = if dots {
+        (is_subdomain(name), LONGEST_SUBDOMAIN, ", in parts joined by '.'")
+    } else {
+        (is_label(name), LONGEST_LABEL, "")
+    };
     let message = if name.is_empty() {
         "required, and not empty".to_owned()
-    } else if name.len() > longest || !is_name {
+    } else if !is_name {
         let shown: String = name.chars().take(80).collect();
-        let parts = if dots { ", in parts joined by '.'" } else { "" };
         format!("{shown:?} is no name: allowed are up to {longest} of a-z, 0-9 and, not first or last, '-'{parts}")
     } else {
         return Ok(());
@@ -66,7 +68,7 @@ pub(super) fn check_pod(pod: &Pod) -> Result<(), String> {
     for (list, containers) in lists {
         for (index, Container { name, resources, .. }) in containers.iter().enumerate() {
             let path = format!("spec.{list}[{index}]");
-            check_format(&format!("{path}.name"), name, LONGEST_LABEL, false)?;
+            check_format(&format!("{path}.name"), name, false)?;
             if !names.insert(name) {
                 return Err(format!(
                     "{path}.name: {name:?} is taken by another container of the pod"
@@ -192,14 +194,14 @@ mod tests {
     fn names_have_a_length_and_an_alphabet() {
         let longest = "a".repeat(63);
         for name in [longest.as_str(), "0-a", "a"] {
-            check_format("name", name, 63, false).unwrap();
+            check_format("name", name, false).unwrap();
         }
         for name in ["", &"a".repeat(64), "-a", "a-", "a.b", "A", "a_b", "\u{e9}"] {
-            assert!(check_format("name", name, 63, false).is_err(), "{name}");
+            assert!(check_format("name", name, false).is_err(), "{name}");
         }
-        check_format("name", "a.b", 253, true).unwrap();
+        check_format("name", "a.b", true).unwrap();
         for name in ["..", "a..b", "a.", "a.-b"] {
-            let refused = check_format("name", name, 253, true).unwrap_err();
+            let refused = check_format("name", name, true).unwrap_err();
             assert!(refused.ends_with("'-', in parts joined by '.'"), "{refused}");
         }
     }

@@ -48,8 +48,22 @@ impl ObjectMeta {
     }
 }
 
-/// Whether a text is a label of a name (RFC 1123): lower case letters, digits and, not first or last, `-`. Of any length.
+/// The bytes of the longest label and of the longest subdomain (RFC 1123).
+pub const LONGEST_LABEL: usize = 63;
+pub const LONGEST_SUBDOMAIN: usize = 253;
+
+/// Whether a text is a label (RFC 1123), such as the name of a namespace or a container.
 pub fn is_label(text: &str) -> bool {
+    text.len() <= LONGEST_LABEL && is_part(text)
+}
+
+/// Whether a text is a subdomain (RFC 1123), such as the name of a node: parts joined by `.`.
+pub fn is_subdomain(text: &str) -> bool {
+    text.len() <= LONGEST_SUBDOMAIN && text.split('.').all(is_part)
+}
+
+/// Lower case letters, digits and, not first or last, `-`.
+fn is_part(text: &str) -> bool {
     let allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
     !text.is_empty() && !text.starts_with('-') && !text.ends_with('-') && text.bytes().all(allowed)
 }

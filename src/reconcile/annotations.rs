@@ -6,8 +6,8 @@
 //! So a lost patch is sent again, and an API server that was away gets the latest values only.
 //!
 //! The task begins a patch every [`PAUSE`], and of one pod every [`PAUSE_PER_POD`]. Each namespace has one patch under way, and
-//! all take turns; one whose patches fail waits by itself: a webhook that answers slowly keeps no other namespace waiting. Nothing
-//! waits for this task.
+//! all take turns; one whose patches fail waits by itself, and all of those leave one patch to the others: webhooks that answer slowly
+//! keep no other namespace waiting. Nothing waits for this task.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -178,17 +178,20 @@ struct Turns {
 
 impl PatchOrder {
     /// The next pod to patch, and when: of the pods that are due, one of the namespace whose turn was longest ago. None of a namespace
-    /// with a patch under way.
+    /// with a patch under way, and none of one whose latest patch failed while others of that kind have all patches but one.
     pub(crate) fn next(&mut self, notes: &WantedAnnotations, now: Instant) -> Option<(Instant, PodId)> {
         self.pods.retain(|_, next| *next > now);
         self.namespaces.retain(|namespace, turns| {
             let is_wanted = || notes.keys().any(|pod| pod.namespace == *namespace);
             turns.is_busy || turns.latest + LONGEST_WAIT > now || is_wanted()
         });
+        let busy = self.namespaces.values().filter(|turns| turns.is_busy);
+        let failing = busy.filter(|turns| turns.backoff.is_some()).count();
         let turns = notes.keys().filter_map(|pod| {
             let turns = self.namespaces.get(&pod.namespace);
             let due = self.pods.get(pod).copied().max(turns.map(|turns| turns.until));
-            let is_free = !turns.is_some_and(|turns| turns.is_busy);
+            let may_begin = |turns: &Turns| turns.backoff.is_none() || failing + 1 < AT_ONCE;
+            let is_free = turns.is_none_or(|turns| !turns.is_busy && may_begin(turns));
             is_free.then(|| (due.unwrap_or(now).max(now), turns.map(|turns| turns.latest), pod))
         });
         let (at, _, pod) = turns.min()?;
@@ -384,6 +387,32 @@ mod tests {
         );
         order.written(pod("app"), later);
         assert!(!order.fails());
+    }
+
+    #[test]
+    fn failing_namespaces_leave_one_patch_to_others() {
+        let (mut order, now) = (PatchOrder::default(), Instant::now());
+        let of = |namespace: String| PodId {
+            namespace,
+            ..pod("web")
+        };
+        let slow: Vec<_> = (0..AT_ONCE).map(|number| of(format!("bank{number}"))).collect();
+        let mut noted: WantedAnnotations = slow.iter().map(|pod| (pod.clone(), Annotations::new())).collect();
+        for pod in &slow {
+            order.failed(pod.clone(), &Problem::Timeout(PAUSE), now);
+        }
+        let later = now + 2 * LONGEST_WAIT;
+        for pod in &slow[1..] {
+            assert_eq!(order.next(&noted, later), Some((later, slow[0].clone())));
+            order.begin(pod, later);
+        }
+        assert_eq!(order.next(&noted, later), None);
+        let shop = of("shop".to_owned());
+        noted.insert(shop.clone(), Annotations::new());
+        assert_eq!(order.next(&noted, later), Some((later, shop)));
+        order.written(slow[1].clone(), later);
+        noted.retain(|pod, _| *pod == slow[0]);
+        assert_eq!(order.next(&noted, later), Some((later, slow[0].clone())));
     }
 
     #[tokio::test]

@@ -194,6 +194,7 @@ pub fn follow<T: Object>(
         served: 0,
         version: None,
         must_list: true,
+        denials: 0,
         shared: Arc::clone(&shared),
     };
     Follower::of(shared, task.run())

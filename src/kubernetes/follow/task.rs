@@ -22,6 +22,10 @@ use crate::slots::Class;
 /// A watch that ends sooner did not reach its `timeoutSeconds`.
 const SHORT: Duration = Duration::from_secs(1);
 
+/// A list is refused once it has been denied so often in a row, some seconds after the first time: an API server that starts denies
+/// everything until it has read its rules.
+const DENIALS: usize = 4;
+
 /// The longest silence of an API server within a list.
 const LIST_SILENCE: Duration = Duration::from_secs(20);
 
@@ -37,6 +41,8 @@ pub(super) struct Task<T> {
     pub(super) version: Option<String>,
     /// Whether the next round begins with a list.
     pub(super) must_list: bool,
+    /// How often the list has been denied in a row.
+    pub(super) denials: usize,
     pub(super) shared: Arc<SharedList<T>>,
 }
 
@@ -69,6 +75,7 @@ impl<T: Object> Task<T> {
                     continue;
                 }
             };
+            self.denials = 0;
             let watching = match streamed {
                 Some(watching) => Ok(watching),
                 None => self.begin_watch(kind).await,
@@ -187,7 +194,8 @@ impl<T: Object> Task<T> {
             _ => {}
         }
         // Refused credentials, one version too old and the text of a proxy say nothing of the list.
-        let refused = error.problem.is_denial();
+        self.denials = if error.problem.is_denial() { self.denials + 1 } else { 0 };
+        let refused = self.denials >= DENIALS;
         let news = self
             .shared
             .with(|followed| std::mem::replace(&mut followed.refused, refused) != refused);

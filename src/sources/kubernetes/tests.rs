@@ -336,6 +336,7 @@ async fn an_adopted_pod_is_in_the_first_view() {
     });
     let timing = Timing {
         first_view: HOUR,
+        first_pause: Duration::from_millis(1),
         ..Timing::default()
     };
     let (source, mut states) = KubernetesSource::new(ApiClient::to(&router), "n", None, timing);
@@ -427,6 +428,7 @@ async fn first_view(nodes: Nodes, first_view: Duration) -> NodeView {
     });
     let timing = Timing {
         first_view,
+        first_pause: Duration::from_millis(1),
         ..Timing::default()
     };
     let (source, mut states) = KubernetesSource::new(ApiClient::to(&router), "n", None, timing);

@@ -336,7 +336,8 @@ async fn an_unserved_kind_has_no_objects() {
 #[tokio::test]
 async fn a_missing_right_is_named_and_asked_for_again() {
     let forbidden = r#"{"code":403,"message":"things.test is forbidden: User \"x\" cannot list resource \"things\""}"#;
-    let script = Script::of([Answer::Says(403, forbidden.to_owned()), Answer::Says(200, list(7, &[]))]);
+    let denials = (0..4).map(|_| Answer::Says(403, forbidden.to_owned()));
+    let script = Script::of(denials.chain([Answer::Says(200, list(7, &[]))]));
     let follower = script.follow();
     let trouble = until(&follower, |known| known.trouble.clone().filter(|_| known.refused)).await;
     assert!(trouble.contains("resources: [things], verbs: [list]"), "{trouble}");
@@ -347,21 +348,26 @@ async fn a_missing_right_is_named_and_asked_for_again() {
 }
 
 #[tokio::test]
-async fn only_a_rule_refuses_a_list() {
-    for (code, answer, refused) in [
+async fn only_a_rule_that_stays_refuses_a_list() {
+    for (code, answer, times, refused) in [
         (
             410,
             r#"{"code":410,"reason":"Expired","message":"too old resource version"}"#,
+            4,
             false,
         ),
-        (401, "Unauthorized", false),
-        (200, "<style>{}</style>", false),
-        (302, "log in first", false),
-        (403, "not today", true),
+        (401, "Unauthorized", 4, false),
+        (200, "<style>{}</style>", 4, false),
+        (302, "log in first", 4, false),
+        // An API server that starts has not read its rules.
+        (403, "not today", 3, false),
+        (403, "not today", 4, true),
     ] {
-        let script = Script::of([Answer::Says(code, answer.to_owned())]);
+        let script = Script::of((0..times).map(|_| Answer::Says(code, answer.to_owned())));
         let follower = script.follow();
-        until(&follower, |known| known.trouble.clone()).await;
+        // The last answer is in use before another is asked for.
+        script.asked(times + 1).await;
+        assert!(follower.read(|known| known.trouble.is_some()), "{code}");
         assert_eq!(
             follower.read(|known| (known.known, known.refused)),
             (false, refused),

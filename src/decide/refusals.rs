@@ -4,10 +4,15 @@
 //! of a container, why the kubelet would refuse to change it. A refusal of one resource takes the whole request along, so a
 //! decision leaves that resource alone, and the agent requests the other one alone.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
 
 use crate::model::objects::{Container, Pod};
 use crate::model::{KubeletVersion, MilliCpu, QosClass, Requirements, Resource};
+
+/// The age at which a denial does not count any more: a control plane of several API servers may have been upgraded without an outage.
+const DENIED_FOR: SignedDuration = SignedDuration::from_hours(1);
 
 /// The policies of a node from which refusals of its kubelet follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -48,8 +53,8 @@ pub struct Refusals {
     pub policies: NodePolicies,
     pub kubelet: KubeletVersion,
     answers: Vec<Refusal>,
-    /// The rules that denials have named, with the namespace: a policy of a namespace can deny in the same words.
-    denials: BTreeSet<(ApiRule, String)>,
+    /// The rules that denials have named, with the namespace: a policy of a namespace can deny in the same words. Since when.
+    denials: BTreeMap<(ApiRule, String), Timestamp>,
 }
 
 impl Refusals {
@@ -156,20 +161,25 @@ impl Refusals {
         self.denials.clear();
     }
 
+    /// Forgets denials of some age: the API server is asked again.
+    pub fn forget_old_denials(&mut self, now: Timestamp) {
+        self.denials.retain(|_, since| now.duration_since(*since) < DENIED_FOR);
+    }
+
     /// Learns from the words with which the API server denied a resize in this namespace. Returns whether they say something new.
-    pub fn learn_denial(&mut self, namespace: &str, words: &str) -> bool {
+    pub fn learn_denial(&mut self, namespace: &str, words: &str, now: Timestamp) -> bool {
         let rules = [
             (ApiRule::LimitsStay, "memory limits cannot be decreased"),
             (ApiRule::PodLevelStays, "pods with pod-level resources"),
         ];
         let named = rules.into_iter().find(|(_, part)| words.contains(part));
-        named.is_some_and(|(rule, _)| self.denials.insert((rule, namespace.to_owned())))
+        named.is_some_and(|(rule, _)| self.denials.insert((rule, namespace.to_owned()), now).is_none())
     }
 
     /// The namespaces with this rule. A kubelet after 1.33 has an API server that lowers memory limits.
     fn namespaces_with(&self, rule: ApiRule) -> impl Iterator<Item = &String> {
         let is_over = rule == ApiRule::LimitsStay && self.kubelet > KubeletVersion::RESIZES_BY_DEFAULT;
-        let known = self.denials.iter().filter(move |(known, _)| *known == rule && !is_over);
+        let known = self.denials.keys().filter(move |(known, _)| *known == rule && !is_over);
         known.map(|(_, namespace)| namespace)
     }
 
@@ -223,7 +233,7 @@ impl Refusals {
     /// Keeps only what is known of namespaces that have pods here.
     pub fn retain_namespaces(&mut self, has_pods: impl Fn(&str) -> bool) {
         self.answers.retain(|answer| has_pods(&answer.namespace));
-        self.denials.retain(|(_, namespace)| has_pods(namespace));
+        self.denials.retain(|(_, namespace), _| has_pods(namespace));
     }
 
     /// All refusals, one sentence each.

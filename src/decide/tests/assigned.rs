@@ -187,9 +187,9 @@ fn a_limit_that_no_api_server_lowers_stays() {
     let lowered = ["200m/600m", "200Mi/225Mi"];
     let mut refusals = Refusals::default();
     // Whoever may deny in one namespace says something about that one only.
-    assert!(refusals.learn_denial("other", WORDS) && !refusals.learn_denial("default", "a quota"));
+    assert!(refusals.learn_denial("other", WORDS, now()) && !refusals.learn_denial("default", "a quota", now()));
     assert_eq!(decided(&refusals, 33), lowered);
-    assert!(refusals.learn_denial("default", WORDS) && !refusals.learn_denial("default", WORDS));
+    assert!(refusals.learn_denial("default", WORDS, now()) && !refusals.learn_denial("default", WORDS, now()));
     assert_eq!(decided(&refusals, 33), ["200m/600m", "800Mi/900Mi"]);
     assert_eq!(
         decided(&refusals, 34),

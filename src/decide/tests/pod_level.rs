@@ -1,5 +1,7 @@
 //! The pod's own resources, where its kubelet resizes them in place.
 
+use jiff::SignedDuration;
+
 use super::*;
 use crate::decide::{NodePolicies, Refusals};
 use crate::model::objects::{Container, LimitRange};
@@ -175,9 +177,9 @@ fn a_pod_that_no_api_server_resizes_is_skipped() {
     for words in DENIALS {
         let mut refusals = Refusals::default();
         // Whoever may deny in one namespace says something about that one only.
-        assert!(refusals.learn_denial("other", words));
+        assert!(refusals.learn_denial("other", words, now()));
         assert_eq!(decided(&view, &refusals).action(), Action::Resize, "{words}");
-        assert!(refusals.learn_denial("default", words) && !refusals.learn_denial("default", words));
+        assert!(refusals.learn_denial("default", words, now()) && !refusals.learn_denial("default", words, now()));
         let skipped = decided(&view, &refusals);
         assert_eq!(
             (skipped.reason, memory(&skipped, "app")),
@@ -197,7 +199,9 @@ fn a_pod_that_no_api_server_resizes_is_skipped() {
             refusals.sentences(),
             ["pods with spec.resources in namespace other (an API server before 1.36)"]
         );
-        refusals.forget();
+        refusals.forget_old_denials(now() + SignedDuration::from_mins(59));
+        assert_eq!(refusals.sentences().len(), 1);
+        refusals.forget_old_denials(now() + SignedDuration::from_hours(1));
         assert_eq!(refusals, Refusals::default(), "an upgraded API server is asked again");
     }
 }

@@ -299,7 +299,7 @@ impl Controller {
         }
         let view = Arc::clone(&self.sources.view);
         let index = decide::Index::new(&view.owners, &view.vpas, &view.limit_ranges, &view.hpas);
-        self.learn_refusals(&view);
+        self.learn_refusals(&view, now);
         let decider = Decider {
             index,
             rules: Rules {
@@ -344,10 +344,11 @@ impl Controller {
         self.sources.rules = Some(decider.rules);
     }
 
-    /// Learns what the kubelet refuses from the pods whose resize it has found infeasible.
-    fn learn_refusals(&mut self, view: &NodeView) {
+    /// Learns what the kubelet refuses from the pods whose resize it has found infeasible, and forgets what does not count any more.
+    fn learn_refusals(&mut self, view: &NodeView, now: Timestamp) {
         let pods = &view.pods;
         let answers = &mut self.node.answers;
+        answers.forget_old_denials(now);
         answers.retain_namespaces(|namespace| pods.iter().any(|pod| pod.metadata.namespace == namespace));
         for pod in pods {
             let phase = ResizePhase::of(pod);

@@ -289,7 +289,7 @@ impl Controller {
             self.endpoint.refusals = 0;
         }
         let (denied, namespace) = (done.api.answer.denied(), &done.record.pod.namespace);
-        let has_learned = denied.is_some_and(|why| self.node.answers.learn_denial(namespace, why));
+        let has_learned = denied.is_some_and(|why| self.node.answers.learn_denial(namespace, why, Timestamp::now()));
         if done.stale || done.systemd_failed {
             self.node.request_discovery();
         }

@@ -404,7 +404,7 @@ async fn other_bounds_and_refusals_decide_again() {
     view.limit_ranges.push(range.into());
     assert_eq!(decided(&mut controller, &view), ["other/cache"]);
     let denial = "memory limits cannot be decreased";
-    assert!(controller.node.answers.learn_denial("shop", denial));
+    assert!(controller.node.answers.learn_denial("shop", denial, Timestamp::now()));
     assert_eq!(decided(&mut controller, &view), all);
     assert!(decided(&mut controller, &view).is_empty());
 }
@@ -417,7 +417,7 @@ async fn a_returned_api_server_is_asked_again() {
     for _ in 0..2 {
         let denial = "pods with pod-level resources";
         assert!(
-            controller.node.answers.learn_denial("shop", denial),
+            controller.node.answers.learn_denial("shop", denial, Timestamp::now()),
             "it is known still"
         );
         assert_eq!(decided(&mut controller, &view), ["shop/web"]);

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, bail};
 use http::header::USER_AGENT;
 use http::{HeaderValue, Request, Response, StatusCode};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
@@ -16,7 +16,7 @@ use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::{Body, ConfigExt, RustlsTlsError};
-use kube::config::Kubeconfig;
+use kube::config::{Kubeconfig, KubeconfigError};
 use parking_lot::Mutex;
 use tokio::task::spawn_blocking;
 use tower::{BoxError, ServiceBuilder};
@@ -165,13 +165,32 @@ fn configuration(kubeconfig: Option<&Path>) -> Result<kube::Config> {
                 "no API server: this does not run in a pod with a service account ({error}); set kubeconfig to a file"
             )
         })?,
-        Some(path) => Kubeconfig::read_from(path)
-            .and_then(kube::Config::try_from)
-            .map_err(|error| anyhow!("kubeconfig: {}: {error}", path.display()))?,
+        Some(path) => {
+            let failed = |error: KubeconfigError| anyhow!("kubeconfig: {}: {error}", path.display());
+            let kubeconfig = Kubeconfig::read_from(path).map_err(failed)?;
+            if let Some(proxy) = proxy_of(&kubeconfig) {
+                bail!(
+                    "kubeconfig: {}: proxy-url {proxy:?} of the current context's cluster is refused: vscaled connects to the API server \
+                     without a proxy; remove it, and set server to an address that this node reaches",
+                    path.display()
+                );
+            }
+            kube::Config::try_from(kubeconfig).map_err(failed)?
+        }
     };
     let agent = concat!("vscaled/", env!("CARGO_PKG_VERSION"));
     config.headers.push((USER_AGENT, HeaderValue::from_static(agent)));
     Ok(config)
+}
+
+/// The proxy that the current context's cluster names.
+fn proxy_of(kubeconfig: &Kubeconfig) -> Option<&str> {
+    let mut contexts = kubeconfig.contexts.iter();
+    let current = contexts.find(|context| Some(&context.name) == kubeconfig.current_context.as_ref())?;
+    let name = &current.context.as_ref()?.cluster;
+    let cluster = kubeconfig.clusters.iter().find(|cluster| cluster.name == *name)?;
+    let proxy = cluster.cluster.as_ref()?.proxy_url.as_deref();
+    proxy.filter(|proxy| !proxy.is_empty())
 }
 
 fn connector(config: &kube::Config) -> Result<HttpsConnector<HttpConnector>> {
@@ -331,6 +350,30 @@ mod tests {
         let mut last = Box::pin(connection.client(None));
         assert!(futures::poll!(&mut last).is_ready());
         drop(release);
+    }
+
+    #[test]
+    fn only_the_current_contexts_proxy_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("config");
+        let read = |current: &str| {
+            let text = format!(
+                "current-context: {current}\n\
+                 contexts: [{{name: direct, context: {{cluster: a, user: u}}}}, {{name: behind, context: {{cluster: b, user: u}}}}]\n\
+                 clusters:\n\
+                 - {{name: a, cluster: {{server: 'http://127.0.0.1:1'}}}}\n\
+                 - {{name: b, cluster: {{server: 'http://127.0.0.1:1', proxy-url: 'http://127.0.0.1:2'}}}}\n\
+                 users: [{{name: u, user: {{}}}}]\n"
+            );
+            std::fs::write(&path, text).unwrap();
+            configuration(Some(path.as_path())).map_err(|error| error.to_string())
+        };
+        assert!(read("direct").is_ok());
+        let refused = read("behind").unwrap_err();
+        assert!(
+            refused.contains(r#"proxy-url "http://127.0.0.1:2" of the current context's cluster is refused"#),
+            "{refused}"
+        );
     }
 
     #[tokio::test]

@@ -96,7 +96,8 @@ fn without_ipv6(address: SocketAddr, error: &io::Error) -> Option<SocketAddr> {
     (has_no_ipv6 && is_any).then(|| (Ipv4Addr::UNSPECIFIED, address.port()).into())
 }
 
-/// Listens. The server answers nothing before [`serve`]. Port 0 takes any free port. `[::]` is every address of IPv6 and IPv4.
+/// Listens. The server answers nothing before [`serve`]. Port 0 takes any free port. `[::]` is every address of IPv6 and IPv4, or of IPv6
+/// alone where `net.ipv6.bindv6only` is 1: new network namespaces, such as those of pods, begin with 0.
 ///
 /// Errors: the address is in use, or is no address of this machine.
 pub fn listen(address: SocketAddr) -> Result<TcpListener> {

@@ -111,6 +111,15 @@ impl Pass {
 
     /// Carries out the plan, and keeps what the watch of lower limits and an undo need.
     pub(super) fn write(&mut self, observed: &mut Observed) -> Result<(), Outcome> {
+        // The guard writes files alone, and systemd writes all of a unit's properties with the first one that a step changes.
+        if !observed.least_limits.is_empty() {
+            let handles = opened(self.done.handles.as_ref())?;
+            self.done.systemd_failed |= raise_unit(&self.node, handles, &self.job.targets.bound.live().id);
+            // systemd may take its time, and the guard may raise a limit meanwhile.
+            if !self.is_current(observed) {
+                return Err(overtaken());
+            }
+        }
         let mut lowered = if observed.may_be_outdated() {
             self.plan_again(observed)?
         } else {
@@ -121,10 +130,6 @@ impl Pass {
         lowered.extend(observed.before_lowering(handles, |_, _| true)?);
         let touched = observed.touched(&lowered, &self.job.watched);
         let bursts = new_bursts(&observed.plan, handles)?;
-        // The guard writes files alone, and systemd writes all of a unit's properties with the first one that a step changes.
-        if !observed.least_limits.is_empty() {
-            self.done.systemd_failed |= raise_unit(&self.node, handles, &self.job.targets.bound.live().id);
-        }
         let start = Instant::now();
         let mut executor = Executor::new(&self.node, handles);
         // With any property, systemd resets memory.oom.group, so that a kill would not end the whole container. Where the kubelet
@@ -280,6 +285,26 @@ mod tests {
         fs::remove_dir_all(root.path().join("pod/app")).unwrap();
         pass.plan_again(&mut observed).unwrap();
         assert!(pass.done.stale, "a container has ended");
+    }
+
+    #[test]
+    fn a_growth_while_systemd_answers_ends_the_pass() {
+        let root = tempfile::tempdir().unwrap();
+        let mut pass = Pass::on_plain_files(root.path(), Node::on_files(root.path()));
+        let file = root.path().join("pod/app/memory.max");
+        let grow = |pass: &Pass, mebibytes: u64| {
+            pass.node
+                .least_limits
+                .raise(&"u".into(), "app", Bytes::new(mebibytes << 20));
+        };
+        for path in [&file, &root.path().join("pod/memory.max")] {
+            fs::write(path, format!("{}\n", 128 << 20)).unwrap();
+        }
+        grow(&pass, 192);
+        let mut observed = pass.observe().unwrap();
+        grow(&pass, 256);
+        assert_eq!(pass.write(&mut observed), Err(overtaken()));
+        assert_eq!(fs::read_to_string(file).unwrap().trim(), (128 << 20).to_string());
     }
 
     #[test]

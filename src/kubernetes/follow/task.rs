@@ -41,7 +41,7 @@ pub(super) struct Task<T> {
     pub(super) version: Option<String>,
     /// Whether the next round begins with a list.
     pub(super) must_list: bool,
-    /// How often the list has been denied in a row.
+    /// How often the list has been denied in a row. A refused list stays refused until it is there.
     pub(super) denials: usize,
     pub(super) shared: Arc<SharedList<T>>,
 }
@@ -193,8 +193,12 @@ impl<T: Object> Task<T> {
             Some(410 | 504) => self.version = None,
             _ => {}
         }
-        // Refused credentials, one version too old and the text of a proxy say nothing of the list.
-        self.denials = if error.problem.is_denial() { self.denials + 1 } else { 0 };
+        if error.problem.is_denial() {
+            self.denials += 1;
+        } else if self.denials < DENIALS {
+            // Refused credentials, one version too old, the text of a proxy and an outage say nothing of the list.
+            self.denials = 0;
+        }
         let refused = self.denials >= DENIALS;
         let news = self
             .shared

@@ -377,6 +377,16 @@ async fn only_a_rule_that_stays_refuses_a_list() {
 }
 
 #[tokio::test]
+async fn an_outage_ends_no_refusal_and_begins_none() {
+    for (codes, refused) in [([403, 403, 403, 403, 500], true), ([403, 403, 403, 500, 403], false)] {
+        let script = Script::of(codes.map(|code| Answer::Says(code, "not today".to_owned())));
+        let follower = script.follow();
+        script.asked(codes.len() + 1).await;
+        assert_eq!(follower.read(|known| known.refused), refused, "{codes:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_version_that_cannot_be_listed_is_given_up() {
     for code in [410, 504] {
         let script = Script::of([

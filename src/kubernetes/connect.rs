@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow};
 use http::header::USER_AGENT;
 use http::{HeaderValue, Request, Response, StatusCode};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
@@ -16,7 +16,7 @@ use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::{Body, ConfigExt, RustlsTlsError};
-use kube::config::{Kubeconfig, KubeconfigError};
+use kube::config::Kubeconfig;
 use parking_lot::Mutex;
 use tokio::task::spawn_blocking;
 use tower::{BoxError, ServiceBuilder};
@@ -152,6 +152,13 @@ impl ApiClient {
         // Calls have a connection of their own, because watches may use all streams that the server allows on theirs.
         let calls = connection(Some(IDLE));
         calls.client(None).await?;
+        if let Some(path) = kubeconfig.filter(|path| names_proxy(path)) {
+            // Without its value, which may have a password.
+            tracing::warn!(
+                "kubeconfig: {}: proxy-url is ignored: vscaled connects to the API server without a proxy",
+                path.display()
+            );
+        }
         let watches = (0..WATCH_CONNECTIONS).map(|_| connection(None));
         Ok(Self::new(calls, watches, metrics))
     }
@@ -165,32 +172,26 @@ fn configuration(kubeconfig: Option<&Path>) -> Result<kube::Config> {
                 "no API server: this does not run in a pod with a service account ({error}); set kubeconfig to a file"
             )
         })?,
-        Some(path) => {
-            let failed = |error: KubeconfigError| anyhow!("kubeconfig: {}: {error}", path.display());
-            let kubeconfig = Kubeconfig::read_from(path).map_err(failed)?;
-            if let Some(proxy) = proxy_of(&kubeconfig) {
-                bail!(
-                    "kubeconfig: {}: proxy-url {proxy:?} of the current context's cluster is refused: vscaled connects to the API server \
-                     without a proxy; remove it, and set server to an address that this node reaches",
-                    path.display()
-                );
-            }
-            kube::Config::try_from(kubeconfig).map_err(failed)?
-        }
+        Some(path) => Kubeconfig::read_from(path)
+            .and_then(kube::Config::try_from)
+            .map_err(|error| anyhow!("kubeconfig: {}: {error}", path.display()))?,
     };
     let agent = concat!("vscaled/", env!("CARGO_PKG_VERSION"));
     config.headers.push((USER_AGENT, HeaderValue::from_static(agent)));
     Ok(config)
 }
 
-/// The proxy that the current context's cluster names.
-fn proxy_of(kubeconfig: &Kubeconfig) -> Option<&str> {
-    let mut contexts = kubeconfig.contexts.iter();
-    let current = contexts.find(|context| Some(&context.name) == kubeconfig.current_context.as_ref())?;
-    let name = &current.context.as_ref()?.cluster;
-    let cluster = kubeconfig.clusters.iter().find(|cluster| cluster.name == *name)?;
-    let proxy = cluster.cluster.as_ref()?.proxy_url.as_deref();
-    proxy.filter(|proxy| !proxy.is_empty())
+/// Whether the current context's cluster names a proxy. A file that cannot be read names none: whoever connects with it has the error.
+fn names_proxy(kubeconfig: &Path) -> bool {
+    let proxy = || {
+        let read = Kubeconfig::read_from(kubeconfig).ok()?;
+        let mut contexts = read.contexts.into_iter();
+        let current = contexts.find(|context| Some(&context.name) == read.current_context.as_ref())?;
+        let name = current.context?.cluster;
+        let cluster = read.clusters.into_iter().find(|cluster| cluster.name == name)?;
+        cluster.cluster?.proxy_url
+    };
+    proxy().is_some_and(|proxy| !proxy.is_empty())
 }
 
 fn connector(config: &kube::Config) -> Result<HttpsConnector<HttpConnector>> {
@@ -353,10 +354,10 @@ mod tests {
     }
 
     #[test]
-    fn only_the_current_contexts_proxy_is_refused() {
+    fn only_the_current_contexts_proxy_counts() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("config");
-        let read = |current: &str| {
+        for (current, proxied) in [("direct", false), ("behind", true)] {
             let text = format!(
                 "current-context: {current}\n\
                  contexts: [{{name: direct, context: {{cluster: a, user: u}}}}, {{name: behind, context: {{cluster: b, user: u}}}}]\n\
@@ -366,14 +367,12 @@ mod tests {
                  users: [{{name: u, user: {{}}}}]\n"
             );
             std::fs::write(&path, text).unwrap();
-            configuration(Some(path.as_path())).map_err(|error| error.to_string())
-        };
-        assert!(read("direct").is_ok());
-        let refused = read("behind").unwrap_err();
-        assert!(
-            refused.contains(r#"proxy-url "http://127.0.0.1:2" of the current context's cluster is refused"#),
-            "{refused}"
-        );
+            assert_eq!(names_proxy(&path), proxied, "{current}");
+            assert!(
+                configuration(Some(path.as_path())).is_ok(),
+                "a proxy keeps no agent from starting"
+            );
+        }
     }
 
     #[tokio::test]

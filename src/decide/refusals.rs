@@ -12,7 +12,8 @@ use crate::model::objects::{Container, Pod};
 use crate::model::{KubeletVersion, MilliCpu, QosClass, Requirements, Resource};
 
 /// The age at which a denial does not count any more: a control plane of several API servers may have been upgraded without an outage.
-const DENIED_FOR: SignedDuration = SignedDuration::from_hours(1);
+/// Where it was not, a pod of each namespace is denied again, with a Warning Event and perhaps a hook before it.
+const DENIED_FOR: SignedDuration = SignedDuration::from_hours(24);
 
 /// The policies of a node from which refusals of its kubelet follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -199,9 +199,9 @@ fn a_pod_that_no_api_server_resizes_is_skipped() {
             refusals.sentences(),
             ["pods with spec.resources in namespace other (an API server before 1.36)"]
         );
-        refusals.forget_old_denials(now() + SignedDuration::from_mins(59));
+        refusals.forget_old_denials(now() + SignedDuration::from_hours(23));
         assert_eq!(refusals.sentences().len(), 1);
-        refusals.forget_old_denials(now() + SignedDuration::from_hours(1));
+        refusals.forget_old_denials(now() + SignedDuration::from_hours(24));
         assert_eq!(refusals, Refusals::default(), "an upgraded API server is asked again");
     }
 }

@@ -45,7 +45,7 @@ impl Discovered {
 pub(crate) struct NodeFacts {
     pub(crate) found: Discovered,
     pub(crate) machine: ResourceList,
-    /// What the kubelet has refused since it started, and the API server has denied for an hour at most, since it was last away.
+    /// What the kubelet has refused since it started, and the API server has denied for a day at most, since it was last away.
     pub(crate) answers: Refusals,
     pub(crate) discover: mpsc::Sender<()>,
     /// Gets the runtime's formula of cpu weights once a pass has seen it.

@@ -57,7 +57,7 @@ async fn a_growth_and_a_refused_one_become_events_with_their_reasons() {
         until: 1 << 20,
     };
     let cgroup = &scene.pod.containers["app"].cgroup;
-    let end = Allocator::start(scene.node.cgroups(), cgroup, allocation).wait();
+    let end = Allocator::start_careful(scene.node.cgroups(), cgroup, allocation).wait();
     assert!(matches!(end, End::Killed(taken) if taken > 128), "{end:?}");
 
     let said = async || {

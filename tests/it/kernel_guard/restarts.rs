@@ -10,7 +10,7 @@ use crate::support::allocator::End;
 #[tokio::test]
 async fn a_loan_survives_a_restart() {
     let mut scene = Scene::guarded("4Gi").await;
-    let mut process = scene.takes(100, 200);
+    let mut process = scene.takes_carefully(100, 200);
     assert!(matches!(process.wait(), End::Satisfied(_)));
     let before = scene.temporary_limit().await;
     scene.agent.reaches("web", "InSync").await;
@@ -51,7 +51,7 @@ async fn a_killed_guard_leaves_limits_that_hold() {
         scene.agent.start().await;
         scene.guards("web").await;
         drop(process);
-        process = scene.takes(150, 400);
+        process = scene.takes_carefully(150, 400);
         assert!(
             matches!(process.wait(), End::Satisfied(_)),
             "round {round}: {}",
@@ -65,6 +65,14 @@ async fn a_killed_guard_leaves_limits_that_hold() {
     }
 }
 
+/// As if the agent had ended before it saved what it knew; it may not have saved anything yet.
+fn forget(scene: &Scene) {
+    match std::fs::remove_file(scene.agent.state_file()) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        removed => removed.unwrap(),
+    }
+}
+
 #[tokio::test]
 async fn an_unnoted_temporary_limit_is_recognised() {
     let mut scene = Scene::new("4Gi");
@@ -72,14 +80,13 @@ async fn an_unnoted_temporary_limit_is_recognised() {
     scene.agent.start().await;
     scene.guards("web").await;
     let before = (scene.limit(), scene.pod_limit());
-    let mut process = scene.takes(100, 200);
+    let mut process = scene.takes_carefully(100, 200);
     assert!(matches!(process.wait(), End::Satisfied(_)));
     scene.temporary_limit().await;
     scene.agent.kill();
     let raised = (scene.limit(), scene.pod_limit());
     assert!(raised > before);
-    // As if the agent had ended before it saved that.
-    std::fs::remove_file(scene.agent.state_file()).unwrap();
+    forget(&scene);
     scene.agent.start().await;
     let lease = scene.temporary_limit().await;
     assert!(lease.reason.contains("killed before it noted"), "{lease:?}");
@@ -97,12 +104,12 @@ async fn an_unnoted_temporary_limit_is_recognised() {
 async fn a_foreign_higher_limit_is_not_temporary() {
     let mut scene = Scene::guarded("4Gi").await;
     let before = (scene.limit(), scene.pod_limit());
-    let mut process = scene.takes(100, 200);
+    let mut process = scene.takes_carefully(100, 200);
     assert!(matches!(process.wait(), End::Satisfied(_)));
     scene.temporary_limit().await;
     scene.agent.kill();
     drop(process);
-    std::fs::remove_file(scene.agent.state_file()).unwrap();
+    forget(&scene);
     for cgroup in [&scene.pod.cgroup, &scene.pod.containers["app"].cgroup] {
         scene.node.cgroups().limit_memory(cgroup, MemoryLimit::Bytes(3 << 30));
     }

@@ -80,6 +80,11 @@ impl Scene {
         Allocator::start(self.node.cgroups(), &self.app(), Allocation { rate, until })
     }
 
+    /// Like [`Self::takes`], by a process that leaves the agent of a busy machine time.
+    fn takes_carefully(&self, rate: u64, until: u64) -> Allocator {
+        Allocator::start_careful(self.node.cgroups(), &self.app(), Allocation { rate, until })
+    }
+
     /// Waits until the kubelet reports that the pod has the amounts of its spec.
     async fn agrees(&self) {
         let agrees = || {
@@ -225,7 +230,7 @@ async fn a_harmful_shrink_is_undone_in_the_spec() {
     scene.confirmed(&[("app", TIGHT)]).await;
     // An urgent limit does not wait for an API server.
     scene.api.fault(patches(Some(1), Effect::Slow(Duration::from_secs(10))));
-    let mut process = scene.takes(20, 120);
+    let mut process = scene.takes_carefully(20, 120);
     let taken = || process.taken() == 120;
     scene.agent.wait_for("the process to have everything", taken).await;
     scene
@@ -260,7 +265,7 @@ async fn a_shrink_by_a_faster_kubelet_is_watched() {
     answer.cancel();
     scene.settles(&[("app", TIGHT)]).await;
     scene.confirmed(&[("app", TIGHT)]).await;
-    let mut process = scene.takes(20, 120);
+    let mut process = scene.takes_carefully(20, 120);
     let taken = || process.taken() == 120;
     scene.agent.wait_for("the process to have everything", taken).await;
     assert!(process.lives() && scene.kills() == 0);
@@ -269,7 +274,7 @@ async fn a_shrink_by_a_faster_kubelet_is_watched() {
 #[tokio::test]
 async fn a_lowered_temporary_limit_is_repaired() {
     let scene = Scene::guarded_for("10min").await;
-    let mut process = scene.takes(100, 200);
+    let mut process = scene.takes_carefully(100, 200);
     assert!(matches!(process.wait(), End::Satisfied(_)));
     drop(process);
     // A late kubelet writes the values of a request in between.
@@ -285,7 +290,7 @@ async fn a_lowered_temporary_limit_is_repaired() {
 #[tokio::test]
 async fn temporary_limits_enter_the_spec_and_leave() {
     let scene = Scene::guarded_for("8s").await;
-    let mut process = scene.takes(100, 200);
+    let mut process = scene.takes_carefully(100, 200);
     assert!(matches!(process.wait(), End::Satisfied(_)));
     let lent = || scene.asked() > 200 && scene.asked() == scene.limit();
     scene.agent.wait_for("what was lent to be asked for", lent).await;

@@ -12,7 +12,7 @@ use vscaled::model::CgroupPath;
 
 use super::tree::CgroupTree;
 
-/// The variable with the instructions: the cgroups to enter, the amount to allocate, and the file for the progress.
+/// The variable with the instructions: the amount to allocate, how to, the file for the progress, and the cgroups to enter.
 const INSTRUCTIONS: &str = "VSCALED_TEST_ALLOCATE";
 const MIB: usize = 1 << 20;
 
@@ -37,6 +37,14 @@ pub(crate) struct Allocator {
 /// The longest delay that the process catches up. Sleeping takes a little longer than requested.
 const MAX_CATCH_UP: Duration = Duration::from_millis(20);
 
+/// The word in the instructions for a process that takes less at a time where there is little room.
+const CAREFUL: &str = "careful";
+/// A careful process takes this part of the room below its limit at a time, but no less than so many bytes.
+const PART: u64 = 32;
+const LEAST: usize = 16 << 10;
+/// The time between two parts of a mebibyte.
+const PAUSE: Duration = Duration::from_millis(15);
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     /// The process allocated everything within this time, and still runs.
@@ -48,6 +56,16 @@ pub(crate) enum End {
 impl Allocator {
     /// Starts the process in a cgroup.
     pub(crate) fn start(tree: &CgroupTree, cgroup: &CgroupPath, allocation: Allocation) -> Self {
+        Self::launch(tree, cgroup, allocation, "")
+    }
+
+    /// Like [`Self::start`], and the process slows down where its limit or its pod's is close: it takes the last 4 MiB in more than a
+    /// second, which is long enough for the guard of a busy machine.
+    pub(crate) fn start_careful(tree: &CgroupTree, cgroup: &CgroupPath, allocation: Allocation) -> Self {
+        Self::launch(tree, cgroup, allocation, CAREFUL)
+    }
+
+    fn launch(tree: &CgroupTree, cgroup: &CgroupPath, allocation: Allocation, manner: &str) -> Self {
         let directory = tempfile::Builder::new()
             .prefix("vscaled-")
             .tempdir_in(super::scratch())
@@ -60,7 +78,7 @@ impl Allocator {
             .map(|path| path.display().to_string())
             .collect();
         let orders = format!(
-            "{} {} {} {}",
+            "{} {} {manner} {} {}",
             allocation.rate,
             allocation.until,
             progress.display(),
@@ -129,20 +147,22 @@ pub(crate) fn run_if_instructed() {
     let Ok(orders) = std::env::var(INSTRUCTIONS) else {
         return;
     };
-    let words: Vec<&str> = orders.splitn(4, ' ').collect();
-    let [rate, until, progress, cgroups] = words[..] else {
+    let words: Vec<&str> = orders.splitn(5, ' ').collect();
+    let [rate, until, manner, progress, cgroups] = words[..] else {
         panic!("unusable orders: {orders}")
     };
-    for cgroup in cgroups.split(':') {
+    let cgroups: Vec<_> = cgroups.split(':').map(Path::new).collect();
+    for cgroup in &cgroups {
         // 0 stands for the writer. The process enters first, so the cgroup is charged for all its memory.
-        fs::write(Path::new(cgroup).join("cgroup.procs"), "0").unwrap();
+        fs::write(cgroup.join("cgroup.procs"), "0").unwrap();
     }
     let allocation = Allocation {
         rate: rate.parse().unwrap(),
         until: until.parse().unwrap(),
     };
     let file = File::options().write(true).open(progress).unwrap();
-    let held = take(allocation, |taken| {
+    let room = || if manner == CAREFUL { room(&cgroups) } else { u64::MAX };
+    let held = take(allocation, room, |taken| {
         file.write_all_at(progress_line(taken).as_bytes(), 0).unwrap();
     });
     // The parent ends this process.
@@ -156,14 +176,48 @@ fn progress_line(taken: u64) -> String {
     format!("{taken:020}\n")
 }
 
-/// Allocates memory and reports the total after each MiB. The rate stays close to the given one: a delay longer than
-/// [`MAX_CATCH_UP`] is not caught up.
-fn take(allocation: Allocation, mut progress: impl FnMut(u64)) -> Vec<Vec<u8>> {
+/// The bytes that these cgroups and their parents leave below their memory limits.
+fn room(cgroups: &[&Path]) -> u64 {
+    let read = |directory: &Path, files: [&str; 2]| {
+        let number = |file: &&str| {
+            fs::read_to_string(directory.join(file))
+                .ok()?
+                .trim()
+                .parse::<u64>()
+                .ok()
+        };
+        files.iter().find_map(number)
+    };
+    let levels = cgroups.iter().flat_map(|cgroup| cgroup.ancestors().take(2));
+    let rooms = levels.filter_map(|directory| {
+        let limit = read(directory, ["memory.max", "memory.limit_in_bytes"])?;
+        let usage = read(directory, ["memory.current", "memory.usage_in_bytes"])?;
+        Some(limit.saturating_sub(usage))
+    });
+    rooms.min().unwrap_or(u64::MAX)
+}
+
+/// Allocates a MiB, in parts where there is little room.
+fn allocate(room: impl Fn() -> u64) -> Vec<u8> {
+    let mut block = Vec::with_capacity(MIB);
+    while block.len() < MIB {
+        let part = usize::try_from(room() / PART).unwrap().clamp(LEAST, MIB);
+        if part < MIB {
+            std::thread::sleep(PAUSE);
+        }
+        block.resize(MIB.min(block.len() + part), 1_u8);
+    }
+    block
+}
+
+/// Allocates memory and reports the total after each MiB. The rate stays close to the given one where there is room: a delay longer
+/// than [`MAX_CATCH_UP`] is not caught up.
+fn take(allocation: Allocation, room: impl Fn() -> u64, mut progress: impl FnMut(u64)) -> Vec<Vec<u8>> {
     let step = 1_000_000_u64.checked_div(allocation.rate).map(Duration::from_micros);
     let mut due = Instant::now();
     let mut held = Vec::new();
     for taken in 1..=allocation.until {
-        held.push(vec![1_u8; MIB]);
+        held.push(allocate(&room));
         progress(taken);
         if let Some(step) = step {
             due += step;
@@ -182,7 +236,9 @@ fn it_takes_what_it_is_told_to() {
     run_if_instructed();
     let allocation = Allocation { rate: 1000, until: 5 };
     let mut told = Vec::new();
-    let held = take(allocation, |taken| told.push(taken));
+    // Room for a quarter of a MiB at a time.
+    let held = take(allocation, || 8 << 20, |taken| told.push(taken));
     assert_eq!(told, [1, 2, 3, 4, 5]);
-    assert!(held.iter().flatten().all(|byte| *byte == 1) && held.len() == 5);
+    assert!(held.iter().flatten().all(|byte| *byte == 1) && held.iter().all(|block| block.len() == MIB));
+    assert_eq!(held.len(), 5);
 }

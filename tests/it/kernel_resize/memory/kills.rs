@@ -11,7 +11,7 @@ async fn a_quota_ends_a_temporary_limit() {
     scene
         .api
         .fault(patches(None, Effect::Says(403, "Forbidden", QUOTA, None)));
-    let mut process = scene.takes(100, 200);
+    let mut process = scene.takes_carefully(100, 200);
     assert!(matches!(process.wait(), End::Satisfied(_)));
     let denied = async || {
         let pod = scene.agent.pod(NAME).await?;

@@ -51,9 +51,13 @@ impl Scene {
 
     /// A scene with a container whose spec has this limit in MiB.
     async fn with(limit: u64) -> Self {
+        Self::of(roomy(limit)).await
+    }
+
+    async fn of(amounts: Amounts) -> Self {
         let mut node = BareNode::new();
         let kubepods = node.kubepods();
-        let pod = node.run("web", UID, &[("app", roomy(limit))]);
+        let pod = node.run("web", UID, &[("app", amounts)]);
         let mut agent = Agent::new(&kubepods);
         agent.write("pod.yaml", &pod.manifest());
         agent.start().await;

@@ -1,6 +1,6 @@
 //! A container whose memory use rises and falls all the time.
 
-use super::{ROOMY, Scene, random};
+use super::{Amounts, ROOMY, Scene, random, roomy};
 use crate::support::churn;
 
 const TRIES: u64 = 100;
@@ -9,13 +9,19 @@ const MOST: u64 = 120;
 
 #[tokio::test]
 async fn no_shrink_kills_under_a_churning_allocator() {
-    let mut scene = Scene::started().await;
-    let churner = scene.spawn(&churn::command(5, MOST));
+    // As fast as it can: the agent sees each amount several times before it lowers a limit.
+    let unthrottled = Amounts {
+        cpu: 1000,
+        cpu_limit: None,
+        ..roomy(ROOMY)
+    };
+    let mut scene = Scene::of(unthrottled).await;
+    let churner = scene.spawn(&churn::peaking(5, MOST));
     let high = MOST << 20;
     let cgroups = scene.node.cgroups();
-    let peaked =
-        || cgroups.settings(&scene.app()).memory_limit().is_some() && cgroups.memory_usage(&scene.app()) > high / 2;
-    scene.agent.wait_for("memory to be taken", peaked).await;
+    // Until then, a limit that is too low for the container is higher than all that it has used.
+    let peaked = || cgroups.memory_usage(&scene.app()) >= high;
+    scene.agent.wait_for("all memory to be taken", peaked).await;
     let mut random = random();
     let (mut done, mut refused) = (0, 0);
     for _ in 0..TRIES {

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{UID, roomy};
 use crate::support::agent::Agent;
+use crate::support::allocator::{Allocation, Allocator};
 use crate::support::amounts::{Amounts, vpa_manifest};
 use crate::support::bare::{BareNode, BarePod};
 
@@ -114,12 +115,12 @@ async fn shrinks_go_on_when_the_first_are_content() {
 
 #[tokio::test]
 async fn the_first_that_suffers_stops_those_that_wait() {
-    let mut replicas = Replicas::started().await;
+    let replicas = Replicas::started().await;
     replicas.halved().await;
     let suffers = replicas.pods.iter().position(|pod| replicas.is_lowered(pod)).unwrap();
     let cgroup = replicas.pods[suffers].containers["app"].cgroup.clone();
-    let grows = "my @x; for (1..130) { push @x, \"a\" x (1 << 20); select(undef, undef, undef, 0.05) } sleep 1000";
-    replicas.node.spawn(&cgroup, &format!("exec perl -e '{grows}'"));
+    let allocation = Allocation { rate: 20, until: 130 };
+    let _grows = Allocator::start_careful(replicas.node.cgroups(), &cgroup, allocation);
     let name = replicas.pods[suffers].name;
     replicas.agent.reaches(name, "Refused").await;
     // The agent reports this before its pass writes the limit.

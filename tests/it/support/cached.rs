@@ -16,34 +16,45 @@ pub(crate) struct Cached {
     directory: TempDir,
 }
 
+/// Files with which the test says that enough is cached, the process that it reads no more, and the test that it shall go on.
+const SIGNALS: [&str; 3] = ["enough", "rests", "go-on"];
+
 impl Cached {
-    /// Caches the whole file for the container. The process reads the file again on every request.
+    /// Caches the whole file for the container. The process rests then until [`Self::read_again`], and reads without end after that.
     pub(crate) async fn by(node: &mut BareNode, cgroup: &CgroupPath, agent: &Agent) -> Self {
         // On a real file system, because the kernel cannot drop tmpfs pages. Guests of v2lab share this directory.
         let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let cached = Self { directory };
-        File::create(cached.file()).unwrap().set_len(MEBIBYTES << 20).unwrap();
+        File::create(cached.path("cached"))
+            .unwrap()
+            .set_len(MEBIBYTES << 20)
+            .unwrap();
+        let [enough, rests, go_on] = SIGNALS.map(|name| cached.path(name).display().to_string());
         let program = format!(
             "open(F, \"<\", \"{}\") or die; my $block; while (1) {{ sysseek(F, 0, 0); \
-             while (sysread(F, $block, 1 << 20)) {{}} select(undef, undef, undef, 0.01) while (! -e \"{}\") }}",
-            cached.file().display(),
-            cached.go_on().display(),
+             while (sysread(F, $block, 1 << 20)) {{}} next unless -e \"{enough}\"; open(R, \">\", \"{rests}\") or die; \
+             select(undef, undef, undef, 0.01) while (! -e \"{go_on}\") }}",
+            cached.path("cached").display(),
         );
         node.spawn(cgroup, &format!("exec perl -e '{program}'"));
         let in_use = || node.cgroups().memory_usage(cgroup) > MEBIBYTES << 20;
         agent.wait_for("the file to be cached", in_use).await;
+        cached.signal("enough");
+        agent
+            .wait_for("the process to rest", || cached.path("rests").exists())
+            .await;
         cached
     }
 
     pub(crate) fn read_again(&self) {
-        File::create(self.go_on()).map(drop).unwrap();
+        self.signal("go-on");
     }
 
-    fn file(&self) -> PathBuf {
-        self.directory.path().join("cached")
+    fn signal(&self, name: &str) {
+        File::create(self.path(name)).map(drop).unwrap();
     }
 
-    fn go_on(&self) -> PathBuf {
-        self.directory.path().join("go-on")
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
     }
 }

@@ -60,14 +60,22 @@ fn wait_for_usage(node: &BareNode, cgroup: &CgroupPath, bytes: u64) {
     panic!("{cgroup} never used {bytes} bytes");
 }
 
-/// Runs a container in its own pid namespace, as runtimes do.
-const CONTAINED: &str = "exec unshare --pid --fork --kill-child";
+/// Runs a shell command in the container in its own pid namespace, as runtimes do, and waits until it runs, so that an agent that
+/// starts then knows the first process from the beginning.
+async fn contain(scene: &mut Scene, command: &str) {
+    let (cgroup, ready) = (scene.cgroup("app"), scene.agent.path().join("ready"));
+    let first = format!(
+        "exec unshare --pid --fork --kill-child sh -c 'touch {}; {command}'",
+        ready.display()
+    );
+    scene.node.spawn(&cgroup, &first);
+    scene.agent.wait_for("the container to run", || ready.exists()).await;
+}
 
 #[tokio::test]
 async fn children_differ_from_first_processes() {
     let mut scene = Scene::of(&[("app", SMALL)]);
-    let cgroup = scene.cgroup("app");
-    scene.node.spawn(&cgroup, &format!("{CONTAINED} sleep 1000"));
+    contain(&mut scene, "exec sleep 1000").await;
     scene.start().await;
     let kill = scene.explained(|| scene.kill_one("app")).await;
     assert_eq!(kill.victim.unwrap().role, "child");
@@ -77,13 +85,9 @@ async fn children_differ_from_first_processes() {
 #[tokio::test]
 async fn the_first_process_is_known() {
     let mut scene = Scene::of(&[("app", SMALL)]);
-    let cgroup = scene.cgroup("app");
     let go = scene.agent.path().join("go");
-    let first = format!(
-        "{CONTAINED} sh -c 'while ! [ -e {} ]; do sleep 0.05; done; {TOO_MUCH}'",
-        go.display()
-    );
-    scene.node.spawn(&cgroup, &first);
+    let waits = format!("while ! [ -e {} ]; do sleep 0.05; done; {TOO_MUCH}", go.display());
+    contain(&mut scene, &waits).await;
     scene.start().await;
     std::fs::write(&go, "").unwrap();
     let kill = scene.wait_for_kills(1).await.pop().unwrap();

@@ -43,16 +43,21 @@ impl Scene {
     }
 
     pub(super) fn others_in(&self, container: usize) -> Vec<String> {
+        self.processes_in(container).into_iter().map(|(_, line)| line).collect()
+    }
+
+    /// The same with the process ids.
+    pub(super) fn processes_in(&self, container: usize) -> Vec<(i32, String)> {
         let cgroups = self.containerd.cgroups();
         let first = self.pod.containers[container].pid;
         let directory = cgroups.directories(&self.pod.containers[container].cgroup).remove(0);
         let pids = fs::read_to_string(directory.join("cgroup.procs")).unwrap();
         let pids = pids.lines().map(|pid| pid.parse::<i32>().unwrap());
-        let lines = pids.filter(|pid| *pid != first).map(|pid| {
+        let processes = pids.filter(|pid| *pid != first).map(|pid| {
             let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            String::from_utf8_lossy(&line).replace('\0', " ").trim().to_owned()
+            (pid, String::from_utf8_lossy(&line).replace('\0', " ").trim().to_owned())
         });
-        lines.collect()
+        processes.collect()
     }
 }
 

@@ -14,7 +14,7 @@ use vscaled::control::{Client, ClientError, proto};
 use vscaled::model::CgroupPath;
 
 /// The longest wait for anything. Only a failing test waits this long.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(240);
 
 /// An agent, running or not. Dropping the value kills the process and removes its files. If a test fails, the log is
 /// printed.
@@ -267,7 +267,7 @@ impl Agent {
             .await
     }
 
-    /// Waits until `look` returns a value. At most a third of the time is spent in `look`, which may start a program.
+    /// Waits until `look` returns a value.
     pub(crate) async fn until<T>(&self, what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
         let started = Instant::now();
         loop {
@@ -276,8 +276,7 @@ impl Agent {
                 return found;
             }
             assert!(started.elapsed() < PATIENCE, "waited in vain for {what}");
-            let pause = Duration::from_millis(10).max(2 * looked.elapsed());
-            tokio::time::sleep(pause).await;
+            tokio::time::sleep(super::pause_after(looked)).await;
         }
     }
 

@@ -30,6 +30,7 @@ pub(crate) mod victims;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 
@@ -61,6 +62,12 @@ pub(crate) fn vscalectl(arguments: &[&str], input: &str) -> Output {
         written => written.unwrap(),
     }
     child.wait_with_output().unwrap()
+}
+
+/// The pause between two looks at something, the first of which began at this moment. At most a sixth of the time is spent in looks:
+/// on a machine with one processor they keep what they wait for from happening.
+pub(crate) fn pause_after(looked: Instant) -> Duration {
+    Duration::from_millis(10).max(5 * looked.elapsed())
 }
 
 /// Reports that a test is skipped.

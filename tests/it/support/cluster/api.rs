@@ -10,6 +10,10 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::{Programs, Release, admin};
+use crate::support::pause_after;
+
+/// How long pods may take to end. The next test needs what they have of the node.
+const PATIENCE: Duration = Duration::from_secs(240);
 
 /// A user of the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -162,12 +166,13 @@ users: [{{name: test, user: {{token: {token}}}}}]
         let at_once = json!({"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0});
         admin::request(&admin, Method::DELETE, collection, Some(&at_once))?;
         let started = Instant::now();
-        while started.elapsed() < Duration::from_secs(60) {
+        while started.elapsed() < PATIENCE {
+            let looked = Instant::now();
             let left: Value = serde_json::from_str(&self.try_get(collection)?).unwrap();
             if left["items"] == json!([]) {
                 break;
             }
-            std::thread::sleep(Duration::from_millis(100));
+            std::thread::sleep(pause_after(looked));
         }
         Ok(())
     }

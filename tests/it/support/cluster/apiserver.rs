@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use super::api::{Api, User};
 use super::{Programs, Release, free_port};
 use crate::support::http::post;
-use crate::support::scratch;
+use crate::support::{pause_after, scratch};
 
 /// A guest of the lab on a busy machine takes minutes.
 const PATIENCE: Duration = Duration::from_secs(400);
@@ -60,11 +60,7 @@ impl ApiServer {
         let cluster = Self::start_with(Release::Today, true, test)?;
         // Without a proxy, the port has to be the API server's own, as the address is.
         let path = "/api/v1/namespaces/default/services/kubernetes";
-        let started = Instant::now();
-        while cluster.try_get(path).is_err() {
-            assert!(started.elapsed() < PATIENCE, "no {path}\n{}", cluster.log());
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        cluster.wait_for(path, || cluster.try_get(path).is_ok());
         let mut service = cluster.get(path);
         service["spec"]["ports"][0]["port"] = json!(cluster.port());
         cluster.send(Method::PUT, path, &service);
@@ -160,7 +156,11 @@ impl ApiServer {
         }
         self.server = Some(logged(command, &self.file("kube-apiserver.log")));
         let started = Instant::now();
-        while !self.is_ready() {
+        loop {
+            let looked = Instant::now();
+            if self.is_ready() {
+                return Ok(());
+            }
             let ended = self.server.as_mut().and_then(|server| server.try_wait().unwrap());
             if let Some(ended) = ended {
                 self.server = None;
@@ -174,9 +174,20 @@ impl ApiServer {
                 self.stop();
                 return Err(format!("not ready after {patience:?}"));
             }
-            std::thread::sleep(Duration::from_millis(50));
+            std::thread::sleep(pause_after(looked));
         }
-        Ok(())
+    }
+
+    fn wait_for(&self, what: &str, holds: impl Fn() -> bool) {
+        let started = Instant::now();
+        loop {
+            let looked = Instant::now();
+            if holds() {
+                return;
+            }
+            assert!(started.elapsed() < PATIENCE, "no {what}\n{}", self.log());
+            std::thread::sleep(pause_after(looked));
+        }
     }
 
     /// Whether the API server was started and not stopped.
@@ -312,12 +323,8 @@ users: [{{name: test, user: {{client-certificate: agent.crt, client-key: agent.k
             self.apply(&definition);
         }
         let vpas = "/apis/autoscaling.k8s.io/v1/verticalpodautoscalers";
-        let listed = || self.try_get("/apis").unwrap();
-        let started = Instant::now();
-        while !listed().contains("autoscaling.k8s.io") || self.try_get(vpas).is_err() {
-            assert!(started.elapsed() < PATIENCE, "no VPAs\n{}", self.log());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let is_listed = || self.try_get("/apis").unwrap().contains("autoscaling.k8s.io");
+        self.wait_for("VPAs", || is_listed() && self.try_get(vpas).is_ok());
     }
 }
 

@@ -15,7 +15,7 @@ use super::api::Api;
 use super::{ApiServer, Kubelet, NODE, Programs, Release, User, has_systemd_driver};
 use crate::support::agent::Agent;
 use crate::support::containerd::{Containerd, OciRuntime};
-use crate::support::{image, scratch};
+use crate::support::{image, pause_after, scratch};
 
 const PATIENCE: Duration = Duration::from_secs(400);
 
@@ -175,13 +175,14 @@ impl Today {
             conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
         };
         let started = Instant::now();
-        while !self
-            .api
-            .try_get(&path)
-            .is_ok_and(|node| ready(&serde_json::from_str(&node).unwrap()))
-        {
+        loop {
+            let looked = Instant::now();
+            let node = self.api.try_get(&path);
+            if node.is_ok_and(|node| ready(&serde_json::from_str(&node).unwrap())) {
+                return;
+            }
             assert!(started.elapsed() < PATIENCE, "no node is ready\n{}", self.logs());
-            tokio::time::sleep(Duration::from_millis(200)).await;
+            tokio::time::sleep(pause_after(looked)).await;
         }
     }
 

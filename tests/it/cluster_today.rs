@@ -274,18 +274,11 @@ impl Scene {
 
     /// The same; returns the API server's complaint.
     fn try_resize(&self, name: &str, spec: &Value) -> Result<String, String> {
-        let patch = json!({"spec": spec}).to_string();
-        let namespace = format!("--namespace={}", self.namespace);
-        let resize = [
-            "patch",
-            "pod",
-            name,
-            &namespace,
-            "--subresource=resize",
-            "--patch",
-            &patch,
-        ];
-        self.today.api.try_kubectl(User::Admin, &resize, "")
+        let (admin, path) = (
+            self.today.api.kubeconfig(User::Admin),
+            format!("{}/{name}/resize", self.pods()),
+        );
+        self.today.api.patch(&admin, &path, &json!({"spec": spec}))
     }
 
     /// Waits until all containers of a pod run.

@@ -176,11 +176,9 @@ impl Day {
 
     /// Removes the rights that tests with agents of their own have.
     fn remove_rights(&self) {
-        let kinds = ["namespace", "clusterrole", "clusterrolebinding"];
-        for kind in kinds {
-            let remove = ["delete", kind, "vscaled", "--ignore-not-found"];
-            self.scene.today.api.kubectl(&remove, "");
-        }
+        let rights = ["namespace/vscaled", "clusterrole/vscaled", "clusterrolebinding/vscaled"];
+        let remove = [&["delete", "--ignore-not-found"][..], &rights].concat();
+        self.scene.today.api.kubectl(&remove, "");
     }
 
     /// Makes a Deployment with a VPA whose recommendation is out of bounds, and waits until its pod runs.
@@ -277,21 +275,10 @@ impl Day {
 
     /// Waits until none of these objects is left, nor a record of the release.
     async fn is_gone(&self, manifest: &[Value]) {
-        for object in manifest {
-            let kind = object["kind"].as_str().unwrap();
-            let namespace = object["metadata"]["namespace"].as_str().unwrap_or("default");
-            let get = [
-                "get",
-                kind,
-                name(object),
-                "--namespace",
-                namespace,
-                "--ignore-not-found",
-            ];
-            let what = format!("{kind} {} to be gone", name(object));
-            let gone = || self.scene.today.api.kubectl(&get, "").is_empty();
-            self.scene.agent.wait_for(&what, gone).await;
-        }
+        let all = json!({"apiVersion": "v1", "kind": "List", "items": manifest}).to_string();
+        let get = ["get", "--filename=-", "--ignore-not-found", "--output=name"];
+        let gone = || self.scene.today.api.kubectl(&get, &all).is_empty();
+        self.scene.agent.wait_for("all objects to be gone", gone).await;
         let secrets = self.scene.today.api.get("/api/v1/namespaces/default/secrets");
         assert_eq!(secrets["items"], json!([]));
     }

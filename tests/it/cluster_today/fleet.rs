@@ -123,17 +123,13 @@ impl<'a> Absent<'a> {
 
 impl Drop for Absent<'_> {
     fn drop(&mut self) {
-        let on_it = format!("--field-selector=spec.nodeName={ABSENT}");
-        let pods = [
-            "delete",
-            "pods",
-            "--namespace=vscaled",
-            &on_it,
-            "--force",
-            "--ignore-not-found",
-        ];
-        for remove in [&["delete", "node", ABSENT][..], &pods] {
-            self.0.scene.today.api.kubectl(remove, "");
+        for selected in [
+            format!("/api/v1/nodes?fieldSelector=metadata.name%3D{ABSENT}"),
+            format!("/api/v1/namespaces/vscaled/pods?fieldSelector=spec.nodeName%3D{ABSENT}"),
+        ] {
+            if let Err(error) = self.0.scene.today.api.remove_all(&selected) {
+                eprintln!("{selected}: {error}");
+            }
         }
     }
 }

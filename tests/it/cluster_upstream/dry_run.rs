@@ -132,6 +132,28 @@ fn create(cluster: &ApiServer, case: &mut Case, random: &mut Rng) {
     }
 }
 
+/// Waits until the API server's admission knows all quotas, and the class of some pods. It learns of objects of one kind in the order in
+/// which they were written, and asks etcd itself only in a namespace in which it knew none when the first pod came.
+fn is_followed_by_admission(cluster: &ApiServer, namespace: &str) {
+    let (admin, core) = (cluster.kubeconfig(User::Admin), "/api/v1/namespaces");
+    cluster.apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}));
+    let container = json!({"name": "c", "image": "none", "resources": {"requests": {"cpu": "1m"}}});
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": namespace},
+        "spec": {"priorityClassName": "high", "containers": [container]},
+    });
+    let path = format!("{core}/{namespace}/pods?dryRun=All");
+    let post = || cluster.request_as(&admin, Method::POST, &path, Some(&pod));
+    cluster.wait_for("pods of the class", || post().is_ok());
+    let (hard, quotas) = (json!({"pods": "0"}), format!("{core}/{namespace}/resourcequotas"));
+    let last =
+        json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "last"}, "spec": {"hard": hard}});
+    cluster.send(Method::POST, &quotas, &last);
+    cluster.put_status(&quotas, "last", &json!({"hard": hard, "used": {"pods": "0"}}));
+    let is_full = || post().is_err_and(|why| why.contains(" quota: "));
+    cluster.wait_for("quotas that count", is_full);
+}
+
 /// The patch that brings about a decision.
 fn patch(decision: &Value) -> Value {
     let containers = decision["containers"].as_array().unwrap().iter();
@@ -153,12 +175,14 @@ fn no_decision_is_refused_by_the_api_server() {
     cluster.apply(&json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000}));
     let size = json!({"cpu": "1k", "memory": "4Ti"});
     cluster.put_status("/api/v1/nodes", "n", &json!({"capacity": size, "allocatable": size}));
+    is_followed_by_admission(&cluster, "first");
     let seed = seed();
     let mut random = Rng::with_seed(seed);
     let mut cases: Vec<Case> = (0..PODS).map(|number| Case::draw(&mut random, number)).collect();
     for case in &mut cases {
         create(&cluster, case, &mut random);
     }
+    is_followed_by_admission(&cluster, "last");
     let bounded = ours(&cases);
     let quotas: Vec<_> = cases.iter_mut().map(|case| std::mem::take(&mut case.quotas)).collect();
     let (mut resized, mut within_ranges, mut within_quotas, mut skipped) = (0, 0, 0, 0);

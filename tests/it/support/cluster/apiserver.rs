@@ -178,7 +178,8 @@ impl ApiServer {
         }
     }
 
-    fn wait_for(&self, what: &str, holds: impl Fn() -> bool) {
+    /// Waits until a condition holds.
+    pub(crate) fn wait_for(&self, what: &str, holds: impl Fn() -> bool) {
         let started = Instant::now();
         loop {
             let looked = Instant::now();

@@ -13,7 +13,7 @@ use super::world::World;
 use crate::support::amounts::Amounts;
 
 /// The longest time until everything is right: longer than an agent waits for an answer that never comes.
-const PATIENCE: Duration = Duration::from_secs(75);
+const PATIENCE: Duration = Duration::from_secs(150);
 /// The number of connections varies, and so does the number of their tasks.
 const CONNECTIONS: f64 = 8.0;
 

@@ -7,7 +7,7 @@ use super::world::World;
 use crate::support::allocator::{Allocation, Allocator};
 
 /// The longest time until a temporary limit is known everywhere, and until it has ended.
-const PATIENCE: Duration = Duration::from_secs(75);
+const PATIENCE: Duration = Duration::from_secs(150);
 
 impl World {
     /// Starts a process that allocates memory in the container, in place of an earlier one.

@@ -2,7 +2,6 @@
 //! [`super::hooks`]. These tests run many programs in containers, which takes too long in the lab.
 
 use std::fs;
-use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use nix::sys::signal::{Signal, kill};
@@ -45,21 +44,14 @@ async fn failed_hooks_change_nothing() {
                 ("VSCALED_BEFORE_SHRINK_WAIT", "2s"),
             ],
         );
-        let asked = Instant::now();
         scene.recommend(LOWER, SIDE);
         scene.settles(LOWER, SIDE).await;
-        let took = asked.elapsed();
         let told = scene.hooks(index + 1).await.remove(index);
         assert!(
             told.outcome == "HookFailed" && told.reason.contains(why),
             "{command}: {told:?}"
         );
-        eprintln!(
-            "{command}: {took:?}; {}; left behind: {:?}",
-            told.reason,
-            scene.others()
-        );
-        assert!(took < Duration::from_secs(20), "{command}: {took:?}");
+        eprintln!("{command}: {}; left behind: {:?}", told.reason, scene.others());
     }
     let audit = fs::read_to_string(scene.agent.path().join("state/audit.jsonl")).unwrap();
     let told = audit.lines().filter(|line| line.contains("hook before-shrink"));
@@ -110,7 +102,6 @@ async fn no_hook_delays_other_changes() {
                 ("VSCALED_BEFORE_SHRINK_WAIT", "3s"),
             ],
         );
-        let asked = Instant::now();
         // While the hook runs, an operator intervenes, then the limit grows, and at last the shrink succeeds.
         scene.recommend(LOWER, SIDE);
         let begun = async || {
@@ -120,17 +111,11 @@ async fn no_hook_delays_other_changes() {
         scene.agent.until("the hook to begin", begun).await;
         let change = scene.agent.resize(limits("app", None, Some("100Mi"))).await.unwrap();
         assert_eq!(change.outcome, "Applied", "{change:#?}");
-        assert!(asked.elapsed() < Duration::from_secs(10), "{script}");
         scene.agent.release("test/web").await.unwrap();
         scene.recommend(HIGHER, SIDE);
         scene.settles(HIGHER, SIDE).await;
         scene.recommend(LOWER, SIDE);
         scene.settles(LOWER, SIDE).await;
-        assert!(
-            asked.elapsed() < Duration::from_secs(40),
-            "{script}: {:?}",
-            asked.elapsed()
-        );
         let told = scene.hooks(index + 1).await;
         assert!(told.iter().all(|told| told.outcome == "HookFailed"), "{told:#?}");
         scene.recommend(APP, SIDE);
@@ -266,7 +251,11 @@ async fn no_operator_and_no_growth_waits_for_a_hook() {
             ("VSCALED_BEFORE_SHRINK_WAIT", "2m"),
         ],
     );
-    let runs = || scene.others().iter().any(|line| line.ends_with("sleep 1001"));
+    let hooks = || -> Vec<i32> {
+        let processes = scene.processes_in(0).into_iter();
+        let hooks = processes.filter(|(_, line)| line.ends_with("sleep 1001"));
+        hooks.map(|(pid, _)| pid).collect()
+    };
     scene.recommend(
         Amounts {
             cpu: 150,
@@ -275,7 +264,8 @@ async fn no_operator_and_no_growth_waits_for_a_hook() {
         },
         SIDE,
     );
-    scene.agent.wait_for("the hook to run", runs).await;
+    scene.agent.wait_for("the hook to run", || !hooks().is_empty()).await;
+    let hook = hooks();
     // The rest of the same recommendation is applied already.
     let meanwhile = Amounts {
         cpu: 150,
@@ -287,29 +277,22 @@ async fn no_operator_and_no_growth_waits_for_a_hook() {
         .agent
         .wait_for("cpu to follow", || scene.holds(meanwhile, SIDE))
         .await;
-    let asked = Instant::now();
     let change = scene.agent.resize(limits("app", None, Some("100Mi"))).await.unwrap();
     assert_eq!(change.outcome, "Applied", "{change:#?}");
     let by_hand = Amounts {
         memory_limit: Some(100),
         ..meanwhile
     };
-    assert!(scene.holds(by_hand, SIDE) && asked.elapsed() < Duration::from_secs(10));
+    assert!(scene.holds(by_hand, SIDE));
     scene.agent.release("test/web").await.unwrap();
     scene.recommend(HIGHER, SIDE);
     scene.settles(HIGHER, SIDE).await;
-    assert!(runs(), "it runs all the while");
+    assert_eq!(hooks(), hook, "it runs all the while");
     // No other hook runs at the same time, and an agent that ends kills the hook.
     scene.recommend(LOWER, SIDE);
     let announced = async || (scene.agent.pod("web").await?.state == "Working").then_some(());
     scene.agent.until("the lower limit to be announced", announced).await;
-    let sleeps = scene
-        .others()
-        .iter()
-        .filter(|line| line.ends_with("sleep 1001"))
-        .count();
-    assert_eq!(sleeps, 1);
-    assert!(asked.elapsed() < Duration::from_secs(100));
+    assert_eq!((hook.len(), hooks()), (1, hook));
 }
 
 #[tokio::test]

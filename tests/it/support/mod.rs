@@ -64,10 +64,10 @@ pub(crate) fn vscalectl(arguments: &[&str], input: &str) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// The pause between two looks at something, the first of which began at this moment. At most a sixth of the time is spent in looks:
+/// The pause between two looks at something, the first of which began at this moment. Short looks take at most a sixth of the time:
 /// on a machine with one processor they keep what they wait for from happening.
 pub(crate) fn pause_after(looked: Instant) -> Duration {
-    Duration::from_millis(10).max(5 * looked.elapsed())
+    (5 * looked.elapsed()).clamp(Duration::from_millis(10), Duration::from_secs(5))
 }
 
 /// Reports that a test is skipped.

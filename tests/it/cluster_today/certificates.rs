@@ -4,9 +4,12 @@
 use std::fs;
 use std::path::Path;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
 use super::faults::OTHER;
 use super::{APP, LARGER, Scene, token_in};
-use crate::support::cluster::User;
+use crate::support::cluster::{ApiServer, User};
 use crate::support::scratch;
 
 /// Where a pod has the files of its service account.
@@ -19,11 +22,21 @@ fn replace(directory: &Path, name: &str, text: &str) {
     fs::rename(beside, directory.join(name)).unwrap();
 }
 
+/// Starts the API server again after `renew`. The agent stands still meanwhile: its probes of an absent API server come ever later, and
+/// the wait for the next one is no part of these tests.
+fn restart_server(scene: &mut Scene, renew: impl FnOnce(&mut ApiServer)) {
+    let agent = Pid::from_raw(scene.agent.pid());
+    kill(agent, Signal::SIGSTOP).unwrap();
+    let server = &mut scene.parts().server;
+    server.stop();
+    renew(server);
+    server.launch();
+    kill(agent, Signal::SIGCONT).unwrap();
+}
+
 /// The API server has a certificate of another authority, which the agent does not know yet.
 async fn replace_authority(scene: &mut Scene) {
-    scene.parts().server.stop();
-    scene.parts().server.renew_authority();
-    scene.parts().server.launch();
+    restart_server(scene, ApiServer::renew_authority);
     scene.parts().kubelet.stop();
     scene.launch_kubelet();
     scene.agent.reports(&["cannot be reached", "certificate"]).await;
@@ -71,9 +84,7 @@ async fn an_authority_that_is_replaced_needs_no_restart_of_the_agent() {
 
     // The old authority goes, and every connection is made again.
     replace(account.path(), "ca.crt", &second);
-    scene.parts().server.stop();
-    scene.parts().server.renew_certificate();
-    scene.parts().server.launch();
+    restart_server(&mut scene, |server| server.renew_certificate());
     scene.recommend(&[("app", APP)]);
     scene.settles(&before, APP).await;
     assert_eq!(scene.agent.pid(), process);

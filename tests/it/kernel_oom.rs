@@ -15,7 +15,7 @@ use vscaled::oom::{Event, Kill, Level, Limit};
 use pod::{CONTAINER, POD_UID, TestPod};
 
 /// A kernel that has not logged a kill within this time will not do so.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// The kernel logs ten kills in five seconds for the whole machine, where other processes may be killed too.
 const ATTEMPTS: usize = 16;
 

@@ -152,7 +152,7 @@ impl Drop for Tree {
 pub(crate) fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
-        assert!(start.elapsed() < Duration::from_secs(30), "waited in vain for {what}");
+        assert!(start.elapsed() < Duration::from_secs(120), "waited in vain for {what}");
         sleep(Duration::from_millis(5));
     }
 }

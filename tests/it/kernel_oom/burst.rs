@@ -68,13 +68,18 @@ struct Told {
     lost_records: bool,
 }
 
-/// Reads log and counters until `wanted` kills are reported and nothing is pending.
-async fn follow(reader: &mut KmsgReader, counters: &mut Counters<'_>, wanted: usize) -> Told {
+/// Reads log and counters until `wanted` kills of ours are reported and nothing is pending.
+async fn follow(
+    reader: &mut KmsgReader,
+    counters: &mut Counters<'_>,
+    wanted: usize,
+    is_ours: impl Fn(&OomKill) -> bool,
+) -> Told {
     let mut joiner = Joiner::new(true);
-    let mut told = Vec::new();
+    let mut told: Vec<OomKill> = Vec::new();
     let mut lost_records = false;
     let mut sweep = monotonic();
-    while told.len() < wanted || joiner.is_waiting() {
+    while told.iter().filter(|kill| is_ours(kill)).count() < wanted || joiner.is_waiting() {
         let now = monotonic();
         if now >= sweep {
             told.extend(counters.sweep(&mut joiner));
@@ -111,17 +116,17 @@ async fn a_burst_is_told_once_by_container() {
         .flat_map(|_| pods.iter().map(|pod| (&pod.container, pod.start())))
         .collect();
     let places: BTreeMap<u32, &CgroupPath> = started.iter().map(|(path, child)| (child.id(), *path)).collect();
-    let told = timeout(PATIENCE, follow(&mut reader, &mut counters, places.len()))
-        .await
-        .expect("all kills to be told");
-    started.into_iter().for_each(|(_, child)| was_killed(child));
     // Other processes on this machine may be killed too. Their reports name none of these containers.
-    let is_ours = |kill: &&OomKill| {
+    let is_ours = |kill: &OomKill| {
         kill.cgroup
             .as_ref()
             .is_some_and(|path| pods.iter().any(|pod| pod.container == *path))
     };
-    let ours: Vec<&OomKill> = told.kills.iter().filter(is_ours).collect();
+    let told = timeout(PATIENCE, follow(&mut reader, &mut counters, places.len(), is_ours))
+        .await
+        .expect("all kills to be told");
+    started.into_iter().for_each(|(_, child)| was_killed(child));
+    let ours: Vec<&OomKill> = told.kills.iter().filter(|kill| is_ours(kill)).collect();
     for pod in &pods {
         let here = ours
             .iter()

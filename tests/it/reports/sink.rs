@@ -13,7 +13,7 @@ use super::station::{Station, options};
 use super::tls::Authority;
 
 /// The longest wait for anything; only a failing test waits this long.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The example, which cargo builds with `--example receiver`.
 fn program() -> Command {

@@ -18,7 +18,7 @@ use super::image::{self, BUSYBOX, PAUSE};
 use super::tree::CgroupTree;
 use super::{mounts, network, scratch};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OciRuntime {

@@ -15,6 +15,9 @@ use vscaled::model::{CgroupPath, CgroupVersion, CpuMax, CpuQuota, MemoryLimit, R
 
 use super::mounts;
 
+/// The longest wait for a process. Only a failing test waits this long.
+const PATIENCE: Duration = Duration::from_secs(120);
+
 /// A cgroup below the root of every hierarchy, unique to this value. Dropping the value kills its processes and
 /// removes it.
 #[derive(Debug)]
@@ -142,7 +145,7 @@ impl CgroupTree {
 
     /// Kills the processes of a cgroup and removes the cgroup from its hierarchies.
     pub(crate) fn remove(&self, path: &CgroupPath) {
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + PATIENCE;
         for directory in self.directories(path) {
             while let Err(error) = kill_and_remove(&directory) {
                 assert!(Instant::now() < deadline, "{}: {error}", directory.display());
@@ -194,7 +197,7 @@ impl CgroupTree {
 
     /// Waits until a process is in a cgroup, in every hierarchy.
     pub(crate) fn wait_for_process(&self, pid: i32, path: &CgroupPath) {
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + PATIENCE;
         while cgroup_of_pid(&self.hierarchy, Path::new("/proc"), pid).as_ref() != Some(path) {
             assert!(Instant::now() < deadline, "process {pid} never came to {path}");
             sleep(Duration::from_millis(1));
@@ -208,7 +211,7 @@ impl CgroupTree {
 
 impl Drop for CgroupTree {
     fn drop(&mut self) {
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + PATIENCE;
         // The OCI runtime creates its cgroups in every hierarchy, with or without the controllers.
         for mount in mounts::all().iter().filter(|mount| mount.is_cgroup()) {
             let directory = self.root.under(&mount.point);

@@ -120,7 +120,7 @@ impl Components {
                     "--kubelet-use-node-status-port",
                     "--kubelet-preferred-address-types=InternalIP",
                     "--metric-resolution=10s",
-                    "--kubelet-request-timeout=5s",
+                    "--kubelet-request-timeout=9s",
                     "--bind-address=127.0.0.1",
                 ]
                 .map(str::to_owned),

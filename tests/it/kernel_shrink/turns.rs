@@ -98,15 +98,8 @@ async fn shrinks_go_on_when_the_first_are_content() {
     }
     let next = replicas.next_of_another().await;
     assert!(next.contains("once it is this pod's turn"), "{next}");
-    let all = async || (replicas.lowered() == NAMES.len()).then_some(());
-    while all().await.is_none() {
-        assert!(
-            begun.elapsed() < Duration::from_secs(180),
-            "{} came down",
-            replicas.lowered()
-        );
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
+    let all = || replicas.lowered() == NAMES.len();
+    replicas.agent.wait_for("all to come down", all).await;
     assert!(begun.elapsed() > Duration::from_secs(55), "{:?}", begun.elapsed());
     for pod in &replicas.pods {
         assert!(replicas.node.all_run(pod));

@@ -146,7 +146,7 @@ impl PodState {
         if before.trouble != self.trouble && self.decision.reason == Reason::NoTrouble {
             effects.push(Effect::Decide);
         }
-        if before.shrink.watched != self.shrink.watched {
+        if before.shrink.watched() != self.shrink.watched() {
             effects.push(Effect::WatchShrink(self.shrink.watch()));
         }
         effects
@@ -277,7 +277,7 @@ impl PodState {
     pub(crate) fn wakes_at(&self) -> (Option<Instant>, Option<Timestamp>) {
         let dated = [
             self.desired.next_end(),
-            self.shrink.retry_at,
+            self.shrink.wakes_at(),
             self.decision.next_change(),
             self.hooks.wakes_at(),
         ];
@@ -331,7 +331,7 @@ impl PodState {
     fn announce_shrink(&mut self, is_allowed: bool, effects: &mut Effects) {
         let cause = self.work.pending().map(|pending| pending.cause.clone());
         let mut targets = self.desired.targets(&self.pod).unwrap_or_default();
-        lift_kept(&self.shrink.backoffs.holds(effects.now.wall), &mut targets);
+        lift_kept(&self.shrink.holds(effects.now.wall), &mut targets);
         self.follow_hooks(
             |hooks, of| hooks.pass_due(of, is_allowed, cause.as_ref(), &targets),
             effects,
@@ -377,7 +377,7 @@ impl PodState {
 
     /// The limits that are kept although lower ones are desired.
     pub(crate) fn holds(&self, now: Timestamp) -> Holds {
-        self.hooks.holds(self.shrink.backoffs.holds(now))
+        self.hooks.holds(self.shrink.holds(now))
     }
 
     /// When the pod was last in trouble: a container ended, memory or cpu was not enough, or a shrink was undone.
@@ -400,7 +400,7 @@ impl PodState {
                 desired,
                 resize: self.resize.saved(),
             },
-            failed_shrinks: self.shrink.backoffs.clone(),
+            failed_shrinks: self.shrink.saved(),
             pauses: pauses.clone(),
             evidence_at: evidence_at.clone(),
             waits: self.decision.canary.waits.clone(),

@@ -8,8 +8,8 @@ use std::mem;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::actuate::shrink::{Lowering, SeenBefore, ShrinkReport, Verdict};
-use crate::model::{LivePod, MemoryLimit, Target};
-use crate::plan::shrink::{FailedShrinks, Progress, Trouble};
+use crate::model::{LivePod, MemoryLimit, PodAmounts, Requirements, Target};
+use crate::plan::shrink::{FailedShrinks, Holds, Progress, Trouble};
 
 /// A turn without a result keeps other pods of the workload waiting for this long at most.
 const LONGEST_TURN: SignedDuration = SignedDuration::from_mins(5);
@@ -18,13 +18,13 @@ const LONGEST_TURN: SignedDuration = SignedDuration::from_mins(5);
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ShrinkState {
     /// Memory use that earlier attempts have seen.
-    pub(crate) seen: SeenBefore,
+    seen: SeenBefore,
     /// Shrinks that were undone, or that wait for the pod's turn.
-    pub(crate) backoffs: FailedShrinks,
+    backoffs: FailedShrinks,
     /// When an undone shrink is tried again.
-    pub(crate) retry_at: Option<Timestamp>,
+    retry_at: Option<Timestamp>,
     /// The number of the pass whose lower limits are watched.
-    pub(crate) watched: Option<u64>,
+    watched: Option<u64>,
     /// When the pod's turn began. The turn ends with the watch.
     turn: Option<Timestamp>,
     /// The limits lowered last that were neither kept nor undone. They outlast the watch: a kill can end the watched
@@ -36,6 +36,59 @@ pub(crate) struct ShrinkState {
 pub(crate) type ShrinkEnd = Result<(), String>;
 
 impl ShrinkState {
+    pub(crate) const fn seen(&self) -> &SeenBefore {
+        &self.seen
+    }
+
+    /// The number of the pass whose lower limits are watched.
+    pub(crate) const fn watched(&self) -> Option<u64> {
+        self.watched
+    }
+
+    /// The limits that are kept although lower ones are desired.
+    pub(crate) fn holds(&self, now: Timestamp) -> Holds {
+        self.backoffs.holds(now)
+    }
+
+    /// The pod's own limit in bytes, while a lower one waits for the pod's turn.
+    pub(crate) fn waiting_pod_limit(&self) -> Option<u64> {
+        self.backoffs.put_off_limit(&Target::Pod)
+    }
+
+    /// Whether a lower limit waits for the pod's turn.
+    pub(crate) fn waits(&self) -> bool {
+        self.backoffs.waits()
+    }
+
+    /// Whether a lower limit was undone, and is not tried again yet.
+    pub(crate) fn is_undone(&self, now: Timestamp) -> bool {
+        self.backoffs.next(now).is_some()
+    }
+
+    /// When an undone shrink is tried again.
+    pub(crate) const fn wakes_at(&self) -> Option<Timestamp> {
+        self.retry_at
+    }
+
+    /// Notes other targets: limits that come down, and no others, wait for the pod's turn.
+    pub(crate) fn put_off(&mut self, before: &PodAmounts, after: &PodAmounts, now: Timestamp) {
+        self.backoffs.put_off(&lowered(before, after), now);
+    }
+
+    /// Ends the wait for the pod's turn: no lower limit is wanted any more.
+    pub(crate) fn end_waiting(&mut self) {
+        self.backoffs.end_waiting();
+    }
+
+    /// Keeps no limit of which another client has changed the spec.
+    pub(crate) fn take_edits(&mut self, edits: &PodAmounts) {
+        for (of, resources) in edits.iter() {
+            if resources.limits.memory.is_some() {
+                self.backoffs.forget(&of.into());
+            }
+        }
+    }
+
     /// Keeps no limit any more after a request of an operator. Returns what was kept.
     pub(crate) fn forget_all(&mut self) -> FailedShrinks {
         self.retry_at = None;
@@ -123,9 +176,9 @@ impl ShrinkState {
     /// The progress of shrinks; `None` where no limit is being lowered.
     pub(crate) fn progress(&self, now: Timestamp) -> Option<Progress> {
         let has_turn = self.turn.is_some_and(|since| now.duration_since(since) < LONGEST_TURN);
-        if self.backoffs.next(now).is_some() || (has_turn && self.backoffs.has_failed()) {
+        if self.is_undone(now) || (has_turn && self.backoffs.has_failed()) {
             Some(Progress::Undone)
-        } else if self.backoffs.waits() {
+        } else if self.waits() {
             Some(Progress::Waits)
         } else {
             (has_turn || self.watched.is_some()).then_some(Progress::Tried)
@@ -147,7 +200,7 @@ impl ShrinkState {
             let (target, until) = (&failed.target, failed.until);
             return Some(format!("The lower limit of {target} is tried again at {until:.0}."));
         }
-        self.backoffs.waits().then(|| {
+        self.waits().then(|| {
             "The lower memory limit is tried once it is this pod's turn: a few pods of a workload at a time, and none while a \
              lower limit of one of them is undone."
                 .to_owned()
@@ -159,7 +212,7 @@ impl ShrinkState {
         let due = self.retry_at.take_if(|at| *at <= now).is_some();
         if due {
             self.retry_at = self.backoffs.next(now).map(|backoff| backoff.until);
-            if !self.backoffs.waits() {
+            if !self.waits() {
                 self.begin_turn(now);
             }
         }
@@ -169,6 +222,11 @@ impl ShrinkState {
     /// Every date that is compared with the wall clock.
     pub(crate) fn dates(&mut self) -> impl Iterator<Item = &mut Timestamp> {
         self.backoffs.dates().chain(&mut self.retry_at).chain(&mut self.turn)
+    }
+
+    /// What outlasts the agent.
+    pub(crate) fn saved(&self) -> FailedShrinks {
+        self.backoffs.clone()
     }
 
     /// Takes the undone shrinks of an earlier agent, or those before an override.
@@ -183,6 +241,19 @@ impl ShrinkState {
         self.seen.clear();
         self.watched.take_if(|_| !earlier.zip(live).is_some_and(same));
     }
+}
+
+/// The containers whose memory limit comes down, and the pod if its own does, with their limits before.
+fn lowered(before: &PodAmounts, after: &PodAmounts) -> Vec<(Target, MemoryLimit)> {
+    let limit = |has: &Requirements| {
+        let limit = has.limits.memory;
+        limit.map_or(MemoryLimit::Max, |limit| MemoryLimit::Bytes(limit.get()))
+    };
+    let lowered = after.iter().filter_map(|(of, after)| {
+        let before = limit(before.get(of)?);
+        (limit(after) < before).then(|| (of.into(), before))
+    });
+    lowered.collect()
 }
 
 #[cfg(test)]

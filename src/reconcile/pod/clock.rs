@@ -158,7 +158,7 @@ mod tests {
             assert_eq!((limit.since, limit.renewed), (set.wall, set.wall), "{hours}");
             let grows_later = state.growth.dates().next().copied();
             assert_eq!(grows_later, Some(later(grows_at, by)), "{hours}");
-            assert_eq!(state.shrink.retry_at, Some(later(retried_at, by)), "{hours}");
+            assert_eq!(state.shrink.wakes_at(), Some(later(retried_at, by)), "{hours}");
             assert_eq!(state.holds(set.wall).len(), 1, "{hours}");
             assert_eq!(state.hooks.evidence_at["app"], set.wall, "{hours}");
             let burst = state.desired.burst_starts["app"].at;
@@ -269,7 +269,7 @@ mod tests {
             assert_eq!(state.desired.override_ends_at(), Some(later(now.wall, ends)));
             // The other wait is over.
             let waits = (began > SignedDuration::ZERO).then(|| later(retried_at, -began));
-            assert_eq!(state.shrink.retry_at, waits);
+            assert_eq!(state.shrink.wakes_at(), waits);
         }
     }
 }

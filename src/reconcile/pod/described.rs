@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::{Effect, Effects, LogLine, Now, PodState};
 use crate::model::objects::{Pod, ResizePhase};
-use crate::model::{Bytes, Cause, ControlError, MemoryLimit, PodAmounts, Reason, Requirements, Resource, Target};
+use crate::model::{Bytes, Cause, ControlError, PodAmounts, Reason, Resource, Target};
 use crate::plan::hook::Hook;
 use crate::plan::lift_kept;
 use crate::reconcile::desired::{Recommended, TemporaryLimit};
@@ -92,7 +92,7 @@ impl PodState {
         let overhead = self.pod.spec.overhead.memory.map_or(0, Bytes::get);
         let of_cgroup = holds.get(&Target::Pod).and_then(|limit| limit.bounded());
         let of_cgroup = of_cgroup.map(|limit| limit.get().saturating_sub(overhead));
-        let waits = self.shrink.backoffs.put_off_limit(&Target::Pod);
+        let waits = self.shrink.waiting_pod_limit();
         let regular = self.pod.spec.containers.iter();
         let limits = regular.filter_map(|own| targets.container(&own.name)?.limits.memory);
         let largest = limits.max().filter(|_| !holds.is_empty()).map(Bytes::get);
@@ -113,12 +113,7 @@ impl PodState {
         let edits = self.resize.edits_of_others(before, &self.pod);
         if !edits.is_empty() {
             self.desired.take_edits(&edits, &self.pod.requirements());
-            for (of, resources) in edits.iter() {
-                if resources.limits.memory.is_some() {
-                    // The limit that was kept is not the pod's any more.
-                    self.shrink.backoffs.forget(&of.into());
-                }
-            }
+            self.shrink.take_edits(&edits);
             effects.push(Effect::Log(LogLine::SpecChanged));
         }
     }
@@ -234,8 +229,7 @@ impl PodState {
             let mut in_force = before.unwrap_or_else(|| self.pod.requirements());
             self.lift_kept(&mut in_force, now.wall);
             self.start_over();
-            let lowered = lowered(&in_force, &after.unwrap_or_default());
-            self.shrink.backoffs.put_off(&lowered, now.wall);
+            self.shrink.put_off(&in_force, &after.unwrap_or_default(), now.wall);
             if !self.desired.is_empty() {
                 // The VPA may be gone.
                 let cause = cause.unwrap_or(Cause::Sweep);
@@ -289,17 +283,4 @@ impl PodState {
         }));
         self.record_refusal(cause, reason, effects);
     }
-}
-
-/// The containers whose memory limit comes down, and the pod if its own does, with their limits before.
-fn lowered(before: &PodAmounts, after: &PodAmounts) -> Vec<(Target, MemoryLimit)> {
-    let limit = |has: &Requirements| {
-        let limit = has.limits.memory;
-        limit.map_or(MemoryLimit::Max, |limit| MemoryLimit::Bytes(limit.get()))
-    };
-    let lowered = after.iter().filter_map(|(of, after)| {
-        let before = limit(before.get(of)?);
-        (limit(after) < before).then(|| (of.into(), before))
-    });
-    lowered.collect()
 }

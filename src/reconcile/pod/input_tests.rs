@@ -427,7 +427,7 @@ fn a_foreign_limit_ends_the_kept_one() {
         pod.metadata.generation += 1;
         change(&mut pod.spec.containers[0].resources.limits);
         drop(state.apply(PodInput::Described(Arc::new(pod)), now));
-        let holds = state.shrink.backoffs.holds(now.wall);
+        let holds = state.shrink.holds(now.wall);
         [&app, &Target::Pod].map(|target| holds.contains_key(target))
     };
     assert_eq!(
@@ -481,7 +481,7 @@ fn each_part_of_the_state_outlasts_the_agent() {
     assert_eq!(next.growth.pauses.len(), 1);
     assert_eq!(next.growth.pauses, state.growth.pauses);
     assert_eq!(next.hooks.evidence_at["app"], now.wall);
-    assert_eq!(next.shrink.backoffs.holds(now.wall).len(), 1);
+    assert_eq!(next.shrink.holds(now.wall).len(), 1);
     assert_eq!(next.decision.canary.waits, state.decision.canary.waits);
     assert!(next.desired.overridden.is_some());
     assert_eq!(next.resize.accepted(), state.resize.accepted());

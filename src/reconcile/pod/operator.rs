@@ -92,7 +92,7 @@ impl PodState {
         self.shrink.restore(backoffs, now.wall);
         if !self.desired.has_amounts() {
             // The recommendation whose limits waited for the pod's turn has ended meanwhile.
-            self.shrink.backoffs.end_waiting();
+            self.shrink.end_waiting();
         }
     }
 

@@ -119,7 +119,7 @@ impl PodState {
             foreign: self.drift.writers.clone(),
             // Every pass retries an update of the runtime that failed.
             check_runtime: pending.check_runtime || self.drift.owes_runtime,
-            seen: self.shrink.seen.clone(),
+            seen: self.shrink.seen().clone(),
             watched: self.shrink.watch().unwrap_or_default().1,
             ..Job::new(targets, pending.cause)
         }
@@ -249,7 +249,7 @@ impl PodState {
     fn end_return(&mut self, now: Timestamp) {
         if self.resize.is_known_in(&self.pod)
             && self.work.pending().is_none()
-            && self.shrink.retry_at.is_none()
+            && self.shrink.wakes_at().is_none()
             && self.holds(now).is_empty()
         {
             let own = self.desired.end_return();

@@ -98,7 +98,7 @@ fn a_lower_limit_waits_for_its_hook() {
         world.state.shrink.pass_ended(tried, 0);
         world.meet(&Event::HookEnds(well));
         assert!(world.state.work.pending().is_some());
-        let seen: Vec<&Target> = world.state.shrink.seen.keys().collect();
+        let seen: Vec<&Target> = world.state.shrink.seen().keys().collect();
         assert_eq!(seen, [&side], "the hook may have freed the rest");
         assert_eq!(world.pass(), None);
         assert_eq!(world.told(), None, "it was told once");

@@ -6,7 +6,6 @@
 //! guard, move the least limits, watch lower limits, close files. No transition can forget these effects. No I/O and no clock:
 //! time is an argument.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,13 +20,14 @@ use super::shrink::{ShrinkEnd, ShrinkState};
 use super::store::{SavedPod, SavedTargets};
 use super::work::WorkItem;
 use crate::decide::PodDecision;
-use crate::model::objects::{Pod, PodId, ResizePhase};
-use crate::model::{Cause, ChangeRecord, ContainerName, LivePod, Reason, Resource, Target};
+use crate::model::objects::{Pod, PodId};
+use crate::model::{Cause, ChangeRecord, LivePod, Resource, Target};
 use crate::plan::lift_kept;
 use crate::plan::shrink::Holds;
 use crate::resize::Resize;
 
 mod clock;
+mod derived;
 mod described;
 mod explained;
 mod guarded;
@@ -108,66 +108,9 @@ impl PodState {
         let mut others = Effects { now, list: Vec::new() };
         self.take(input, &mut others);
         self.withdraw(now);
-        let mut effects = self.derived_from(&before);
+        let mut effects = derived::effects(&before, self);
         effects.append(&mut others.list);
         effects
-    }
-
-    /// The effects that update every copy after the state changed from `before`.
-    fn derived_from(&self, before: &Self) -> Vec<Effect> {
-        let mut effects = Vec::new();
-        let [was, is] = [before.saved(), self.saved()];
-        if was != is {
-            let undescribed = |saved: SavedPod| SavedPod {
-                described: None,
-                ..saved
-            };
-            let same_resize = ResizePhase::of(&before.pod) == ResizePhase::of(&self.pod)
-                && before.pod.resizes_in_place() == self.pod.resizes_in_place();
-            let is_same =
-                was.map(undescribed) == is.map(undescribed) && before.pod.spec == self.pod.spec && same_resize;
-            effects.push(if is_same {
-                Effect::SaveDescription
-            } else {
-                Effect::SaveState
-            });
-        }
-        let is_news = !Arc::ptr_eq(&before.pod, &self.pod) && before.resize.is_in_flight(&before.pod);
-        if is_news && before.resize.is_carried_out_in(&self.pod) {
-            effects.push(Effect::Settled(self.pod.cgroup_uid().into()));
-        }
-        self.derive_least_limits(before, &mut effects);
-        if before.live != self.live {
-            effects.push(Effect::WatchFiles(None));
-        }
-        if before.known_to_guard() != self.known_to_guard() {
-            effects.push(Effect::WatchGuard);
-        }
-        if before.trouble != self.trouble && self.decision.reason == Reason::NoTrouble {
-            effects.push(Effect::Decide);
-        }
-        if before.shrink.watched() != self.shrink.watched() {
-            effects.push(Effect::WatchShrink(self.shrink.watch()));
-        }
-        effects
-    }
-
-    fn known_to_guard(&self) -> impl PartialEq + '_ {
-        let may_grow = (&self.decision.ceilings, &self.growth.pauses, &self.hooks.evidence_at);
-        (&self.pod, &self.live, &self.desired, may_grow)
-    }
-
-    /// The least memory limits of the pod that runs here equal the temporary ones.
-    fn derive_least_limits(&self, before: &Self, effects: &mut Vec<Effect>) {
-        let [before, now] = [before, self].map(|state| {
-            let limits = state.desired.memory_limits();
-            let limits: BTreeMap<_, _> = limits.map(|(name, limit)| (ContainerName::from(name), limit)).collect();
-            state.identity.as_ref().map(|id| (id.uid.clone(), limits))
-        });
-        if before != now {
-            let ended = before.map(|(uid, _)| (uid, BTreeMap::new()));
-            effects.push(Effect::SetLeastLimits(ended.into_iter().chain(now).collect()));
-        }
     }
 
     fn take(&mut self, input: PodInput, effects: &mut Effects) {
@@ -417,10 +360,11 @@ use {
     crate::actuate::shrink::{Lowering, Verdict},
     crate::actuate::{ForeignWriters, Grown, HookRun, Job, JobDone},
     crate::guard::Report,
-    crate::model::{Bytes, HookEnd, PodAmounts, Withheld},
+    crate::model::{Bytes, HookEnd, PodAmounts, Reason, Withheld},
     crate::plan::LowPodLevel,
     crate::resize::Act,
     jiff::SignedDuration,
+    std::collections::BTreeMap,
 };
 
 #[cfg(test)]

@@ -1,0 +1,71 @@
+//! The effects of a change: every copy of a part of the state is updated, or what watches that part. Pure.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{Effect, PodState};
+use crate::model::objects::{PodUid, ResizePhase};
+use crate::model::{Bytes, ContainerName, Reason};
+use crate::reconcile::store::SavedPod;
+
+/// The effects after a state has changed from `before` to `after`.
+pub(super) fn effects(before: &PodState, after: &PodState) -> Vec<Effect> {
+    let mut effects = Vec::new();
+    effects.extend(save(before, after));
+    let is_news = !Arc::ptr_eq(&before.pod, &after.pod) && before.resize.is_in_flight(&before.pod);
+    if is_news && before.resize.is_carried_out_in(&after.pod) {
+        effects.push(Effect::Settled(after.pod.cgroup_uid().into()));
+    }
+    let [was, is] = [before, after].map(least_limits);
+    if was != is {
+        let ended = was.map(|(uid, _)| (uid, BTreeMap::new()));
+        effects.push(Effect::SetLeastLimits(ended.into_iter().chain(is).collect()));
+    }
+    if before.live != after.live {
+        effects.push(Effect::WatchFiles(None));
+    }
+    if known_to_guard(before) != known_to_guard(after) {
+        effects.push(Effect::WatchGuard);
+    }
+    if before.trouble != after.trouble && after.decision.reason == Reason::NoTrouble {
+        effects.push(Effect::Decide);
+    }
+    if before.shrink.watched() != after.shrink.watched() {
+        effects.push(Effect::WatchShrink(after.shrink.watch()));
+    }
+    effects
+}
+
+fn save(before: &PodState, after: &PodState) -> Option<Effect> {
+    let saved = [before, after].map(PodState::saved);
+    if saved[0] == saved[1] {
+        return None;
+    }
+    let [was, is] = saved.map(|saved| {
+        saved.map(|saved| SavedPod {
+            described: None,
+            ..saved
+        })
+    });
+    let same_resize = ResizePhase::of(&before.pod) == ResizePhase::of(&after.pod)
+        && before.pod.resizes_in_place() == after.pod.resizes_in_place();
+    let is_same = was == is && before.pod.spec == after.pod.spec && same_resize;
+    Some(if is_same {
+        Effect::SaveDescription
+    } else {
+        Effect::SaveState
+    })
+}
+
+/// The least memory limits of the pod that runs here equal the temporary ones.
+fn least_limits(state: &PodState) -> Option<(PodUid, BTreeMap<ContainerName, Bytes>)> {
+    let limits = state.desired.memory_limits();
+    let limits = limits.map(|(name, limit)| (ContainerName::from(name), limit));
+    let id = state.identity.as_ref()?;
+    Some((id.uid.clone(), limits.collect()))
+}
+
+fn known_to_guard(state: &PodState) -> impl PartialEq + '_ {
+    let may_grow = (&state.decision.ceilings, &state.growth.pauses, &state.hooks.evidence_at);
+    (&state.pod, &state.live, &state.desired, may_grow)
+}

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 
 use super::{Now, PodState};
 
@@ -35,20 +35,14 @@ impl PodState {
             *date = date.checked_add(by).unwrap_or(*date);
         }
     }
-
-    /// Lets restored values that would begin in the future begin now: the clock was set back while no agent ran.
-    pub(super) fn begin_by_now(&mut self, now: Timestamp) {
-        let latest = self.desired.latest_start().filter(|start| *start > now);
-        if let Some(start) = latest {
-            self.move_dates(now.duration_since(start));
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
+
+    use jiff::Timestamp;
 
     use super::*;
     use crate::decide::{CanaryWait, PodDecision};

@@ -102,11 +102,12 @@ impl PodState {
         let asked = resize.has_asked_for(&desired.targets(&self.pod).unwrap_or_default());
         let is_followed = self.decision.change().is_some() && self.no_room.is_none();
         self.desired.restore(desired, asked, is_followed);
-        // The waits are of the earlier agent's clock, which may have been ahead.
+        // The clock may have been set back while no agent ran: what would begin in the future begins now.
         let latest = self.desired.latest_start().unwrap_or(now.wall);
-        self.shrink.restore(failed_shrinks, latest.max(now.wall));
+        let latest = latest.max(now.wall);
+        self.shrink.restore(failed_shrinks, latest);
         self.resize = resize;
-        self.begin_by_now(now.wall);
+        self.move_dates(now.wall.duration_since(latest));
     }
 
     /// Turns memory limits that are higher than every saved one into temporary limits. Without anything else desired,

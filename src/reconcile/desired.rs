@@ -4,6 +4,7 @@
 //! An override wins over the recommendation until the override ends. When nothing is desired any more, the agent leaves
 //! the pod's values as they are.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::overrides::{Override, check_names, check_result, overlay};
 use super::savings::{Avoided, requests};
 use crate::decide::PodDecision;
-use crate::model::objects::Pod;
+use crate::model::objects::{Pod, ResizePhase};
 use crate::model::{
     Cause, ChangeRecord, ContainerId, ContainerName, CpuBurst, LivePod, Outcome, PageSize, PodAmounts, Resource,
     ResourceList, micros,
@@ -162,6 +163,28 @@ impl DesiredState {
     /// The targets of the pod, or else the amounts of its spec.
     pub(crate) fn targets_or_spec(&self, pod: &Pod) -> PodAmounts {
         self.targets(pod).unwrap_or_else(|| pod.requirements())
+    }
+
+    /// The targets, where an operator or the guard has set some of them. A recommendation waits, unless the kubelet has allocated it.
+    pub(crate) fn targets_by_hand(&self, pod: &Pod, resize: &Resize) -> Option<PodAmounts> {
+        let is_allocated = resize.unseen(pod).is_none() && !ResizePhase::of(pod).is_open();
+        let recommended = self.recommended.as_ref().filter(|_| is_allocated);
+        let recommended = recommended.and_then(Recommended::in_force);
+        let desired = self.clone().with_recommended(recommended);
+        desired.targets(pod).filter(|_| self.is_by_hand())
+    }
+
+    /// The `pod` as the VPA's rules see it: its spec without overrides, temporary limits and kept limits that the agent has patched.
+    pub(crate) fn without_own_changes<'a>(&self, pod: &'a Pod, resize: &Resize) -> Cow<'a, Pod> {
+        // The watch brings an accepted patch a moment later. Until then the pod's object has the spec before the patch.
+        let unseen = resize.unseen(pod);
+        let ours = self.recommended.is_some() && (unseen.is_some() || resize.is_spec_of(pod));
+        let known = match unseen {
+            _ if self.origin.is_some() || ours => self.base(pod),
+            Some(accepted) => accepted.targets.clone(),
+            None => return Cow::Borrowed(pod),
+        };
+        Cow::Owned(pod.with_requirements(&known))
     }
 
     /// The targets without temporary limits.

@@ -8,7 +8,9 @@ use std::mem;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::actuate::shrink::{Lowering, SeenBefore, ShrinkReport, Verdict};
-use crate::model::{LivePod, MemoryLimit, PodAmounts, Requirements, Target};
+use crate::model::objects::Pod;
+use crate::model::{Bytes, LivePod, MemoryLimit, PodAmounts, Requirements, Resource, Target};
+use crate::plan::lift_kept;
 use crate::plan::shrink::{FailedShrinks, Holds, Progress, Trouble};
 
 /// A turn without a result keeps other pods of the workload waiting for this long at most.
@@ -50,9 +52,24 @@ impl ShrinkState {
         self.backoffs.holds(now)
     }
 
-    /// The pod's own limit in bytes, while a lower one waits for the pod's turn.
-    pub(crate) fn waiting_pod_limit(&self) -> Option<u64> {
-        self.backoffs.put_off_limit(&Target::Pod)
+    /// Raises the limits of containers to those that are kept for now, and the pod's own limit to what is kept of its cgroup's, to the one
+    /// that waits for its turn, and to those of its regular containers: the API server takes no higher ones. A limit whose change would
+    /// restart a container stays. The `holds` include those of hooks.
+    pub(crate) fn lift_kept(&self, pod: &Pod, holds: &Holds, targets: &mut PodAmounts) {
+        lift_kept(holds, targets);
+        let overhead = pod.spec.overhead.memory.map_or(0, Bytes::get);
+        let of_cgroup = holds.get(&Target::Pod).and_then(|limit| limit.bounded());
+        let of_cgroup = of_cgroup.map(|limit| limit.get().saturating_sub(overhead));
+        let waits = self.backoffs.put_off_limit(&Target::Pod);
+        let regular = pod.spec.containers.iter();
+        let limits = regular.filter_map(|own| targets.container(&own.name)?.limits.memory);
+        let largest = limits.max().filter(|_| !holds.is_empty()).map(Bytes::get);
+        let restarts = pod.restarts_with_pod_limit(Resource::Memory, targets).is_some();
+        if let Some(own) = targets.pod.as_mut().filter(|_| !restarts) {
+            for least in [of_cgroup, waits, largest].into_iter().flatten() {
+                own.lift(Resource::Memory, least);
+            }
+        }
     }
 
     /// Whether a lower limit waits for the pod's turn.

@@ -186,7 +186,7 @@ impl Decider<'_> {
     /// Decides what a pod should have.
     fn decide(&self, state: &PodState) -> PodDecision {
         let recommended = state.desired.recommended.as_ref().filter(|_| !self.rules.observes);
-        let pod = &state.without_own_changes();
+        let pod = &state.desired.without_own_changes(&state.pod, &state.resize);
         // Where the kubelet resizes in place, the spec has the latest targets, whichever client set them. The kubelet never
         // carries out what it has found infeasible.
         let resizes = self.rules.patches

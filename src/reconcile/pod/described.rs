@@ -1,7 +1,6 @@
 //! The sources' facts about the pod: its object, with changes that other clients make to its
 //! spec, and the decision. Pure.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,9 +8,8 @@ use jiff::Timestamp;
 
 use super::{Effect, Effects, LogLine, Now, PodState};
 use crate::model::objects::{Pod, ResizePhase};
-use crate::model::{Bytes, Cause, ControlError, PodAmounts, Reason, Resource, Target};
+use crate::model::{Cause, ControlError, PodAmounts, Reason};
 use crate::plan::hook::Hook;
-use crate::plan::lift_kept;
 use crate::reconcile::desired::{Recommended, TemporaryLimit};
 use crate::reconcile::no_room::NoRoomFor;
 
@@ -66,42 +64,16 @@ impl PodState {
     pub(crate) fn targets(&self, now: Timestamp) -> Option<PodAmounts> {
         let mut targets = self.desired.targets(&self.pod)?;
         if self.pod.resizes_in_place() {
-            self.lift_kept(&mut targets, now);
+            self.shrink.lift_kept(&self.pod, &self.holds(now), &mut targets);
         }
         Some(targets)
     }
 
-    /// The targets that the cgroups get also while the API server is away, where an operator or the guard has set some. A recommendation
-    /// waits, unless the kubelet has allocated it.
+    /// The targets that the cgroups get also while the API server is away, where an operator or the guard has set some.
     pub(crate) fn by_hand(&self, now: Timestamp) -> Option<PodAmounts> {
-        let is_allocated = self.resize.unseen(&self.pod).is_none() && !ResizePhase::of(&self.pod).is_open();
-        let recommended = self.desired.recommended.as_ref().filter(|_| is_allocated);
-        let recommended = recommended.and_then(Recommended::in_force);
-        let desired = self.desired.clone().with_recommended(recommended);
-        let mut targets = desired.targets(&self.pod).filter(|_| desired.is_by_hand())?;
-        self.lift_kept(&mut targets, now);
+        let mut targets = self.desired.targets_by_hand(&self.pod, &self.resize)?;
+        self.shrink.lift_kept(&self.pod, &self.holds(now), &mut targets);
         Some(targets)
-    }
-
-    /// Raises the limits of containers to those that are kept for now, and the pod's own limit to what is kept of its cgroup's, to the one
-    /// that waits for its turn, and to those of its regular containers: the API server takes no higher ones. A limit whose change would
-    /// restart a container stays.
-    fn lift_kept(&self, targets: &mut PodAmounts, now: Timestamp) {
-        let holds = self.holds(now);
-        lift_kept(&holds, targets);
-        let overhead = self.pod.spec.overhead.memory.map_or(0, Bytes::get);
-        let of_cgroup = holds.get(&Target::Pod).and_then(|limit| limit.bounded());
-        let of_cgroup = of_cgroup.map(|limit| limit.get().saturating_sub(overhead));
-        let waits = self.shrink.waiting_pod_limit();
-        let regular = self.pod.spec.containers.iter();
-        let limits = regular.filter_map(|own| targets.container(&own.name)?.limits.memory);
-        let largest = limits.max().filter(|_| !holds.is_empty()).map(Bytes::get);
-        let restarts = self.pod.restarts_with_pod_limit(Resource::Memory, targets).is_some();
-        if let Some(own) = targets.pod.as_mut().filter(|_| !restarts) {
-            for least in [of_cgroup, waits, largest].into_iter().flatten() {
-                own.lift(Resource::Memory, least);
-            }
-        }
     }
 
     /// Takes over the amounts that another client has set in the spec since `before`: no later request of this agent puts the
@@ -178,20 +150,6 @@ impl PodState {
             || is_due && (has_failed || self.desired.recommended_in_force(&self.pod, &self.resize).is_some())
     }
 
-    /// The pod as the VPA's rules see it: its spec without overrides, temporary limits and kept limits
-    /// that the agent has patched.
-    pub(crate) fn without_own_changes(&self) -> Cow<'_, Pod> {
-        // The watch brings an accepted patch a moment later. Until then the pod's object has the spec before the patch.
-        let unseen = self.resize.unseen(&self.pod);
-        let ours = self.desired.recommended.is_some() && (unseen.is_some() || self.resize.is_spec_of(&self.pod));
-        let known = match unseen {
-            _ if self.desired.origin.is_some() || ours => self.desired.base(&self.pod),
-            Some(accepted) => accepted.targets.clone(),
-            None => return Cow::Borrowed(&self.pod),
-        };
-        Cow::Owned(self.pod.with_requirements(&known))
-    }
-
     /// Brings the decision into force, and makes a pass due if the targets change. Ends temporary limits that are not above the
     /// decided limits any more.
     pub(super) fn follow(
@@ -227,7 +185,8 @@ impl PodState {
         let after = self.desired.targets(&self.pod);
         if before != after || has_other_burst || !overtaken.is_empty() {
             let mut in_force = before.unwrap_or_else(|| self.pod.requirements());
-            self.lift_kept(&mut in_force, now.wall);
+            let holds = self.holds(now.wall);
+            self.shrink.lift_kept(&self.pod, &holds, &mut in_force);
             self.start_over();
             self.shrink.put_off(&in_force, &after.unwrap_or_default(), now.wall);
             if !self.desired.is_empty() {

@@ -373,6 +373,14 @@ impl World {
         self.report(container, GuardEvent::Quiet { peak, needed });
     }
 
+    /// The amounts of the pod as the VPA's rules see them.
+    fn without_own_changes(&self) -> PodAmounts {
+        let PodState {
+            pod, desired, resize, ..
+        } = &self.state;
+        desired.without_own_changes(pod, resize).requirements()
+    }
+
     fn decision(&self, reason: Reason, amounts: PodAmounts) -> PodDecision {
         let mut decision = PodDecision::undecided(&self.state.pod);
         decision.vpa = (reason != Reason::NoVpa).then(|| "web".to_owned());

@@ -250,7 +250,7 @@ impl World {
         if self.promised && self.state.desired.overridden.is_none() {
             return Err("the override ended that the operator was promised".to_owned());
         }
-        let own = self.state.without_own_changes().requirements();
+        let own = self.without_own_changes();
         let is_own = |number| ![OPERATOR, GUARD].contains(&limit_of(&own, number));
         if ![0, 1].into_iter().all(is_own) {
             return Err(format!(

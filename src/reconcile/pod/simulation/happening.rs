@@ -108,7 +108,7 @@ impl World {
             }
             Happening::Recommends { mib } => {
                 (self.recommended, self.undecided) = (Some(*mib), false);
-                let mut amounts = self.state.without_own_changes().requirements();
+                let mut amounts = self.without_own_changes();
                 for ((_, has), mib) in amounts.iter_mut().zip(mib) {
                     has.requests.memory = Some(Bytes::new(mib * MIB));
                     has.limits.memory = Some(Bytes::new(2 * mib * MIB));

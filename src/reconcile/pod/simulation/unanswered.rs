@@ -39,7 +39,7 @@ proptest! {
             }
             world.happen_beside(happening);
             prop_assert_eq!(world.lost, 0);
-            for (_, has) in world.state.without_own_changes().requirements().iter() {
+            for (_, has) in world.without_own_changes().iter() {
                 let (request, limit) = (has.requests.memory.unwrap(), has.limits.memory.unwrap());
                 prop_assert_eq!(2 * request.get(), limit.get(), "{:?}", world.state);
             }
@@ -145,7 +145,7 @@ fn a_successor_takes_no_kept_limit_for_own() {
     );
     world.happen(&Happening::AgentIsKilled);
     // Its first pass may run by now.
-    assert_eq!(limit(&world.state.without_own_changes().requirements()), 178);
+    assert_eq!(limit(&world.without_own_changes()), 178);
 }
 
 #[test]

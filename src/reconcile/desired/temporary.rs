@@ -10,14 +10,21 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::DesiredState;
+use crate::guard::{LatestLimit, LatestLimits};
 use crate::model::objects::Pod;
 use crate::model::{Bytes, PodAmounts, Resource};
+use crate::plan::lift_kept;
+use crate::plan::shrink::Holds;
 use crate::reconcile::savings::Avoided;
+use crate::resize::Resize;
 
 /// The peak use in a quiet time must leave one part in this many of a limit free.
 pub(super) const FREE_PART: u64 = 8;
 /// A temporary limit comes down if that frees one part in this many of it.
 const LOWERED_PART: u64 = 5;
+
+/// The reason of a limit that no state file has.
+const RECOVERED: &str = "an earlier agent was killed before it noted why";
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -147,6 +154,26 @@ impl DesiredState {
             }
             None => self.temporary.push(given),
         }
+    }
+
+    /// Turns memory limits that are higher than every saved one, and than those that are kept (`holds`), into temporary limits. Without
+    /// anything else desired, the pod goes back to its spec.
+    pub(crate) fn recover(&mut self, limits: LatestLimits, pod: &Pod, resize: &Resize, holds: &Holds, now: Timestamp) {
+        let resource = Resource::Memory;
+        for (container, LatestLimit { to, for_pod }) in limits {
+            let mut targets = self.targets_or_spec(pod);
+            lift_kept(holds, &mut targets);
+            let desired = targets.limit(&container, resource);
+            let overridden = self.is_overridden(&container, resource);
+            if let Some(from) = desired.filter(|desired| *desired < to.get() && !overridden) {
+                let (container, limits) = (container.to_string(), (from, to.get()));
+                let given = TemporaryLimit::given(container, resource, limits, RECOVERED.to_owned(), now);
+                self.remember_origin(pod, resize);
+                self.grow(TemporaryLimit { for_pod, ..given });
+            }
+        }
+        self.begin_return_unless_desired();
+        self.scope.resources.insert(resource);
     }
 
     /// Puts earlier temporary limits back, except where the limit has grown further since.

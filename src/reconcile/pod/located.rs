@@ -4,14 +4,11 @@ use std::sync::Arc;
 
 use super::{Effect, Effects, Now, PodState, not_running};
 use crate::actuate::Grown;
-use crate::guard::{LatestLimit, LatestLimits};
+use crate::guard::LatestLimits;
 use crate::model::objects::{PodId, PodUid};
 use crate::model::{BoundPod, Cause, LivePod, Outcome, Resource};
-use crate::plan::{LowPodLevel, lift_kept};
-use crate::reconcile::desired::TemporaryLimit;
+use crate::plan::LowPodLevel;
 use crate::reconcile::store::{SavedPod, SavedTargets};
-
-const WHY: &str = "an earlier agent was killed before it noted why";
 
 /// The facts of discovery about a pod, with the state that an earlier agent saved for the pod.
 #[derive(Debug)]
@@ -49,7 +46,8 @@ impl PodState {
         }
         if let Some(limits) = located.unsaved_limits {
             cause = Cause::AgentStarted;
-            self.recover(limits, now);
+            let holds = self.holds(now.wall);
+            self.desired.recover(limits, &self.pod, &self.resize, &holds, now.wall);
         }
         if restored {
             // A request that was taken back leaves limits in the spec that the guard had raised.
@@ -108,31 +106,6 @@ impl PodState {
         self.shrink.restore(failed_shrinks, latest);
         self.resize = resize;
         self.move_dates(now.wall.duration_since(latest));
-    }
-
-    /// Turns memory limits that are higher than every saved one into temporary limits. Without anything else desired,
-    /// the pod goes back to its spec.
-    fn recover(&mut self, limits: LatestLimits, now: Now) {
-        for (container, LatestLimit { to, for_pod }) in limits {
-            let mut targets = self.desired.targets_or_spec(&self.pod);
-            lift_kept(&self.holds(now.wall), &mut targets);
-            let desired = targets.limit(&container, Resource::Memory);
-            let overridden = self.desired.is_overridden(&container, Resource::Memory);
-            if let Some(from) = desired.filter(|desired| *desired < to.get() && !overridden) {
-                let limits = (from, to.get());
-                let given = TemporaryLimit::given(
-                    container.to_string(),
-                    Resource::Memory,
-                    limits,
-                    WHY.to_owned(),
-                    now.wall,
-                );
-                self.desired.remember_origin(&self.pod, &self.resize);
-                self.desired.grow(TemporaryLimit { for_pod, ..given });
-            }
-        }
-        self.desired.begin_return_unless_desired();
-        self.desired.scope.resources.insert(Resource::Memory);
     }
 
     /// Notes whether the pod's cgroup allows less memory than its containers' do together. A pass that owns the pod's

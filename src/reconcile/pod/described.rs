@@ -36,27 +36,13 @@ impl PodState {
                 self.restart(Cause::Sweep, effects.now);
             }
         }
-        if !self.desired.is_empty() && self.pod.resizes_in_place() {
-            self.take_kubelet_answer(&before, effects.now);
+        // A failed pass patched the spec and took the patch back. Do not retry when the watch returns that change.
+        let is_echo = self.work.has_failed() && self.resize.takes_its_course_in(&self.pod);
+        if !self.desired.is_empty() && has_answered(&before, &self.pod) && !is_echo {
+            // The kernel keeps its values until the pass that follows this answer.
+            self.work.request_pass(Cause::Kubelet, true, effects.now.instant);
         }
         self.yield_to_spec(effects);
-    }
-
-    fn take_kubelet_answer(&mut self, before: &Pod, now: Now) {
-        let pod = &self.pod;
-        // Init containers and pod-level resources count for the pod's cgroup.
-        let news =
-            ResizePhase::of(before) != ResizePhase::of(pod) || before.spec != pod.spec || !before.resizes_in_place();
-        // A failed pass patched the spec and took the patch back. Do not retry when the watch returns that change.
-        let takes_its_course = matches!(
-            ResizePhase::of(pod),
-            ResizePhase::Accepted | ResizePhase::InProgress | ResizePhase::Settled
-        );
-        let echo = takes_its_course && self.resize.is_spec_of(pod);
-        if news && !(self.work.has_failed() && echo) {
-            // The kernel keeps its values until the pass that follows this answer.
-            self.work.request_pass(Cause::Kubelet, true, now.instant);
-        }
     }
 
     /// The targets of the next pass. Where the kubelet resizes in place, they include limits that are kept for now
@@ -242,4 +228,11 @@ impl PodState {
         }));
         self.record_refusal(cause, reason, effects);
     }
+}
+
+/// Whether the kubelet that resizes `pod` has answered since `before`, or the spec is another one. Init containers and pod-level
+/// resources count for the pod's cgroup.
+fn has_answered(before: &Pod, pod: &Pod) -> bool {
+    let is_news = ResizePhase::of(before) != ResizePhase::of(pod) || before.spec != pod.spec;
+    pod.resizes_in_place() && (is_news || !before.resizes_in_place())
 }

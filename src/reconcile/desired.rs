@@ -426,20 +426,26 @@ impl DesiredState {
         }
     }
 
-    /// Yields to another client that has changed `spec`. The pod gets its `own` amounts, with the temporary limits on
+    /// Yields to another client that has changed the spec of `pod`. The pod gets its own amounts, with the temporary limits on
     /// top; an override and a recommendation end.
-    pub(crate) fn yield_to(&mut self, own: PodAmounts, spec: &PodAmounts) {
+    pub(crate) fn yield_to_spec(&mut self, pod: &Pod) {
+        let own = self.base(pod);
         (self.overridden, self.recommended) = (None, None);
-        self.origin = (!self.temporary.is_empty() || !own.same(spec)).then_some(own);
+        self.origin = (!self.temporary.is_empty() || !own.same(&pod.requirements())).then_some(own);
         // An earlier pass may have written its values after the kubelet wrote those of the other client.
         self.returning = true;
     }
 
-    /// Ends the way back to the spec. Returns the pod's own amounts where nothing of an operator or the guard is left.
-    pub(crate) fn end_return(&mut self) -> Option<PodAmounts> {
+    /// Ends the way back to the spec. Where nothing of an operator or the guard is left, the pod has its own amounts.
+    pub(crate) fn end_return(&mut self, resize: &mut Resize) {
         self.returning = false;
         let is_over = !self.is_by_hand();
-        self.origin.take_if(|_| is_over)
+        let own = self.origin.take_if(|_| is_over);
+        if !self.has_amounts() {
+            resize.end_return();
+        } else if let Some(own) = own {
+            resize.returns_to(&own);
+        }
     }
 
     /// What happens to the override next, as a sentence.

@@ -83,15 +83,11 @@ impl PodState {
         if !self.pod.resizes_in_place() || self.work.running().is_some() {
             return;
         }
-        let spec = self.pod.requirements();
-        let targets = self.targets(effects.now.wall).unwrap_or_default();
-        if !self
-            .resize
-            .is_overtaken(&self.pod, &targets, self.desired.override_values())
-        {
+        let (targets, set) = (self.targets(effects.now.wall), self.desired.override_values());
+        if !self.resize.is_overtaken(&self.pod, &targets.unwrap_or_default(), set) {
             return;
         }
-        self.desired.yield_to(self.desired.base(&self.pod), &spec);
+        self.desired.yield_to_spec(&self.pod);
         let why = "another client changed the pod's resources; its values apply";
         self.record_lost_change(why.to_owned(), effects);
         if let Some(request) = self.work.take_override() {

@@ -224,8 +224,8 @@ impl PodState {
     fn schedule_next(&mut self, outcome: &Outcome, api: &Report, effects: &mut Effects) -> Option<RequestId> {
         let now = effects.now;
         let failed = self.work.ended(outcome, api, now);
-        if matches!(outcome, Outcome::Applied | Outcome::Unchanged) && !api.unread {
-            self.end_return(now.wall);
+        if matches!(outcome, Outcome::Applied | Outcome::Unchanged) && !api.unread && self.has_returned(now.wall) {
+            self.desired.end_return(&mut self.resize);
         }
         if let Some(retry_in) = failed {
             if !self.is_enforced() {
@@ -244,21 +244,13 @@ impl PodState {
         }
     }
 
-    /// Ends the way back to the spec, unless a limit is kept for now, the pod does not show its spec again, or a pass is due: the pod's
-    /// object may have changed since this one began. The way continues also where nobody has shown that the object is not late.
-    fn end_return(&mut self, now: Timestamp) {
-        if self.resize.is_known_in(&self.pod)
+    /// Whether a pass over a known object has completed the way back to the spec: no limit is kept for now, the pod shows its spec again,
+    /// and no pass is due: the pod's object may have changed since this one began.
+    fn has_returned(&self, now: Timestamp) -> bool {
+        self.resize.is_known_in(&self.pod)
             && self.work.pending().is_none()
             && self.shrink.wakes_at().is_none()
             && self.holds(now).is_empty()
-        {
-            let own = self.desired.end_return();
-            if !self.desired.has_amounts() {
-                self.resize.end_return();
-            } else if let Some(own) = own {
-                self.resize.returns_to(&own);
-            }
-        }
     }
 
     /// Records why the agent did nothing, if the pod runs.

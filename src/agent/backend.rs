@@ -111,9 +111,8 @@ impl AgentBackend {
         let snapshot = self.snapshot(&pod).await?;
         let mut state = snapshot.state;
         let cause = wanted.cause();
-        let set = snapshot.capacity.set_override(&mut state, wanted);
+        let set = state.set_override(wanted, &snapshot.capacity);
         set.map_err(ControlError::Refused)?;
-        state.keep_no_limit();
         let targets = state.pod_targets(Timestamp::now(), snapshot.resize.is_some());
         let (Some(node), Some(targets)) = (snapshot.node, targets) else {
             return Err(not_running(&state.pod));

@@ -224,11 +224,10 @@ impl NodeCapacity {
         (room, self.requested.yields(priority(state), own, self.ask_when_full))
     }
 
-    /// Sets an override, unless the pod cannot run with it, the node has no room, or a quota does not allow it. Nothing changes
-    /// then.
+    /// The desired state with an override, unless the pod cannot run with it, the node has no room, or a quota does not allow it.
     ///
     /// Errors: a sentence with the numbers.
-    pub(crate) fn set_override(&self, state: &mut PodState, values: Override) -> Result<(), String> {
+    pub(crate) fn admit_override(&self, state: &PodState, values: Override) -> Result<DesiredState, String> {
         let pod = &state.pod;
         check_refusals(pod, &values.values, &self.refusals)?;
         let before = state.desired.targets_or_spec(pod);
@@ -243,9 +242,8 @@ impl NodeCapacity {
         let requests = [requests, pod_requests(pod, &after, self.kubelet)];
         check(room, requests, [&before, &after])?;
         self.check_quotas(state, &wanted)?;
-        state.desired = wanted;
-        state.desired.remember_origin(&state.pod, &state.resize);
-        Ok(())
+        wanted.remember_origin(pod, &state.resize);
+        Ok(wanted)
     }
 }
 

@@ -94,10 +94,10 @@ fn an_operators_values_beyond_a_quota_are_refused() {
         values: to(&states[0], mebibytes).targets,
     };
     let (large, small) = (values(300), values(150));
-    let refused = capacity.set_override(&mut states[0], large).unwrap_err();
+    let refused = states[0].set_override(large, &capacity).unwrap_err();
     assert!(refused.contains("quota: team"), "{refused}");
     assert!(states[0].desired.is_empty());
-    assert_eq!(capacity.set_override(&mut states[0], small), Ok(()));
+    assert!(states[0].set_override(small, &capacity).is_ok());
 }
 
 #[test]

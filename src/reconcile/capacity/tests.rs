@@ -291,7 +291,7 @@ fn assigned_amounts_are_refused_by_name() {
             values,
         };
         let mut state = PodState::new(Arc::new(pod.clone()), PodDecision::undecided(&pod));
-        let set = capacity.set_override(&mut state, values);
+        let set = state.set_override(values, &capacity).map(drop);
         assert_eq!(state.desired.is_empty(), set.is_err());
         set
     };

@@ -8,6 +8,8 @@ use crate::model::objects::Pod;
 use crate::model::{Cause, ControlError, Outcome};
 use crate::plan::shrink::FailedShrinks;
 use crate::reconcile::capacity::NodeCapacity;
+use crate::reconcile::desired::DesiredState;
+use crate::reconcile::overrides::Override;
 use crate::reconcile::work::{Before, OperatorRequest, PendingRequest, RequestId};
 
 /// The refusal of a request for a pod that does not run here.
@@ -47,9 +49,8 @@ impl PodState {
     fn apply_request(&mut self, request: OperatorRequest, room: &NodeCapacity) -> Result<(Cause, Before), String> {
         match request {
             OperatorRequest::Override(values) => {
-                let (before, cause) = (self.desired.clone(), values.cause());
-                room.set_override(self, values)?;
-                let before = Box::new((before, self.keep_no_limit()));
+                let cause = values.cause();
+                let before = Box::new(self.set_override(values, room)?);
                 Ok((cause, Before::Override(before)))
             }
             OperatorRequest::Release { uid, pid, reason } => {
@@ -62,10 +63,18 @@ impl PodState {
         }
     }
 
-    /// Keeps no limit any more, for a hook or after a failed shrink: an operator waits for neither. Returns the failed shrinks.
-    pub(crate) fn keep_no_limit(&mut self) -> FailedShrinks {
+    /// Sets an override if there is room, and keeps no limit any more, for a hook or after a failed shrink: an operator waits for neither.
+    /// Returns the desired state and the failed shrinks before.
+    ///
+    /// Errors: a sentence with the numbers. Nothing changes then.
+    pub(crate) fn set_override(
+        &mut self,
+        values: Override,
+        room: &NodeCapacity,
+    ) -> Result<(DesiredState, FailedShrinks), String> {
+        let wanted = room.admit_override(self, values)?;
         self.hooks.forget_announced();
-        self.shrink.forget_all()
+        Ok((std::mem::replace(&mut self.desired, wanted), self.shrink.forget_all()))
     }
 
     /// The request that an ended pass answers. An override whose values the kernel does not hold is taken back.

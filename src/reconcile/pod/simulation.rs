@@ -207,15 +207,8 @@ impl World {
                     self.running = Some(RunningPass::new(id, *job, viewed, least));
                 }
                 Effect::AdmitRequest { id, request } => {
-                    let states = [&self.state].into_iter();
-                    let kubelet = KubeletVersion::NEWEST;
-                    let capacity =
-                        NodeCapacity::of(states, &NodeView::default(), ResourceList::default(), kubelet, true);
-                    self.apply(PodInput::Admitted {
-                        id,
-                        request,
-                        capacity: Box::new(capacity),
-                    });
+                    let capacity = Box::new(self.capacity());
+                    self.apply(PodInput::Admitted { id, request, capacity });
                 }
                 Effect::Log(LogLine::SpecChanged) => self.yielded += 1,
                 effect => {
@@ -424,14 +417,23 @@ impl World {
 
     /// An operator sets these amounts for five minutes.
     fn set_override(&mut self, values: PodAmounts) {
-        self.request(OperatorRequest::Override(Override {
+        self.request(OperatorRequest::Override(self.by_hand(values)));
+    }
+
+    fn by_hand(&self, values: PodAmounts) -> Override {
+        Override {
             uid: 0,
             pid: 1,
             reason: String::new(),
             since: self.now.wall,
             until: self.now.wall.checked_add(SignedDuration::from_secs(300)).ok(),
             values,
-        }));
+        }
+    }
+
+    fn capacity(&self) -> NodeCapacity {
+        let (states, view) = ([&self.state].into_iter(), NodeView::default());
+        NodeCapacity::of(states, &view, ResourceList::default(), KubeletVersion::NEWEST, true)
     }
 
     fn release(&mut self) {

@@ -124,7 +124,9 @@ fn an_operator_waits_for_no_hook() {
     world.decide_and_pass(64);
     let (mut previewed, now) = (world.state.clone(), world.now.wall);
     assert!(!previewed.holds(now).is_empty());
-    previewed.keep_no_limit();
+    previewed
+        .set_override(world.by_hand(limits(100)), &world.capacity())
+        .unwrap();
     assert!(previewed.holds(now).is_empty());
     world.meet(&Event::Asks { mib: 100 });
     assert_eq!(world.pass(), None);

@@ -8,12 +8,12 @@ use jiff::Timestamp;
 use super::desired::DesiredState;
 use super::overrides::Override;
 use super::pod::{Effect, Now};
-use crate::model::objects::PodUid;
+use crate::model::objects::{Pod, PodUid};
 use crate::model::{Cause, Outcome, PodAmounts, Withheld};
 use crate::pace::Backoff;
 use crate::plan::shrink::FailedShrinks;
 use crate::rate_limiter::{Rate, RateLimiter};
-use crate::resize::Report;
+use crate::resize::{Report, Resize};
 
 pub(crate) const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// How often a pod follows changed recommendations, and is tried again after changes of others: a VPA or a pod that changes all the time
@@ -188,6 +188,15 @@ impl WorkItem {
         let pending = self.pending.take_if(|_| begins)?;
         self.running = Some(RunningPass { number, recommended });
         Some((pending, self.pass_id(number, uid)))
+    }
+
+    /// Whether a pass that follows the recommendation of `desired` runs, is due or is tried again.
+    pub(super) fn follows(&self, desired: &DesiredState, pod: &Pod, resize: &Resize) -> bool {
+        let runs = self.running.as_ref().is_some_and(|pass| pass.recommended.is_some());
+        let is_due = self.pending.is_some() || self.retry_at.is_some();
+        // A failed pass may have left a part of its targets.
+        let has_failed = self.has_failed() && desired.recommended.is_some();
+        runs || is_due && (has_failed || desired.recommended_in_force(pod, resize).is_some())
     }
 
     /// Takes the pass that runs, if it is this one.

@@ -118,20 +118,6 @@ impl PodState {
         self.restart(cause, now);
     }
 
-    /// Whether a pass that follows the recommendation runs, is due or is tried again: until it has ended well, the cgroups may have other
-    /// amounts than the spec.
-    fn is_being_followed(&self) -> bool {
-        if self.live.is_none() || !self.pod.resizes_in_place() {
-            return false;
-        }
-        let running = self.work.running();
-        let is_due = self.work.pending().is_some() || self.work.retry_at.is_some();
-        // A failed pass may have left a part of its targets.
-        let has_failed = self.work.has_failed() && self.desired.recommended.is_some();
-        running.is_some_and(|pass| pass.recommended.is_some())
-            || is_due && (has_failed || self.desired.recommended_in_force(&self.pod, &self.resize).is_some())
-    }
-
     /// Brings the decision into force, and makes a pass due if the targets change. Ends temporary limits that are not above the
     /// decided limits any more.
     pub(super) fn follow(
@@ -143,7 +129,9 @@ impl PodState {
     ) {
         let now = effects.now;
         let known = self.no_room.take();
-        let is_being_followed = self.is_being_followed();
+        // Until that pass has ended well, the cgroups may have other amounts than the spec.
+        let is_followed = self.work.follows(&self.desired, &self.pod, &self.resize);
+        let is_being_followed = is_followed && self.live.is_some() && self.pod.resizes_in_place();
         let before = self.desired.targets(&self.pod);
         let has_other_burst = self.desired.set_burst(self.decision.burst);
         match (Recommended::of(&self.decision, now.wall), refused) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Effect, Effects, Now, PodState, not_running};
 use crate::actuate::Grown;
 use crate::guard::LatestLimits;
-use crate::model::objects::{PodId, PodUid};
+use crate::model::objects::{Pod, PodId, PodUid};
 use crate::model::{BoundPod, Cause, LivePod, Outcome, Resource};
 use crate::plan::LowPodLevel;
 use crate::reconcile::store::{SavedPod, SavedTargets};
@@ -36,29 +36,26 @@ impl PodState {
         if self.identify(&live.id, effects) {
             effects.push(Effect::Decide);
         }
-        let mut cause = Cause::ContainerStarted;
-        let restored = located.saved.is_some();
-        let described = located.saved.as_ref().and_then(|saved| saved.described.clone());
-        if let Some(saved) = located.saved {
-            effects.push(Effect::Decide);
-            cause = Cause::AgentStarted;
-            self.restore(saved, now);
-        }
+        let cause = match (&located.saved, &located.unsaved_limits) {
+            (None, None) => Cause::ContainerStarted,
+            _ => Cause::AgentStarted,
+        };
+        let restored = located.saved.map(|saved| self.restore(saved, now));
         if let Some(limits) = located.unsaved_limits {
-            cause = Cause::AgentStarted;
             let holds = self.holds(now.wall);
             self.desired.recover(limits, &self.pod, &self.resize, &holds, now.wall);
         }
-        if restored {
+        if let Some(before) = &restored {
+            effects.push(Effect::Decide);
             // A request that was taken back leaves limits in the spec that the guard had raised.
             let desired = &self.desired;
             self.resize.restored(&self.pod, |undone| desired.with_temporary(undone));
-            self.take_edits(&described.unwrap_or_else(|| Arc::clone(&self.pod)), effects);
+            self.take_edits(before, effects);
             if self.resize.is_ahead() {
                 self.yield_to_spec(effects);
             }
         }
-        let desired = self.desired.targets(&self.pod).filter(|_| restored);
+        let desired = self.desired.targets(&self.pod).filter(|_| restored.is_some());
         let limits = desired.unwrap_or_else(|| self.pod.requirements());
         self.hooks.update(&self.pod, Some(&live), &limits);
         if !self.desired.is_empty() {
@@ -83,11 +80,11 @@ impl PodState {
         another
     }
 
-    /// Applies the saved state of an earlier agent.
-    fn restore(&mut self, saved: SavedPod, now: Now) {
+    /// Applies the saved state of an earlier agent. Returns the object from which that state is.
+    fn restore(&mut self, saved: SavedPod, now: Now) -> Arc<Pod> {
         let SavedPod {
             pod: _,
-            described: _,
+            described,
             state: SavedTargets { desired, resize },
             failed_shrinks,
             pauses,
@@ -106,6 +103,7 @@ impl PodState {
         self.shrink.restore(failed_shrinks, latest);
         self.resize = resize;
         self.move_dates(now.wall.duration_since(latest));
+        described.unwrap_or_else(|| Arc::clone(&self.pod))
     }
 
     /// Notes whether the pod's cgroup allows less memory than its containers' do together. A pass that owns the pod's

@@ -31,7 +31,21 @@ impl PodState {
         room: &NodeCapacity,
         effects: &mut Effects,
     ) {
-        match self.apply_request(request, room) {
+        let admitted = match request {
+            OperatorRequest::Override(values) => {
+                let cause = values.cause();
+                let before = self.set_override(values, room);
+                before.map(|before| (cause, Before::Override(Box::new(before))))
+            }
+            OperatorRequest::Release { uid, pid, reason } => match self.desired.end_override() {
+                Some(ended) => Ok((Cause::Released { uid, pid, reason }, Before::Release(ended))),
+                None => {
+                    let name = self.pod.full_name();
+                    Err(format!("{name} has no override; `vscalectl get overrides` lists them"))
+                }
+            },
+        };
+        match admitted {
             Ok((cause, before)) => {
                 self.work.wait_for_answer(id, before);
                 self.restart(cause, effects.now);
@@ -42,23 +56,6 @@ impl PodState {
                     error: ControlError::Refused(message),
                 });
                 effects.list.extend(self.work.admit_next());
-            }
-        }
-    }
-
-    fn apply_request(&mut self, request: OperatorRequest, room: &NodeCapacity) -> Result<(Cause, Before), String> {
-        match request {
-            OperatorRequest::Override(values) => {
-                let cause = values.cause();
-                let before = Box::new(self.set_override(values, room)?);
-                Ok((cause, Before::Override(before)))
-            }
-            OperatorRequest::Release { uid, pid, reason } => {
-                let ended = self.desired.end_override().ok_or_else(|| {
-                    let name = self.pod.full_name();
-                    format!("{name} has no override; `vscalectl get overrides` lists them")
-                })?;
-                Ok((Cause::Released { uid, pid, reason }, Before::Release(ended)))
             }
         }
     }

@@ -8,7 +8,7 @@ use super::{Effect, Effects, LogLine, Now, PodState};
 use crate::actuate::{Job, JobDone};
 use crate::model::{BoundPod, Cause, ChangeRecord, Outcome, PodAmounts, Resource, Withheld};
 use crate::plan::{PodTargets, lift_kept};
-use crate::reconcile::work::{FIRST_RETRY, PassId, PendingPass, RequestId};
+use crate::reconcile::work::{FIRST_RETRY, PassId, RequestId};
 use crate::resize::{Act, Report};
 
 /// A limit that has not grown for this long has stopped growing. A slow kubelet takes a second from a patch to the
@@ -103,14 +103,7 @@ impl PodState {
             self.desired.remember_origin(&self.pod, &self.resize);
         }
         self.resize.begins(&self.pod, &resize, is_new);
-        effects.push(Effect::RunPass {
-            pass,
-            job: Box::new(self.job(targets, pending, resize)),
-        });
-    }
-
-    fn job(&self, targets: PodTargets, pending: PendingPass, resize: Act) -> Job {
-        Job {
+        let job = Box::new(Job {
             resize,
             accepted_generation: self.resize.accepted().map(|accepted| accepted.generation),
             asked: pending.since,
@@ -122,7 +115,8 @@ impl PodState {
             seen: self.shrink.seen().clone(),
             watched: self.shrink.watch().unwrap_or_default().1,
             ..Job::new(targets, pending.cause)
-        }
+        });
+        effects.push(Effect::RunPass { pass, job });
     }
 
     /// Applies the result of a pass. Only records the steps of a stale pass: another pod has the name, or the pod ended. If

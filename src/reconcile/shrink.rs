@@ -72,16 +72,6 @@ impl ShrinkState {
         }
     }
 
-    /// Whether a lower limit waits for the pod's turn.
-    pub(crate) fn waits(&self) -> bool {
-        self.backoffs.waits()
-    }
-
-    /// Whether a lower limit was undone, and is not tried again yet.
-    pub(crate) fn is_undone(&self, now: Timestamp) -> bool {
-        self.backoffs.next(now).is_some()
-    }
-
     /// When an undone shrink is tried again.
     pub(crate) const fn wakes_at(&self) -> Option<Timestamp> {
         self.retry_at
@@ -90,11 +80,6 @@ impl ShrinkState {
     /// Notes other targets: limits that come down, and no others, wait for the pod's turn.
     pub(crate) fn put_off(&mut self, before: &PodAmounts, after: &PodAmounts, now: Timestamp) {
         self.backoffs.put_off(&lowered(before, after), now);
-    }
-
-    /// Ends the wait for the pod's turn: no lower limit is wanted any more.
-    pub(crate) fn end_waiting(&mut self) {
-        self.backoffs.end_waiting();
     }
 
     /// Keeps no limit of which another client has changed the spec.
@@ -193,9 +178,9 @@ impl ShrinkState {
     /// The progress of shrinks; `None` where no limit is being lowered.
     pub(crate) fn progress(&self, now: Timestamp) -> Option<Progress> {
         let has_turn = self.turn.is_some_and(|since| now.duration_since(since) < LONGEST_TURN);
-        if self.is_undone(now) || (has_turn && self.backoffs.has_failed()) {
+        if self.backoffs.next(now).is_some() || (has_turn && self.backoffs.has_failed()) {
             Some(Progress::Undone)
-        } else if self.waits() {
+        } else if self.backoffs.waits() {
             Some(Progress::Waits)
         } else {
             (has_turn || self.watched.is_some()).then_some(Progress::Tried)
@@ -217,7 +202,7 @@ impl ShrinkState {
             let (target, until) = (&failed.target, failed.until);
             return Some(format!("The lower limit of {target} is tried again at {until:.0}."));
         }
-        self.waits().then(|| {
+        self.backoffs.waits().then(|| {
             "The lower memory limit is tried once it is this pod's turn: a few pods of a workload at a time, and none while a \
              lower limit of one of them is undone."
                 .to_owned()
@@ -229,7 +214,7 @@ impl ShrinkState {
         let due = self.retry_at.take_if(|at| *at <= now).is_some();
         if due {
             self.retry_at = self.backoffs.next(now).map(|backoff| backoff.until);
-            if !self.waits() {
+            if !self.backoffs.waits() {
                 self.begin_turn(now);
             }
         }

@@ -91,7 +91,7 @@ pub(super) struct PendingRequest {
 
 /// What a request has replaced.
 #[derive(Debug, Clone)]
-pub(super) enum Before {
+pub(crate) enum Before {
     /// The desired state and the failed shrinks before an override, which also ends with a failed pass.
     Override(Box<(DesiredState, FailedShrinks)>),
     /// The override that a release has ended.

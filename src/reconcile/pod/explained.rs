@@ -20,7 +20,7 @@ impl PodState {
             PodStatus::Foreign
         } else if self.drift.owes_runtime {
             PodStatus::Owed
-        } else if self.has_failed() || self.shrink.is_undone(now) || self.no_room.is_some() {
+        } else if self.has_failed() || self.shrink.detail(now).is_some() || self.no_room.is_some() {
             PodStatus::Refused
         } else if let Some(withheld) = self.resize.withheld() {
             match withheld {

@@ -6,9 +6,7 @@ use super::{Effect, Effects, LogLine, Now, PodState};
 use crate::decide::PodDecision;
 use crate::model::objects::Pod;
 use crate::model::{Cause, ControlError, Outcome};
-use crate::plan::shrink::FailedShrinks;
 use crate::reconcile::capacity::NodeCapacity;
-use crate::reconcile::desired::DesiredState;
 use crate::reconcile::overrides::Override;
 use crate::reconcile::work::{Before, OperatorRequest, PendingRequest, RequestId};
 
@@ -34,8 +32,7 @@ impl PodState {
         let admitted = match request {
             OperatorRequest::Override(values) => {
                 let cause = values.cause();
-                let before = self.set_override(values, room);
-                before.map(|before| (cause, Before::Override(Box::new(before))))
+                self.set_override(values, room).map(|before| (cause, before))
             }
             OperatorRequest::Release { uid, pid, reason } => match self.desired.end_override() {
                 Some(ended) => Ok((Cause::Released { uid, pid, reason }, Before::Release(ended))),
@@ -61,17 +58,13 @@ impl PodState {
     }
 
     /// Sets an override if there is room, and keeps no limit any more, for a hook or after a failed shrink: an operator waits for neither.
-    /// Returns the desired state and the failed shrinks before.
     ///
     /// Errors: a sentence with the numbers. Nothing changes then.
-    pub(crate) fn set_override(
-        &mut self,
-        values: Override,
-        room: &NodeCapacity,
-    ) -> Result<(DesiredState, FailedShrinks), String> {
+    pub(crate) fn set_override(&mut self, values: Override, room: &NodeCapacity) -> Result<Before, String> {
         let wanted = room.admit_override(self, values)?;
         self.hooks.forget_announced();
-        Ok((std::mem::replace(&mut self.desired, wanted), self.shrink.forget_all()))
+        let before = (std::mem::replace(&mut self.desired, wanted), self.shrink.forget_all());
+        Ok(Before::Override(Box::new(before)))
     }
 
     /// The request that an ended pass answers. An override whose values the kernel does not hold is taken back.
@@ -90,16 +83,16 @@ impl PodState {
     }
 
     fn restore_before(&mut self, before: Before, now: Now) {
-        let (desired, backoffs) = match before {
+        let (desired, mut shrinks) = match before {
             Before::Override(before) => *before,
             Before::Release(overridden) => return self.desired.put_override(overridden),
         };
         self.desired.undo_override(desired, self.resize.is_ours(&self.pod));
-        self.shrink.restore(backoffs, now.wall);
         if !self.desired.has_amounts() {
             // The recommendation whose limits waited for the pod's turn has ended meanwhile.
-            self.shrink.end_waiting();
+            shrinks.end_waiting();
         }
+        self.shrink.restore(shrinks, now.wall);
     }
 
     /// No pass runs for this pod any more, or none begins: refuses every request that waits.

@@ -104,7 +104,7 @@ fn acts(world: &World) -> Vec<Move> {
         false => Happens(Happening::IsQuiet { container }),
     });
     acts.push(if world.away { Move::Returns } else { Move::GoesAway });
-    if state.shrink.waits() {
+    if state.shrink.saved().waits() {
         acts.push(Happens(Happening::MayLower));
     }
     if state.work.retry_at.is_some() {
@@ -233,7 +233,7 @@ impl World {
         if quiet && !state.desired.temporary.is_empty() {
             return Some(Happens(Happening::IsQuiet { container: 0 }));
         }
-        if state.shrink.waits() {
+        if state.shrink.saved().waits() {
             return Some(Happens(Happening::MayLower));
         }
         state.work.retry_at.map(|_| Move::TimePasses)
@@ -552,5 +552,5 @@ fn a_refused_override_waits_for_no_turn() {
         Move::Ends(None),
     ];
     let world = after(0, &moves);
-    assert!(!world.state.shrink.waits(), "{:?}", world.state);
+    assert!(!world.state.shrink.saved().waits(), "{:?}", world.state);
 }

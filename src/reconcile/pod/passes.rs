@@ -192,10 +192,8 @@ impl PodState {
         };
         self.resize.catch_up();
         let set = self.desired.overridden.as_ref();
-        if set.is_some_and(|set| set.is_in(&ahead.spec)) {
-            // The override was in the spec before the API server was away, so the denial is not about the override.
-            self.yield_to_spec(effects);
-        } else {
+        // A denial is not about an override that was in the spec before the API server was away.
+        if set.is_none_or(|set| !set.is_in(&ahead.spec)) {
             // The operator's answer was that the spec follows.
             self.desired.end_override();
             self.record_lost_change(why.to_owned(), effects);

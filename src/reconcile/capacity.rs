@@ -183,8 +183,7 @@ impl NodeCapacity {
     ///
     /// Errors: a sentence with the numbers.
     pub(crate) fn admit(&self, state: &PodState, recommended: &Recommended) -> Result<(), String> {
-        let mut desired = state.desired.clone();
-        desired.recommended = Some(recommended.clone());
+        let desired = state.desired.clone().with_recommended(Some(recommended.clone()));
         self.check_quotas(state, &desired)?;
         if self.is_patched(&state.pod) {
             return Ok(());

@@ -216,7 +216,10 @@ impl PodState {
     fn schedule_next(&mut self, outcome: &Outcome, api: &Report, effects: &mut Effects) -> Option<RequestId> {
         let now = effects.now;
         let failed = self.work.ended(outcome, api, now);
-        if matches!(outcome, Outcome::Applied | Outcome::Unchanged) && !api.unread && self.has_returned(now.wall) {
+        let is_verified = matches!(outcome, Outcome::Applied | Outcome::Unchanged) && !api.unread;
+        let is_kept = self.shrink.wakes_at().is_some() || !self.holds(now.wall).is_empty();
+        // Where a pass is due, the pod's object may have changed since this one began.
+        if is_verified && !is_kept && self.resize.is_known_in(&self.pod) && self.work.pending().is_none() {
             self.desired.end_return(&mut self.resize);
         }
         if let Some(retry_in) = failed {
@@ -234,15 +237,6 @@ impl PodState {
             Outcome::Interrupted(_) => None,
             _ => self.answer_request(outcome, now),
         }
-    }
-
-    /// Whether a pass over a known object has completed the way back to the spec: no limit is kept for now, the pod shows its spec again,
-    /// and no pass is due: the pod's object may have changed since this one began.
-    fn has_returned(&self, now: Timestamp) -> bool {
-        self.resize.is_known_in(&self.pod)
-            && self.work.pending().is_none()
-            && self.shrink.wakes_at().is_none()
-            && self.holds(now).is_empty()
     }
 
     /// Records why the agent did nothing, if the pod runs.

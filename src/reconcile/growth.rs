@@ -20,7 +20,7 @@ pub(crate) struct Growth {
     /// Why the guard did not grow a memory limit that was about to be reached.
     refused: BTreeMap<ContainerName, NotGrown>,
     /// Until when the guard does not grow limits that the API server denied, as the state file has it.
-    pub(crate) pauses: BTreeMap<ContainerName, GrowthPause>,
+    pauses: BTreeMap<ContainerName, GrowthPause>,
 }
 
 /// A memory limit that the guard did not grow.
@@ -51,6 +51,16 @@ fn spec_limits(pod: &Pod, container: &str) -> Option<ResourceList> {
 }
 
 impl Growth {
+    /// What outlasts the agent: the pauses.
+    pub(crate) const fn saved(&self) -> &BTreeMap<ContainerName, GrowthPause> {
+        &self.pauses
+    }
+
+    /// Takes what an earlier agent saved.
+    pub(crate) fn restore(&mut self, pauses: BTreeMap<ContainerName, GrowthPause>) {
+        self.pauses.extend(pauses);
+    }
+
     /// Notes that the guard did not grow a container's memory limit, which is `limit` bytes without a temporary one.
     pub(crate) fn refuse(&mut self, container: ContainerName, why: String, limit: Option<u64>) {
         self.refused.insert(container, NotGrown { why, limit });

@@ -72,7 +72,7 @@ pub(crate) struct Hooks {
     begun: u64,
     containers: BTreeMap<ContainerName, ContainerHooks>,
     /// When a container last ran its `on-memory-pressure` hook, within the last hour, as the state file has it.
-    pub(crate) evidence_at: BTreeMap<ContainerName, Timestamp>,
+    evidence_at: BTreeMap<ContainerName, Timestamp>,
 }
 
 #[derive(Debug, Clone)]
@@ -118,6 +118,16 @@ impl ContainerHooks {
 }
 
 impl Hooks {
+    /// What outlasts the agent: when each container last ran its `on-memory-pressure` hook.
+    pub(crate) const fn saved(&self) -> &BTreeMap<ContainerName, Timestamp> {
+        &self.evidence_at
+    }
+
+    /// Takes what an earlier agent saved.
+    pub(crate) fn restore(&mut self, evidence_at: BTreeMap<ContainerName, Timestamp>) {
+        self.evidence_at = evidence_at;
+    }
+
     /// When `on-memory-pressure` hooks last ran.
     pub(crate) fn dates(&mut self) -> impl Iterator<Item = &mut Timestamp> {
         self.evidence_at.values_mut()

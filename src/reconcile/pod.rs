@@ -183,7 +183,7 @@ impl PodState {
         self.decision = decision;
         self.work.note_decided(took);
         self.record_unreadable(effects);
-        if !self.growth.pauses.is_empty() {
+        if !self.growth.saved().is_empty() {
             // A pause may be over.
             effects.push(Effect::WatchGuard);
         }
@@ -263,7 +263,7 @@ impl PodState {
             if !self.desired.has_amounts() {
                 // The pod had completed the way back to its spec.
                 self.desired.remember_origin(&self.pod, &self.resize);
-                self.desired.returning = true;
+                self.desired.begin_return_unless_desired();
             }
             self.restart(Cause::FailedShrink { why: why.clone() }, effects.now);
         }
@@ -331,7 +331,7 @@ impl PodState {
 
     /// The part of the state that survives a restart, if there is one. [`Self::restore`] is the inverse.
     pub(crate) fn saved(&self) -> Option<SavedPod> {
-        let (pauses, evidence_at) = (&self.growth.pauses, &self.hooks.evidence_at);
+        let (pauses, evidence_at) = (self.growth.saved(), self.hooks.saved());
         let waits = self.decision.canary.waits.is_some();
         let recommended = self.desired.recommended_in_force(&self.pod, &self.resize);
         let desired = self.desired.clone().with_recommended(recommended);

@@ -125,7 +125,7 @@ mod tests {
             let mut failed = FailedShrinks::default();
             let retried_at = failed.note(&Target::Pod, MemoryLimit::Max, "it hurt", now.wall);
             state.shrink.restore(failed, now.wall);
-            state.hooks.evidence_at = [("app".into(), now.wall)].into();
+            state.hooks.restore([("app".into(), now.wall)].into());
             state.decision.canary.waits = Some(CanaryWait {
                 since: now.wall,
                 targets: PodAmounts::default(),
@@ -154,7 +154,7 @@ mod tests {
             assert_eq!(grows_later, Some(later(grows_at, by)), "{hours}");
             assert_eq!(state.shrink.wakes_at(), Some(later(retried_at, by)), "{hours}");
             assert_eq!(state.holds(set.wall).len(), 1, "{hours}");
-            assert_eq!(state.hooks.evidence_at["app"], set.wall, "{hours}");
+            assert_eq!(state.hooks.saved()["app"], set.wall, "{hours}");
             let burst = state.desired.burst_starts["app"].at;
             let refused = state.no_room.as_ref().map(|no_room| no_room.since);
             assert_eq!((burst, refused), (set.wall, Some(set.wall)), "{hours}");

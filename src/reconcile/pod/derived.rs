@@ -66,6 +66,6 @@ fn least_limits(state: &PodState) -> Option<(PodUid, BTreeMap<ContainerName, Byt
 }
 
 fn known_to_guard(state: &PodState) -> impl PartialEq + '_ {
-    let may_grow = (&state.decision.ceilings, &state.growth.pauses, &state.hooks.evidence_at);
+    let may_grow = (&state.decision.ceilings, state.growth.saved(), state.hooks.saved());
     (&state.pod, &state.live, &state.desired, may_grow)
 }

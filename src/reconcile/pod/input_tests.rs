@@ -294,7 +294,7 @@ fn the_first_date_wakes_the_pod() {
     let (mut state, now) = (enforced(), Now::read());
     let at = |minutes| now.wall.checked_add(SignedDuration::from_mins(minutes)).unwrap();
     assert_eq!(state.wakes_at(), (None, None));
-    state.hooks.evidence_at = [("app".into(), now.wall)].into();
+    state.hooks.restore([("app".into(), now.wall)].into());
     assert_eq!(state.wakes_at().1, Some(at(60)));
     state.decision.boosts.next_end = Some(at(30));
     assert_eq!(state.wakes_at().1, Some(at(30)));
@@ -460,7 +460,7 @@ fn a_turn_restarts_only_passes_that_have_begun() {
 fn each_part_of_the_state_outlasts_the_agent() {
     let (mut state, now) = (unmanaged(), Now::read());
     state.growth.deny(&state.pod, &[denied()], "a quota");
-    state.hooks.evidence_at = [("app".into(), now.wall)].into();
+    state.hooks.restore([("app".into(), now.wall)].into());
     let mut shrinks = FailedShrinks::default();
     shrinks.note(&Target::Pod, MemoryLimit::Max, "it hurt", now.wall);
     state.shrink.restore(shrinks, now.wall);
@@ -478,9 +478,9 @@ fn each_part_of_the_state_outlasts_the_agent() {
     let mut next = PodState::new(Arc::clone(&state.pod), PodDecision::undecided(&state.pod));
     let effects = next.apply(PodInput::Located(Box::new(located)), now);
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Decide)));
-    assert_eq!(next.growth.pauses.len(), 1);
-    assert_eq!(next.growth.pauses, state.growth.pauses);
-    assert_eq!(next.hooks.evidence_at["app"], now.wall);
+    assert_eq!(next.growth.saved().len(), 1);
+    assert_eq!(next.growth.saved(), state.growth.saved());
+    assert_eq!(next.hooks.saved()["app"], now.wall);
     assert_eq!(next.shrink.holds(now.wall).len(), 1);
     assert_eq!(next.decision.canary.waits, state.decision.canary.waits);
     assert!(next.desired.overridden.is_some());
@@ -499,7 +499,7 @@ fn each_part_alone_is_saved() {
     assert!(!is_saved(&|_| {}));
     assert!(is_saved(&|state| state.desired.returning = true));
     assert!(is_saved(&|state| state.growth.deny(&state.pod, &[denied()], "a quota")));
-    assert!(is_saved(&|state| state.hooks.evidence_at = [("app".into(), now)].into()));
+    assert!(is_saved(&|state| state.hooks.restore([("app".into(), now)].into())));
     assert!(is_saved(&|state| {
         let targets = PodAmounts::default();
         state.decision.canary.waits = Some(CanaryWait { since: now, targets });

@@ -91,8 +91,8 @@ impl PodState {
             evidence_at,
             waits,
         } = saved;
-        self.growth.pauses.extend(pauses);
-        self.hooks.evidence_at = evidence_at;
+        self.growth.restore(pauses);
+        self.hooks.restore(evidence_at);
         self.decision.canary.waits = waits.or(self.decision.canary.waits.take());
         let asked = resize.has_asked_for(&desired.targets(&self.pod).unwrap_or_default());
         let is_followed = self.decision.change().is_some() && self.no_room.is_none();

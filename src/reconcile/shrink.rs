@@ -77,9 +77,18 @@ impl ShrinkState {
         self.retry_at
     }
 
-    /// Notes other targets: limits that come down, and no others, wait for the pod's turn.
+    /// Notes other targets: memory limits of containers, and the pod's own, that come down wait for the pod's turn, and no others.
     pub(crate) fn put_off(&mut self, before: &PodAmounts, after: &PodAmounts, now: Timestamp) {
-        self.backoffs.put_off(&lowered(before, after), now);
+        let limit = |has: &Requirements| {
+            let limit = has.limits.memory;
+            limit.map_or(MemoryLimit::Max, |limit| MemoryLimit::Bytes(limit.get()))
+        };
+        let lowered = after.iter().filter_map(|(of, after)| {
+            let before = limit(before.get(of)?);
+            (limit(after) < before).then(|| (Target::from(of), before))
+        });
+        let lowered: Vec<_> = lowered.collect();
+        self.backoffs.put_off(&lowered, now);
     }
 
     /// Keeps no limit of which another client has changed the spec.
@@ -243,19 +252,6 @@ impl ShrinkState {
         self.seen.clear();
         self.watched.take_if(|_| !earlier.zip(live).is_some_and(same));
     }
-}
-
-/// The containers whose memory limit comes down, and the pod if its own does, with their limits before.
-fn lowered(before: &PodAmounts, after: &PodAmounts) -> Vec<(Target, MemoryLimit)> {
-    let limit = |has: &Requirements| {
-        let limit = has.limits.memory;
-        limit.map_or(MemoryLimit::Max, |limit| MemoryLimit::Bytes(limit.get()))
-    };
-    let lowered = after.iter().filter_map(|(of, after)| {
-        let before = limit(before.get(of)?);
-        (limit(after) < before).then(|| (of.into(), before))
-    });
-    lowered.collect()
 }
 
 #[cfg(test)]

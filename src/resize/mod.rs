@@ -41,7 +41,7 @@ pub use patch::{Answer, Patch, Report, ResizeError, altered, changes};
 pub use request::{Accepted, Prepared, WrittenAhead, differing, taken_back};
 
 use crate::model::objects::{Container, Pod, ResizePhase};
-use crate::model::{Outcome, PodAmounts, Resource, Withheld};
+use crate::model::{ChangeRecord, Outcome, PodAmounts, Resource, Withheld};
 
 /// At most one request in this time is sent because the kubelet is about to lower a limit.
 const SEND_EVERY: Duration = Duration::from_secs(1);
@@ -127,6 +127,20 @@ impl Resize {
     /// Whether the resize only waits for an API server that is away.
     pub const fn waits_for_api_server(&self) -> bool {
         matches!(self.withheld, Some(Withheld::SpecLater(_)))
+    }
+
+    /// Whether this outcome is news: not if nothing was written and every value was as desired already, or if the kubelet's answer is
+    /// known.
+    pub fn is_news(&self, record: &ChangeRecord) -> bool {
+        let is_known = match &record.outcome {
+            // The API server is patched in a moment, and the growth itself is on record.
+            Outcome::Withheld(Withheld::Postponed(_)) => true,
+            Outcome::Withheld(withheld) => self.withheld.as_ref() == Some(withheld),
+            _ => false,
+        };
+        let has_waited = matches!(self.withheld, Some(Withheld::Deferred(_) | Withheld::Failed(_)));
+        let is_taken_up = has_waited && record.outcome.holds();
+        !record.steps.is_empty() || record.outcome.reason().is_some() && !is_known || is_taken_up
     }
 
     /// What the API server or the kubelet does next with the resize of `pod`, as a sentence.

@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{Effect, Effects, LogLine, Now, PodState};
 use crate::actuate::{Job, JobDone};
-use crate::model::{BoundPod, Cause, ChangeRecord, Outcome, PodAmounts, Resource, Withheld};
+use crate::model::{BoundPod, Cause, ChangeRecord, Outcome, PodAmounts, Resource};
 use crate::plan::{PodTargets, lift_kept};
 use crate::reconcile::work::{FIRST_RETRY, PassId, RequestId};
 use crate::resize::{Act, Report};
@@ -247,8 +247,7 @@ impl PodState {
         }
     }
 
-    /// Records an outcome; `is_latest` notes its reason as the pod's latest. An outcome is no news if nothing was written and
-    /// every value was as desired already, or if the kubelet's answer is known.
+    /// Records an outcome; `is_latest` notes its reason as the pod's latest.
     pub(super) fn record(
         &mut self,
         record: ChangeRecord,
@@ -256,25 +255,13 @@ impl PodState {
         is_latest: bool,
         effects: &mut Effects,
     ) {
-        let known = match &record.outcome {
-            // The API server is patched in a moment, and the growth itself is on record.
-            Outcome::Withheld(Withheld::Postponed(_)) => true,
-            Outcome::Withheld(withheld) => self.resize.withheld() == Some(withheld),
-            _ => false,
-        };
         let reason = record.outcome.reason();
         if is_latest && (!record.steps.is_empty() || reason.is_some()) {
             self.drift.note_reason(reason);
         }
-        let waited = matches!(
-            self.resize.withheld(),
-            Some(Withheld::Deferred(_) | Withheld::Failed(_))
-        );
-        let is_taken_up = waited && record.outcome.holds();
-        let news = !record.steps.is_empty() || reason.is_some() && !known || is_taken_up;
         effects.push(Effect::Record {
+            is_news: self.resize.is_news(&record),
             record: Box::new(record),
-            is_news: news,
             answers,
         });
     }

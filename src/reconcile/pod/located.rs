@@ -80,7 +80,7 @@ impl PodState {
         another
     }
 
-    /// Applies the saved state of an earlier agent. Returns the object from which that state is.
+    /// Applies the saved state of an earlier agent. Returns the object that the agent knew last.
     fn restore(&mut self, saved: SavedPod, now: Now) -> Arc<Pod> {
         let SavedPod {
             pod: _,

@@ -42,11 +42,6 @@ impl ShrinkState {
         &self.seen
     }
 
-    /// The number of the pass whose lower limits are watched.
-    pub(crate) const fn watched(&self) -> Option<u64> {
-        self.watched
-    }
-
     /// The limits that are kept although lower ones are desired.
     pub(crate) fn holds(&self, now: Timestamp) -> Holds {
         self.backoffs.holds(now)

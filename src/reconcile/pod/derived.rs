@@ -30,8 +30,9 @@ pub(super) fn effects(before: &PodState, after: &PodState) -> Vec<Effect> {
     if before.trouble != after.trouble && after.decision.reason == Reason::NoTrouble {
         effects.push(Effect::Decide);
     }
-    if before.shrink.watched() != after.shrink.watched() {
-        effects.push(Effect::WatchShrink(after.shrink.watch()));
+    let watch = after.shrink.watch();
+    if before.shrink.watch() != watch {
+        effects.push(Effect::WatchShrink(watch));
     }
     effects
 }

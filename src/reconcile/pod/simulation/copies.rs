@@ -105,7 +105,7 @@ impl World {
             })
         };
         let [was, is] = [copies.saved.clone(), state.saved()].map(undescribed);
-        let watched = state.shrink.watched();
+        let watched = state.shrink.watch().map(|(number, _)| number);
         let temporary: BTreeMap<_, _> = state.desired.memory_limits().collect();
         let is_heeded = |name: &str, uid: &str| {
             let least = temporary.get(name).copied().filter(|_| uid == self.uid);

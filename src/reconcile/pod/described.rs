@@ -166,20 +166,15 @@ impl PodState {
             }
         }
         if is_being_followed && !self.desired.has_amounts() {
-            self.end_following(now);
+            // A pass gives the cgroups what the spec has without requests that the kubelet has not allocated, in place of that pass.
+            self.work.cancel();
+            match self.resize.without_requests(&self.pod) {
+                Some(own) => self.return_to(own, Cause::Withdrawn, now),
+                None => self.return_to(self.resize.spec(&self.pod), Cause::Sweep, now),
+            }
         }
         for TemporaryLimit { container, to, .. } in overtaken {
             effects.push(Effect::Log(LogLine::LimitRecommended { container, limit: to }));
-        }
-    }
-
-    /// Makes a pass due that gives the cgroups what the spec has without requests that the kubelet has not allocated, in place of the pass
-    /// that followed the recommendation.
-    fn end_following(&mut self, now: Now) {
-        self.work.cancel();
-        match self.resize.without_requests(&self.pod) {
-            Some(own) => self.return_to(own, Cause::Withdrawn, now),
-            None => self.return_to(self.resize.spec(&self.pod), Cause::Sweep, now),
         }
     }
 

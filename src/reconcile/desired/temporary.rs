@@ -6,6 +6,8 @@
 //! limit without it. A temporary limit comes down when the use in the quiet time was much lower, and never so far that the
 //! guard would grow it again at once. The guard never grows a limit that an operator has set.
 
+use std::time::Duration;
+
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +24,10 @@ use crate::resize::Resize;
 pub(super) const FREE_PART: u64 = 8;
 /// A temporary limit comes down if that frees one part in this many of it.
 const LOWERED_PART: u64 = 5;
+
+/// A limit that has not grown for this long has stopped growing. A slow kubelet takes a second from a patch to the
+/// write; this is longer, with some time to spare.
+const GROWTH_ENDS_AFTER: SignedDuration = SignedDuration::from_secs(5);
 
 /// The reason of a limit that no state file has.
 const RECOVERED: &str = "an earlier agent was killed before it noted why";
@@ -135,6 +141,14 @@ impl DesiredState {
     pub(crate) fn memory_limits(&self) -> impl Iterator<Item = (&str, Bytes)> {
         let memory = self.temporary.iter().filter(|limit| limit.resource == Resource::Memory);
         memory.map(|limit| (limit.container.as_str(), Bytes::new(limit.to)))
+    }
+
+    /// For how long a temporary memory limit may still grow further.
+    pub(crate) fn may_grow_for(&self, now: Timestamp) -> Duration {
+        let memory = self.temporary.iter().filter(|limit| limit.resource == Resource::Memory);
+        let calm = memory.map(|limit| limit.until(GROWTH_ENDS_AFTER)).max();
+        let wait = calm.and_then(|at| Duration::try_from(at.duration_since(now)).ok());
+        wait.unwrap_or_default()
     }
 
     pub(crate) fn temporary_limit(&self, container: &str, resource: Resource) -> Option<&TemporaryLimit> {

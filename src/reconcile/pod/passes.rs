@@ -6,14 +6,10 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{Effect, Effects, LogLine, Now, PodState};
 use crate::actuate::{Job, JobDone};
-use crate::model::{BoundPod, Cause, ChangeRecord, Outcome, PodAmounts, Resource};
+use crate::model::{BoundPod, Cause, ChangeRecord, Outcome, PodAmounts};
 use crate::plan::{PodTargets, lift_kept};
 use crate::reconcile::work::{FIRST_RETRY, PassId, RequestId};
 use crate::resize::{Act, Report};
-
-/// A limit that has not grown for this long has stopped growing. A slow kubelet takes a second from a patch to the
-/// write; this is longer, with some time to spare.
-const GROWTH_ENDS_AFTER: SignedDuration = SignedDuration::from_secs(5);
 
 /// The cause of a pass that only checked the pod: drift if another process had changed a value. This agent, or the kubelet at
 /// its request, may have written the files that the kernel reported.
@@ -36,11 +32,7 @@ impl PodState {
     /// How long the API server must not be patched yet: a temporary limit may grow further in a moment, and an undone
     /// shrink is written to the cgroups first.
     pub(crate) fn too_early_to_patch(&self, cause: &Cause, now: Now) -> Option<Duration> {
-        let temporary = self.desired.temporary.iter();
-        let memory = temporary.filter(|limit| limit.resource == Resource::Memory);
-        let calm = memory.map(|limit| limit.until(GROWTH_ENDS_AFTER)).max();
-        let calm = calm.and_then(|at| Duration::try_from(at.duration_since(now.wall)).ok());
-        let calm = calm.unwrap_or_default();
+        let calm = self.desired.may_grow_for(now.wall);
         let grown = self.desired.memory_limits().map(|(name, limit)| (name, limit.get()));
         let holds = self.holds(now.wall);
         let kept = holds.iter();

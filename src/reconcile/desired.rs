@@ -16,8 +16,8 @@ use super::savings::{Avoided, requests};
 use crate::decide::PodDecision;
 use crate::model::objects::{Pod, ResizePhase};
 use crate::model::{
-    Cause, ChangeRecord, ContainerId, ContainerName, CpuBurst, LivePod, Outcome, PageSize, PodAmounts, Resource,
-    ResourceList, micros,
+    Cause, ChangeRecord, ContainerId, ContainerName, CpuBurst, LivePod, Outcome, PageSize, PodAmounts, Reason,
+    Resource, ResourceList, micros,
 };
 use crate::plan::WriteScope;
 use crate::resize::Resize;
@@ -235,8 +235,26 @@ impl DesiredState {
         before != burst
     }
 
+    /// Follows a decision. There may be no room for what it recommends: then it `is_refused`.
+    pub(crate) fn follow(
+        &mut self,
+        decision: &PodDecision,
+        is_refused: bool,
+        pod: &Pod,
+        resize: &mut Resize,
+        now: Timestamp,
+    ) {
+        match Recommended::of(decision, now) {
+            Some(Recommended { targets, .. }) if is_refused => self.refuse(&targets, pod, resize),
+            Some(recommended) => self.recommend(recommended, pod, resize),
+            None if decision.reason.ends_recommendation() => self.end_recommendation(pod, resize),
+            None if decision.reason == Reason::KubeletRefuses => self.keep_in_force(pod, resize),
+            None => {}
+        }
+    }
+
     /// Replaces the recommendation. The new one is not in force yet, unless the one before has the same targets in force.
-    pub(crate) fn recommend(&mut self, mut recommended: Recommended, pod: &Pod, resize: &Resize) {
+    fn recommend(&mut self, mut recommended: Recommended, pod: &Pod, resize: &Resize) {
         let before = || requests(&self.targets_or_spec(pod));
         self.before = Some(self.before.unwrap_or_else(before));
         recommended.in_force = match self.recommended_in_force(pod, resize) {
@@ -365,7 +383,7 @@ impl DesiredState {
 
     /// Keeps what is in force where there is no room for these targets any more: a quota has come to allow less before the spec was
     /// patched.
-    pub(crate) fn refuse(&mut self, targets: &PodAmounts, pod: &Pod, resize: &Resize) {
+    fn refuse(&mut self, targets: &PodAmounts, pod: &Pod, resize: &Resize) {
         let recommended = self.recommended.as_ref();
         if recommended.is_some_and(|recommended| recommended.targets == *targets) {
             self.recommended = self.recommended_in_force(pod, resize);
@@ -374,7 +392,7 @@ impl DesiredState {
 
     /// Keeps what is in force of a recommendation that is refused for good. A request of its targets that was accepted, or has no answer,
     /// keeps them desired.
-    pub(crate) fn keep_in_force(&mut self, pod: &Pod, resize: &Resize) {
+    fn keep_in_force(&mut self, pod: &Pod, resize: &Resize) {
         if !resize.has_asked_for(&self.targets(pod).unwrap_or_default()) {
             self.recommended = self.recommended.as_ref().and_then(Recommended::in_force);
         }

@@ -8,9 +8,9 @@ use jiff::Timestamp;
 
 use super::{Effect, Effects, LogLine, Now, PodState};
 use crate::model::objects::{Pod, ResizePhase};
-use crate::model::{Cause, ControlError, PodAmounts, Reason};
+use crate::model::{Cause, ControlError, PodAmounts};
 use crate::plan::hook::Hook;
-use crate::reconcile::desired::{Recommended, TemporaryLimit};
+use crate::reconcile::desired::TemporaryLimit;
 use crate::reconcile::no_room::NoRoomFor;
 
 impl PodState {
@@ -134,22 +134,11 @@ impl PodState {
         let is_being_followed = is_followed && self.live.is_some() && self.pod.resizes_in_place();
         let before = self.desired.targets(&self.pod);
         let has_other_burst = self.desired.set_burst(self.decision.burst);
-        match (Recommended::of(&self.decision, now.wall), refused) {
-            (Some(Recommended { targets, .. }), Some(why)) => {
-                self.desired.refuse(&targets, &self.pod, &self.resize);
-                self.no_room = Some(NoRoomFor::after(known, targets, why, now.wall));
-            }
-            (Some(recommended), None) => {
-                self.desired.recommend(recommended, &self.pod, &self.resize);
-            }
-            (None, _) if self.decision.reason.ends_recommendation() => {
-                self.desired.end_recommendation(&self.pod, &mut self.resize);
-            }
-            (None, _) if self.decision.reason == Reason::KubeletRefuses => {
-                self.desired.keep_in_force(&self.pod, &self.resize);
-            }
-            (None, _) => {}
-        }
+        let is_refused = refused.is_some();
+        self.desired
+            .follow(&self.decision, is_refused, &self.pod, &mut self.resize, now.wall);
+        let no_room = self.decision.change().zip(refused);
+        self.no_room = no_room.map(|((_, targets), why)| NoRoomFor::after(known, targets.clone(), why, now.wall));
         // Where such a limit was all that was desired, the spec may have others of the agent still: a pass takes them back.
         let overtaken = self.desired.end_overtaken(&self.pod);
         let after = self.desired.targets(&self.pod);

@@ -131,23 +131,19 @@ impl PodState {
         effects.list.extend(avoided.map(Effect::Avoided));
         self.desired.scope.quotas.update(done.quotas, &live);
         self.desired.note_bursts(&self.pod, &live, done.bursts, now.wall);
-        let denied = api.answer.denied();
-        if let Some(why) = denied {
-            self.deny_temporary(why, now.wall, quiet, &mut record.outcome);
-        }
+        self.take_api_report(&api, &mut record.outcome, quiet, now);
         let outcome = record.outcome.clone();
         // A pass in an emergency leaves the recommendation to the next one.
         let has_targets = outcome.holds() && api.retry_after.is_none();
         if has_targets || outcome.is_kept() && api.answer.accepted().is_some() {
             self.desired.bring_into_force(running.recommended, is_current);
         }
-        self.take_api_report(&api, &outcome, now);
         let mut shrink = done.shrink;
         if self.growth.takes_back_denied(&self.pod, &shrink.lowered, now.wall) {
             shrink.lowered.clear();
         }
         self.shrink.pass_ended(shrink, pass.number);
-        self.end_overtaken_override(denied.filter(|_| is_current), effects);
+        self.end_overtaken_override(api.answer.denied().filter(|_| is_current), effects);
         record.in_flight = outcome.holds() && self.resize.is_in_flight(&self.pod);
         // What the pass came to may have changed the targets.
         let is_still_current = self.work.is_current(pass);
@@ -164,8 +160,11 @@ impl PodState {
         effects.list.extend(self.work.admit_next());
     }
 
-    /// Takes the API server's answers to a pass with this outcome.
-    fn take_api_report(&mut self, api: &Report, outcome: &Outcome, now: Now) {
+    /// Takes the API server's answers to a pass with this outcome, which names the limits that are denied.
+    fn take_api_report(&mut self, api: &Report, outcome: &mut Outcome, quiet: SignedDuration, now: Now) {
+        if let Some(why) = api.answer.denied() {
+            self.deny_temporary(why, now.wall, quiet, outcome);
+        }
         let by_hand = self.desired.is_by_hand();
         self.resize.answered(&self.pod, api, outcome, by_hand, now.instant);
         if let Some(accepted) = api.answer.accepted().filter(|_| outcome.is_kept()) {

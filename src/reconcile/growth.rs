@@ -61,9 +61,13 @@ impl Growth {
         self.pauses.extend(pauses);
     }
 
-    /// Notes that the guard did not grow a container's memory limit, which is `limit` bytes without a temporary one.
-    pub(crate) fn refuse(&mut self, container: ContainerName, why: String, limit: Option<u64>) {
-        self.refused.insert(container, NotGrown { why, limit });
+    /// Notes why the guard did not grow the memory limit of a container that has these `amounts` without temporary limits. A denial is
+    /// known as the reason already.
+    pub(crate) fn refuse(&mut self, pod: &Pod, container: &str, why: String, amounts: &PodAmounts, now: Timestamp) {
+        if self.denial(pod, container, now).is_none() {
+            let limit = amounts.limit(container, Resource::Memory);
+            self.refused.insert(container.into(), NotGrown { why, limit });
+        }
     }
 
     /// Notes that the guard has grown a container's memory limit.
@@ -239,7 +243,7 @@ mod tests {
     #[test]
     fn a_growth_ends_its_refusal() {
         let (pod, mut growth) = (pod(128), Growth::default());
-        growth.refuse("app".into(), "the ceiling".to_owned(), Some(128 * MIB));
+        growth.refuse(&pod, "app", "the ceiling".to_owned(), &pod.requirements(), at(0));
         let said = |growth: &Growth| growth.refusals(&pod, pod.requirements(), at(0)).count();
         assert_eq!(said(&growth), 1);
         growth.succeed("app");

@@ -46,12 +46,8 @@ impl PodState {
             GuardEvent::Refused { why, .. } => {
                 let reason = format!("container {container}: memory limit not raised: {why}");
                 let refused = ChangeRecord::new(pod, cause(Resource::Memory, None), Outcome::Refused(reason));
-                // A denial is known as the reason already.
-                if self.growth.denial(&self.pod, &container, now.wall).is_none() {
-                    let limit = self.desired.without_temporary(&self.pod);
-                    let limit = limit.limit(&container, Resource::Memory);
-                    self.growth.refuse(container, why, limit);
-                }
+                let without = self.desired.without_temporary(&self.pod);
+                self.growth.refuse(&self.pod, &container, why, &without, now.wall);
                 self.record_guard(refused, effects);
             }
             GuardEvent::Pressure { limit, lent } => {

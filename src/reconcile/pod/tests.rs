@@ -527,11 +527,11 @@ spec: {containers: [{name: app, resources: {limits: {cpu: 200m, memory: 128Mi}}}
         let given = TemporaryLimit::given("app".to_owned(), resource, limits, String::new(), now);
         state.desired.grow(given);
     }
+    let why = "the ceiling".to_owned();
+    state.growth.refuse(&pod, "app", why, &pod.requirements(), now);
     let mut outcome = Outcome::Refused(String::new());
     state.deny_temporary("a quota", now, SignedDuration::from_mins(10), &mut outcome);
     assert!(state.growth.takes_back_denied(&pod, &lowered().lowered, now));
-    let limit = Some(128 * mib);
-    state.growth.refuse("app".into(), "the ceiling".to_owned(), limit);
     let said: Vec<&str> = state.not_grown(now).map(|(_, why)| why.as_str()).collect();
     let both = matches!(said[..], [denial, "the ceiling"] if denial.contains("a quota"));
     assert!(both, "{said:?}");

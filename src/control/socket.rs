@@ -43,8 +43,8 @@ impl ControlSocket {
     /// Listens at `path` for root, this process's user and the groups in `access`, and creates the
     /// directory where it is missing.
     ///
-    /// A directory that belongs to this user and holds nothing else gets mode 0700, or 0755 where groups may call: a
-    /// kubelet makes the directory of a hostPath volume with 0755.
+    /// A directory that belongs to this user, holds nothing else and is not sticky gets mode 0700, or 0755 where groups may
+    /// call: a kubelet makes the directory of a hostPath volume with 0755.
     ///
     /// Errors: another process answers there, the file there is no socket, every user may replace files in the directory,
     /// or a system call failed. The file at `path` is then unchanged, unless it was the socket of a dead agent.
@@ -69,7 +69,7 @@ fn open_to(path: &Path, access: &Access) -> Result<()> {
         return Ok(());
     };
     let both = access.operators.is_some() && access.readers.is_some();
-    // The directory belongs to the agent alone (`prepare_directory`), so the path still names this socket.
+    // `prepare_directory` refuses a directory in which everybody could replace the socket, so the path still names it.
     lchown(path, None, Some(group.gid)).map_err(failed("give to its group", path))?;
     let mode = Permissions::from_mode(if both { 0o666 } else { 0o660 });
     std::fs::set_permissions(path, mode).map_err(failed("open to its group", path))
@@ -82,14 +82,15 @@ fn prepare_directory(path: &Path, access: &Access) -> Result<()> {
     made.map_err(failed("create the directory", directory))?;
     let found = directory.metadata().map_err(failed("look at", directory))?;
     let mode = found.mode() & 0o7777;
-    let (writable_by_others, sticky) = (mode & 0o002 != 0, mode & 0o1000 != 0);
-    if writable_by_others && !sticky {
+    // A sticky directory such as /tmp is for every user, also while it is empty. Nobody can replace the files of others there.
+    let is_sticky = mode & 0o1000 != 0;
+    if mode & 0o002 != 0 && !is_sticky {
         bail!(
             "{} has mode {mode:04o}: anybody could put a socket of their own there; take the right to write from others",
             directory.display()
         );
     }
-    let is_own = found.uid() == nix::unistd::geteuid().as_raw();
+    let is_own = found.uid() == nix::unistd::geteuid().as_raw() && !is_sticky;
     if is_own && holds_only(path, directory).map_err(failed("look at", directory))? {
         let open = access.operators.is_some() || access.readers.is_some();
         let mode = Permissions::from_mode(if open { 0o755 } else { 0o700 });

@@ -60,6 +60,16 @@ async fn two_groups_need_a_file_open_to_all() {
     }
 }
 
+#[tokio::test]
+async fn an_empty_directory_of_everybody_stays_open() {
+    let temp = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(temp.path(), Permissions::from_mode(0o1777)).unwrap();
+    let path = temp.path().join("s");
+    let socket = ControlSocket::bind(&path, Access::default()).await.unwrap();
+    assert_eq!((mode(temp.path()), mode(&path)), (0o1777, 0o600));
+    drop(socket);
+}
+
 fn said(refused: Result<ControlSocket>) -> String {
     refused.unwrap_err().to_string()
 }

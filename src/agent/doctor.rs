@@ -24,6 +24,7 @@ impl From<&Config> for Locations {
             cgroup_root: config.custom_cgroup_root().map(Path::to_owned),
             state_dir: config.state_dir.clone(),
             audit_file: config.audit_file(),
+            kmsg: config.kmsg.clone(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 use nix::libc::O_NONBLOCK;
@@ -35,7 +35,9 @@ const CHECKS: [Named; 8] = [
     ("cgroups", cgroups),
     ("cgroup files", cgroup_files),
     ("privileges", |_| privileges()),
-    ("kernel log", |_| check_log(read_a_record(), kmsg::probe_syslog)),
+    ("kernel log", |locations| {
+        check_log(&locations.kmsg, read_a_record, kmsg::probe_syslog)
+    }),
     ("inotify", |_| inotify()),
     ("state directory", |locations| {
         usable_directory(&locations.state_dir, "overrides would not survive a restart (stateDir)")
@@ -113,9 +115,17 @@ fn missing_in(effective: u64) -> Vec<&'static str> {
 }
 
 /// Reads one record of the kernel's log through a descriptor of its own, so that other readers still get the record.
-fn read_a_record() -> io::Result<()> {
+fn read_a_record(device: &Path) -> io::Result<()> {
     let mut options = OpenOptions::new();
-    let mut log = options.read(true).custom_flags(O_NONBLOCK).open("/dev/kmsg")?;
+    let mut log = options.read(true).custom_flags(O_NONBLOCK).open(device)?;
+    let kind = log.metadata()?.file_type();
+    // What is read from a pipe is gone for its other readers.
+    if kind.is_fifo() {
+        return Ok(());
+    }
+    if !kind.is_char_device() {
+        return Err(io::Error::other("it is no device"));
+    }
     // As long as the longest record (CONSOLE_EXT_LOG_MAX): a shorter buffer is an error.
     let mut record = [0; 8192];
     match log.read(&mut record) {
@@ -125,16 +135,33 @@ fn read_a_record() -> io::Result<()> {
     }
 }
 
-/// Whether this process can read the kernel's log, which names killed processes and reasons, and by which interface.
-fn check_log(device: io::Result<()>, syslog: impl FnOnce() -> Result<(), SyslogError>) -> Found {
+/// Whether this process can read the kernel's log, which names killed processes and reasons, and by which interface: as the
+/// agent opens the configured one.
+fn check_log(
+    configured: &Path,
+    read: impl FnOnce(&Path) -> io::Result<()>,
+    syslog: impl FnOnce() -> Result<(), SyslogError>,
+) -> Found {
     const WITHOUT: &str = "until then OOM kills are counted, without process and cause";
-    let Err(device) = device else {
-        return Ok("/dev/kmsg is read".to_owned());
+    let shown = configured.display();
+    let is = |name: &str| configured == Path::new(name);
+    let device = if is(kmsg::SYSLOG) { None } else { Some(read(configured)) };
+    let (found, missing) = match device {
+        Some(Ok(())) => return Ok(format!("{shown} is read")),
+        Some(Err(error)) if !is(kmsg::DEVICE) => {
+            let mend = format!("name a device that can be read with kmsg, or syslog; {WITHOUT}");
+            return Err(Check::warn(format!("{shown} cannot be read: {error}"), mend));
+        }
+        Some(Err(error)) => (
+            format!("syslog(2) is read: {shown} cannot be ({error})"),
+            format!("neither {shown} ({error}) nor syslog(2) can be read"),
+        ),
+        None => ("syslog(2) is read".to_owned(), "syslog(2) cannot be read".to_owned()),
     };
     match syslog() {
-        Ok(()) => Ok(format!("syslog(2) is read: /dev/kmsg cannot be ({device})")),
+        Ok(()) => Ok(found),
         Err(error) => Err(Check::warn(
-            format!("neither /dev/kmsg ({device}) nor syslog(2) can be read: {error}"),
+            format!("{missing}: {error}"),
             format!("{}; {WITHOUT}", error.mend()),
         )),
     }
@@ -200,6 +227,7 @@ fn usable_directory(directory: &Path, consequence: &str) -> Found {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write as _;
     use std::path::PathBuf;
 
     #[test]
@@ -223,6 +251,7 @@ mod tests {
             cgroup_root: Some(PathBuf::from("/nowhere")),
             state_dir: temp.path().to_owned(),
             audit_file: Some(temp.path().join("audit.jsonl")),
+            ..Locations::default()
         };
         let checks = local(&locations);
         assert_eq!(checks.len(), CHECKS.len());
@@ -235,7 +264,7 @@ mod tests {
     }
 
     fn log(device: io::Result<()>, syslog: impl FnOnce() -> Result<(), SyslogError>) -> Check {
-        Check::new("kernel log", check_log(device, syslog))
+        Check::new("kernel log", check_log(kmsg::DEVICE.as_ref(), |_| device, syslog))
     }
 
     fn limits(opened: nix::Result<()>, watches: Option<u64>, instances: Option<u64>) -> Check {
@@ -264,6 +293,38 @@ mod tests {
     }
 
     #[test]
+    fn the_configured_log_is_the_one_examined() {
+        let absent = |_: &Path| -> io::Result<()> { Err(ErrorKind::NotFound.into()) };
+        let check = |configured: &str, read: &dyn Fn(&Path) -> io::Result<()>, syslog: Result<(), SyslogError>| {
+            Check::new("kernel log", check_log(configured.as_ref(), read, || syslog))
+        };
+        let elsewhere = check("/host/kmsg", &|_| Ok(()), Err(SyslogError::Refused));
+        assert_eq!(elsewhere.found, "/host/kmsg is read");
+        let wrong = check("/host/kmsg", &absent, Ok(()));
+        assert!(
+            wrong.status == "warn" && wrong.found.starts_with("/host/kmsg cannot be read: "),
+            "the agent uses no other log: {wrong:?}"
+        );
+        assert_eq!(check(kmsg::SYSLOG, &absent, Ok(())).found, "syslog(2) is read");
+        let refused = check(kmsg::SYSLOG, &|_| Ok(()), Err(SyslogError::Refused));
+        assert!(refused.found.starts_with("syslog(2) cannot be read: "), "{refused:?}");
+    }
+
+    #[test]
+    fn what_is_in_a_pipe_is_left_there() {
+        let temp = tempfile::tempdir().unwrap();
+        let pipe = temp.path().join("kmsg");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let mut both = OpenOptions::new().read(true).write(true).open(&pipe).unwrap();
+        both.write_all(b"record").unwrap();
+        read_a_record(&pipe).unwrap();
+        let mut left = [0; 6];
+        both.read_exact(&mut left).unwrap();
+        assert_eq!(&left, b"record");
+        assert!(read_a_record(temp.path()).is_err(), "a directory is no log");
+    }
+
+    #[test]
     fn few_watches_warn_with_the_number_to_set() {
         assert_eq!(limits(Ok(()), Some(65536), Some(128)).status, "ok");
         let few = limits(Ok(()), Some(100), Some(128));
@@ -286,9 +347,8 @@ mod tests {
     fn room_and_size_are_shown() {
         let temp = tempfile::tempdir().unwrap();
         let mut locations = Locations {
-            cgroup_root: None,
             state_dir: temp.path().to_owned(),
-            audit_file: None,
+            ..Locations::default()
         };
         assert_eq!(audit_log(&locations).unwrap(), "none is configured here");
         let file = temp.path().join("audit.jsonl");

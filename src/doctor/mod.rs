@@ -11,6 +11,7 @@ mod local;
 use std::path::PathBuf;
 
 pub use crate::control::proto::Check;
+use crate::oom::kmsg::DEVICE;
 pub use local::local;
 
 /// The advice where no runtime answers.
@@ -57,6 +58,8 @@ pub struct Locations {
     pub state_dir: PathBuf,
     /// The audit log, if there is one.
     pub audit_file: Option<PathBuf>,
+    /// The kernel's log: a device, or the word for syslog(2).
+    pub kmsg: PathBuf,
 }
 
 impl Default for Locations {
@@ -66,6 +69,7 @@ impl Default for Locations {
             cgroup_root: None,
             state_dir: PathBuf::from("/var/lib/vscaled"),
             audit_file: None,
+            kmsg: PathBuf::from(DEVICE),
         }
     }
 }

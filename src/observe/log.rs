@@ -62,9 +62,12 @@ fn filter(level: &str) -> Result<Targets> {
 
 /// Parses levels and `target=level` directives, separated by commas. A level alone shows lines of libraries up to `info`: their debug
 /// lines, a dozen for each call, would hide those of this program. `Targets` itself takes a lone word that is no level for a
-/// target, which silences everything else; this parser takes such a word for a misspelt level.
+/// target, which silences everything else; this parser takes such a word for a misspelt level. A directive wins over a level alone,
+/// wherever either stands.
 pub fn parse_filter(text: &str) -> Option<Targets> {
-    let mut directives = text.split(',').map(str::trim);
+    let mut levels_first: Vec<_> = text.split(',').map(str::trim).collect();
+    levels_first.sort_by_key(|directive| directive.contains('='));
+    let mut directives = levels_first.into_iter();
     directives.try_fold(Targets::new(), |filter, directive| match directive.split_once('=') {
         Some((_, "")) => None,
         Some((target, level)) => Some(filter.with_target(target, level.parse::<LevelFilter>().ok()?)),
@@ -167,6 +170,7 @@ mod tests {
             "{debug}"
         );
         assert!(lines("debug,h2=debug").contains("a frame"));
+        assert!(lines("vscaled=debug,info").contains("a plan"), "the directive's");
         assert!(!lines("info").contains("a plan") && !lines("error").contains("a bad frame"));
     }
 

@@ -79,7 +79,7 @@ impl RotatedFile {
 
     /// Opens the file at the path, unless it is open.
     fn current(&mut self) -> Result<Open, Error> {
-        let there = fs::symlink_metadata(&self.options.path).map(|there| (there.dev(), there.ino()));
+        let there = fs::metadata(&self.options.path).map(|there| (there.dev(), there.ino()));
         match (self.open.take(), there) {
             (Some(open), Ok(inode)) if open.inode == inode && !open.torn => Ok(open),
             (left, _) => {

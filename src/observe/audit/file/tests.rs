@@ -62,6 +62,19 @@ fn a_file_that_somebody_else_moved_is_made_anew() {
     assert_eq!(read(&file, 0).as_deref(), Some("second\n"));
 }
 
+/// A named pipe cannot be synced: leaving it fails.
+#[test]
+fn a_file_behind_a_link_stays_open() {
+    let temp = tempfile::tempdir().unwrap();
+    let mut file = file(temp.path(), 100, 2);
+    fs::create_dir(temp.path().join("new")).unwrap();
+    let elsewhere = temp.path().join("elsewhere");
+    nix::unistd::mkfifo(&elsewhere, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, &file.options.path).unwrap();
+    append(&mut file, "first");
+    append(&mut file, "second");
+}
+
 fn is_synced(file: &RotatedFile) -> bool {
     file.open.as_ref().is_some_and(|open| !open.unsynced)
 }

@@ -125,14 +125,19 @@ impl RotatedFile {
         })
     }
 
-    /// Removes the oldest file and renames the others, so that the path is free.
+    /// Removes the oldest files and renames the others, so that the path is free.
     fn rotate(&self) -> Result<(), Error> {
-        for number in (0..self.options.files).rev() {
-            let (from, is_oldest) = (self.numbered(number), number + 1 == self.options.files);
-            let moved = if is_oldest {
-                fs::remove_file(from)
+        // An agent with more `auditLogFiles` may have left some.
+        let mut end = self.options.files;
+        while self.numbered(end).is_file() {
+            end += 1;
+        }
+        for number in (0..end).rev() {
+            let (from, next) = (self.numbered(number), number + 1);
+            let moved = if next < self.options.files {
+                fs::rename(from, self.numbered(next))
             } else {
-                fs::rename(from, self.numbered(number + 1))
+                fs::remove_file(from)
             };
             match moved {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(self.failed("rotate", &error)),

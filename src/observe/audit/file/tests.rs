@@ -33,6 +33,17 @@ fn files_are_bounded_in_size_and_number() {
 }
 
 #[test]
+fn a_lower_number_removes_files_beyond_it() {
+    let temp = tempfile::tempdir().unwrap();
+    for files in [5, 2] {
+        let mut file = file(temp.path(), 10, files);
+        (0..9).for_each(|number| append(&mut file, &format!("line{number}")));
+        let left: Vec<bool> = (0..6).map(|number| read(&file, number).is_some()).collect();
+        assert_eq!(left, [0, 1, 2, 3, 4, 5].map(|number| number < files));
+    }
+}
+
+#[test]
 fn a_line_longer_than_a_file_is_written() {
     let temp = tempfile::tempdir().unwrap();
     let mut file = file(temp.path(), 4, 1);

@@ -10,7 +10,9 @@ use std::borrow::Cow;
 /// Whether a character can change how other text looks: control and format characters (Unicode's Cc and Cf), the separators of
 /// lines and paragraphs, and noncharacters.
 pub fn is_dangerous(character: char) -> bool {
+    let is_last_of_plane = u32::from(character) & 0xfffe == 0xfffe;
     character.is_control()
+        || is_last_of_plane
         || matches!(character,
             '\u{ad}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{890}'..='\u{891}' | '\u{8e2}' | '\u{180e}'
             | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{fdd0}'..='\u{fdef}' | '\u{feff}'
@@ -57,14 +59,15 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// C0, DEL, C1, bidi, zero-width, a tag and a noncharacter.
-    pub(crate) const HOSTILE: &str =
-        "\u{1b}[2J\u{7}\r\u{7f}\u{9b}31m\u{85}\u{202e}\u{2066}\u{200b}\u{200d}\u{feff}\u{ad}\u{2028}\u{e0041}\u{fdd1}";
+    /// C0, DEL, C1, bidi, zero-width, a tag and noncharacters.
+    pub(crate) const HOSTILE: &str = "\u{1b}[2J\u{7}\r\u{7f}\u{9b}31m\u{85}\u{202e}\u{2066}\u{200b}\u{200d}\u{feff}\u{ad}\
+                                      \u{2028}\u{e0041}\u{fdd1}\u{ffff}\u{1fffe}";
 
     #[test]
     fn every_kind_of_dangerous_character_is_escaped_and_ordinary_text_stays() {
         let shown = printable(HOSTILE, &[]);
         assert!(!shown.contains(is_dangerous), "{shown:?}");
+        assert!(shown.ends_with("\\u{fdd1}\\u{ffff}\\u{1fffe}"), "{shown}");
         assert!(shown.starts_with("\\u{1b}[2J\\u{7}\\r\\u{7f}\\u{9b}31m"), "{shown}");
         let ordinary = "Grüße, 日本語 🙂 → \"x\" \\ no-break\u{a0}space";
         assert!(matches!(printable(ordinary, &[]), Cow::Borrowed(_)) && matches!(json(ordinary), Cow::Borrowed(_)));

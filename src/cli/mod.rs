@@ -34,6 +34,7 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
+use crate::config::EXIT_BAD_CONFIGURATION;
 use output::Output;
 use workload::WorkloadName;
 
@@ -136,7 +137,12 @@ impl Failure {
 
     /// Prints the error of `program`; returns the exit code.
     pub fn report(self, program: &str) -> ExitCode {
-        io::complain(program, &format!("{:#}", self.error));
+        let error = format!("{:#}", self.error);
+        match self.code {
+            // A line for each refused key. No tenant writes a configuration.
+            EXIT_BAD_CONFIGURATION => error.lines().for_each(|line| io::complain(program, line)),
+            _ => io::complain(program, &error),
+        }
         ExitCode::from(self.code)
     }
 }

@@ -46,6 +46,23 @@ fn offered(words: &[&str]) -> BTreeSet<String> {
 }
 
 #[test]
+fn each_refused_key_has_its_line() {
+    let output = Command::new(env!("CARGO_BIN_EXE_vscaled"))
+        .args(["run", "--workers=65", "--sweep-interval=2h"])
+        .env_clear()
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(64));
+    let printed = String::from_utf8(output.stderr).unwrap();
+    let keys = printed.lines().map(|line| line.split(": ").take(2).collect::<Vec<_>>());
+    assert_eq!(
+        keys.collect::<Vec<_>>(),
+        [["vscaled", "sweepInterval"], ["vscaled", "workers"]],
+        "{printed}"
+    );
+}
+
+#[test]
 fn a_reader_that_has_seen_enough_is_no_failure() {
     let programs: [(&str, &[&str]); 2] = [
         (env!("CARGO_BIN_EXE_vscaled"), &["run", "--print-config"]),

@@ -164,8 +164,11 @@ impl Savings {
         for (state, savings) in requested(pods) {
             series.add(&key_of(state), &savings, now);
         }
-        let stays = |one: &WorkloadSeries| now.duration_since(one.used) <= SERIES_STAY;
-        series.workloads.retain(|_, one| stays(one));
+        series.workloads.retain(|_, one| {
+            // The clock may have been set back since.
+            one.used = one.used.min(now);
+            now.duration_since(one.used) <= SERIES_STAY
+        });
     }
 }
 
@@ -503,6 +506,10 @@ mod tests {
         encode(&mut text, &registry).unwrap();
         let kills = r#"workload_avoided_kills_total{namespace="default",workload="Pod/web"} 1"#;
         assert!(text.lines().any(|shown| shown == kills), "{text}");
+        for (hours, series) in [(0, 1), (3, 0)] {
+            savings.show(std::iter::empty(), Timestamp::now() + SignedDuration::from_hours(hours));
+            assert_eq!(savings.metrics.0.lock().workloads.len(), series, "after {hours} hours");
+        }
     }
 
     #[test]

@@ -291,7 +291,7 @@ pub(super) async fn undo(pass: &mut Pass) {
         // A field that was not specified before, or not shown, gets what the file holds, because CRI cannot unset it.
         let held = cgroup(pass, &target).map_or(Ok(Settings::default()), Cgroup::read_all);
         let held = held.unwrap_or_else(|error| {
-            tracing::debug!(%target, %error, "what the container holds cannot be told to the runtime");
+            tracing::debug!(cgroup = %target, %error, "what the container holds cannot be told to the runtime");
             Settings::default()
         });
         let held = CriResources::new(None, held.cpu_max(), held.memory_limit());

@@ -1,5 +1,5 @@
 //! Log lines on stderr: text on a terminal, JSON elsewhere, and a filter that can change. Every line is clean, whatever its fields
-//! hold.
+//! hold. A field named as one that JSON lines have (`level`, `target`, a span's `name`) would be in them twice.
 
 use std::io::{self, IsTerminal as _, Write};
 
@@ -128,7 +128,7 @@ impl<W: Write> Write for CleanLines<W> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::sync::{Arc, Mutex};
 
     use super::*;
@@ -147,7 +147,7 @@ mod tests {
     }
 
     /// What is logged by `work`, which may change the filter.
-    fn logged(format: LogFormat, level: &str, work: impl FnOnce(&LogFilter)) -> String {
+    pub(crate) fn logged(format: LogFormat, level: &str, work: impl FnOnce(&LogFilter)) -> String {
         let sink = Sink::default();
         let writer = sink.clone();
         let (subscriber, handle) = subscriber(format, false, filter(level).unwrap(), move || writer.clone());

@@ -105,7 +105,7 @@ fn log(report: &OomReport) {
     let victim = report.victim.as_ref();
     tracing::warn!(
         id = report.id, pod, container = facts.container.as_ref().map(|container| container.name.as_str()),
-        cgroup = report.cgroup, level = facts.level.to_string(), limit_of = facts.limit_of().to_string(), limit_bytes = facts.limit.limit_bytes,
+        cgroup = report.cgroup, kill_level = facts.level.to_string(), limit_of = facts.limit_of().to_string(), limit_bytes = facts.limit.limit_bytes,
         pid = victim.map(|victim| victim.pid), comm = victim.map(|victim| victim.comm.escape_debug().to_string()),
         confidence = ?report.confidence, while_down = report.while_down, "the kernel's OOM killer ended a process"
     );
@@ -325,7 +325,17 @@ mod metrics_tests {
     use prometheus_client::encoding::text::encode;
 
     use super::*;
+    use crate::observe::log::LogFormat;
+    use crate::observe::log::tests::logged;
     use crate::report::testing::kill_of;
+
+    #[test]
+    fn the_line_of_a_kill_is_a_warning() {
+        let line = logged(LogFormat::Json, "info", |_| log(&kill_of("web", 1)));
+        // Of two fields of one name, the last.
+        let line: serde_json::Value = serde_json::from_str(line.trim()).unwrap();
+        assert_eq!([&line["level"], &line["kill_level"]], ["WARN", "container"]);
+    }
 
     #[test]
     fn a_series_goes_away_with_what_it_counted() {

@@ -57,7 +57,7 @@ pub(super) fn start(
     }
     let reporter = Reporter::start(log, &metrics, stop);
     if let Some(grpc) = grpc {
-        let span = tracing::debug_span!("receiver", name = Destination::Grpc.as_str());
+        let span = tracing::debug_span!("receiver", destination = Destination::Grpc.as_str());
         reporter.spawn(grpc.run(reporter.queue(Destination::Grpc)).instrument(span));
     }
     let changes = ChangeEvents::new(EventMetrics::register(registry));

@@ -236,9 +236,14 @@ impl Exposed {
                 return answer(StatusCode::METHOD_NOT_ALLOWED, TEXT, text, Some((ALLOW, "GET, HEAD")));
             }
             "/metrics" => {
-                let header = |name: HeaderName| request.headers().get(name).and_then(|value| value.to_str().ok());
-                let plain = header(ACCEPT).is_some_and(text::prefers_plain);
-                let gzip = header(ACCEPT_ENCODING).is_some_and(text::takes_gzip);
+                // Several lines of a header are one list.
+                let header = |name: HeaderName| {
+                    let lines = request.headers().get_all(name).iter();
+                    let lines: Vec<_> = lines.filter_map(|line| line.to_str().ok()).collect();
+                    lines.join(",")
+                };
+                let plain = text::prefers_plain(&header(ACCEPT));
+                let gzip = text::takes_gzip(&header(ACCEPT_ENCODING));
                 match self.encoded(plain, gzip) {
                     Ok(text) => {
                         let kind = if plain { text::PLAIN } else { text::OPEN_METRICS };

@@ -186,7 +186,8 @@ async fn is_closed(running: &Running, stream: &mut TcpStream) -> bool {
 #[tokio::test]
 async fn prometheus_gets_the_format_it_prefers() {
     let running = Running::start(never(), Weak::new()).await;
-    let (head, text) = running.ask_with("GET /metrics", "Accept: text/plain\r\n").await;
+    let several = "Accept: text/html\r\nAccept: text/plain\r\n";
+    let (head, text) = running.ask_with("GET /metrics", several).await;
     assert!(head.contains(&format!("content-type: {PLAIN}")), "{head}");
     assert!(text.contains("# TYPE vscaled_events_total counter\n"), "{text}");
     assert!(!text.contains("# EOF"), "{text}");

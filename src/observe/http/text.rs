@@ -20,12 +20,12 @@ pub(super) fn takes_gzip(accept_encoding: &str) -> bool {
     weight(accept_encoding, "gzip") > 0.0
 }
 
-/// The weight that a header gives to a kind of answer: 0 if it does not name it.
+/// The weight that a header gives to a kind of answer: 0 if it does not name it. Case does not matter in headers (RFC 9110).
 fn weight(header: &str, kind: &str) -> f32 {
     let weights = header.split(',').filter_map(|range| {
         let mut parts = range.split(';').map(str::trim);
-        let is_kind = parts.next() == Some(kind);
-        let weight = parts.find_map(|part| part.strip_prefix("q="));
+        let is_kind = parts.next().is_some_and(|name| name.eq_ignore_ascii_case(kind));
+        let weight = parts.find_map(|part| part.strip_prefix(['q', 'Q'])?.strip_prefix('='));
         is_kind.then(|| weight.map_or(1.0, |weight| weight.parse().unwrap_or(0.0)))
     });
     weights.fold(0.0, f32::max)
@@ -80,6 +80,7 @@ mod tests {
             "text/plain",
             "text/plain; version=0.0.4, */*; q=0.1",
             "application/openmetrics-text;q=0.4, text/plain;q=0.6",
+            "application/openmetrics-text;Q=0.4, Text/Plain",
         ] {
             assert!(prefers_plain(plain), "{plain}");
         }
@@ -87,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_caller_that_takes_gzip_says_so() {
-        for takes in ["gzip", "deflate, gzip;q=0.5", "gzip;q=1.0, *;q=0"] {
+        for takes in ["gzip", "GZIP", "deflate, gzip;q=0.5", "gzip;q=1.0, *;q=0"] {
             assert!(takes_gzip(takes), "{takes}");
         }
         for other in ["", "identity", "gzip;q=0", "x-gzip", "br"] {

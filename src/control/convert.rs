@@ -10,6 +10,8 @@ use super::select;
 use crate::model::quantity::Quantity;
 use crate::model::{NamedRequirements, PodAmounts, Requirements, Resource, ResourceList};
 
+/// The longest name of a container in bytes, as the API server has it.
+const LONGEST_CONTAINER: usize = 63;
 /// The longest reason in bytes: the agent keeps reasons and shows them again.
 const LONGEST_REASON: usize = 1024;
 /// The longest selector in bytes: each requirement is checked for each pod while no other task runs.
@@ -61,6 +63,7 @@ pub fn resize_values(request: &proto::ResizeRequest) -> Result<PodAmounts, Contr
     let read = |(index, container): (usize, &proto::ContainerValues)| {
         let (path, name) = (format!("containers[{index}]"), container.name.clone());
         ensure(!name.is_empty(), format!("{path}.name"), "required")?;
+        at_most(LONGEST_CONTAINER, format!("{path}.name"), &name)?;
         let twice = format!("{name:?} is in the request twice");
         ensure(names.insert(name.clone()), format!("{path}.name"), twice)?;
         let resources = requirements(&path, container.values.clone().unwrap_or_default())?;
@@ -69,7 +72,8 @@ pub fn resize_values(request: &proto::ResizeRequest) -> Result<PodAmounts, Contr
     request.containers.iter().enumerate().map(read).collect()
 }
 
-/// Checks the fields of every request for a change: one pod or a selector, and texts of sensible length.
+/// Checks the fields of every request for a change: one pod or a selector, and texts of sensible length, as the audit log gets
+/// those of a refusal.
 ///
 /// Errors: [`ControlError::Invalid`] naming the first field that cannot be used.
 pub fn check_change(pod: &str, selector: &str, namespace: &str, reason: &str) -> Result<(), ControlError> {
@@ -78,13 +82,12 @@ pub fn check_change(pod: &str, selector: &str, namespace: &str, reason: &str) ->
     let narrowed = !selector.is_empty() || !namespace.is_empty();
     let one_of_both = "not together with a pod: leave one of them out";
     ensure(pod.is_empty() || !narrowed, "selector", one_of_both)?;
-    let too_long = format!("{} bytes long: allowed are {LONGEST_SELECTOR}", selector.len());
-    ensure(selector.len() <= LONGEST_SELECTOR, "selector", too_long)?;
+    at_most(select::LONGEST_NAME, "pod", pod)?;
+    at_most(LONGEST_SELECTOR, "selector", selector)?;
     if !selector.is_empty() {
         select::selector(selector).map_err(|error| invalid("selector", error))?;
     }
-    let too_long = format!("{} bytes long: allowed are {LONGEST_REASON}", reason.len());
-    ensure(reason.len() <= LONGEST_REASON, "reason", too_long)
+    at_most(LONGEST_REASON, "reason", reason)
 }
 
 fn requirements(path: &str, values: proto::Requirements) -> Result<Requirements, ControlError> {
@@ -122,6 +125,11 @@ fn amount<T: From<Quantity>>(path: &str, resource: Resource, text: Option<String
 
 fn ensure(holds: bool, field: impl Into<String>, otherwise: impl Into<String>) -> Result<(), ControlError> {
     if holds { Ok(()) } else { Err(invalid(field, otherwise)) }
+}
+
+fn at_most(most: usize, field: impl Into<String>, text: &str) -> Result<(), ControlError> {
+    let too_long = format!("{} bytes long: allowed are {most}", text.len());
+    ensure(text.len() <= most, field, too_long)
 }
 
 fn invalid(field: impl Into<String>, message: impl Into<String>) -> ControlError {
@@ -195,6 +203,8 @@ mod tests {
     fn the_longest_allowed_is_allowed() {
         let mut request = request(Some("1"), Some("1"));
         request.reason = "x".repeat(1024);
+        request.pod = "x".repeat(317);
+        request.containers[0].name = "x".repeat(63);
         for (ttl, fits) in [(1, true), (31_622_400_000_000, true), (31_622_400_000_001, false)] {
             request.ttl_us = Some(ttl);
             assert_eq!(resize_values(&request).is_ok(), fits, "{ttl} µs");
@@ -248,6 +258,9 @@ mod tests {
         assert!(refusal(&request(None, Some("0"))).starts_with("containers[0].limits.cpu: 0 is no limit"));
         assert!(refusal(&request(None, None)).starts_with("containers[0]: asks for nothing"));
         assert!(with(&|request| request.pod.clear()).starts_with("pod: required"));
+        assert!(with(&|request| request.pod = "x".repeat(318)).starts_with("pod: 318 bytes long: allowed are 317"));
+        let name = |request: &mut proto::ResizeRequest| request.containers[0].name = "x".repeat(64);
+        assert!(with(&name).starts_with("containers[0].name: 64 bytes long"));
         let both = |request: &mut proto::ResizeRequest| request.selector = "app=web".to_owned();
         assert!(with(&both).starts_with("selector: not together with a pod"));
         let broken = |request: &mut proto::ResizeRequest| {

@@ -18,7 +18,7 @@ const ALIKE: f64 = 0.6;
 const OFFERED: usize = 3;
 /// The longest text that is compared with names: no pod has a longer one. The comparison takes the product of both lengths, for
 /// each pod, and no other task runs meanwhile.
-const LONGEST_NAME: usize = 63 + 1 + 253;
+pub(super) const LONGEST_NAME: usize = 63 + 1 + 253;
 
 /// Finds the one pod that `text` names.
 ///

@@ -120,9 +120,8 @@ impl Audit {
         let (queued, dropped) = (Arc::<AtomicUsize>::default(), Arc::<AtomicU64>::default());
         let writer = AuditWriter {
             sync_within: options.sync_within,
-            of_operators: RotatedFile::new(options.of_operators()),
-            file: RotatedFile::new(options),
-            lost: 0,
+            of_operators: CountedFile::new(options.of_operators()),
+            file: CountedFile::new(options),
             queued: Arc::clone(&queued),
             dropped: Arc::clone(&dropped),
             sync_due: None,
@@ -171,12 +170,39 @@ impl Audit {
     }
 }
 
+/// A file, and the number of lines that could not be written to it.
+#[derive(Debug)]
+struct CountedFile {
+    file: RotatedFile,
+    lost: u64,
+}
+
+impl CountedFile {
+    const fn new(options: AuditOptions) -> Self {
+        let file = RotatedFile::new(options);
+        Self { file, lost: 0 }
+    }
+
+    /// Appends these lines, as far as the disk takes them, after the count of lost lines.
+    fn append<'l>(&mut self, lines: impl Iterator<Item = &'l str>) -> Option<Error> {
+        let mut error = None;
+        if self.lost > 0 {
+            let lost = line::of_count("lost", None, "lines", self.lost);
+            error = self.file.append(&lost).err();
+            self.lost = if error.is_none() { 0 } else { self.lost };
+        }
+        for line in lines {
+            error = error.or_else(|| self.file.append(line).err());
+            self.lost += u64::from(error.is_some());
+        }
+        error
+    }
+}
+
 #[derive(Debug)]
 struct AuditWriter {
-    file: RotatedFile,
-    of_operators: RotatedFile,
-    /// The number of lines that could not be written.
-    lost: u64,
+    file: CountedFile,
+    of_operators: CountedFile,
     /// The lines of the events in the queue.
     queued: Arc<AtomicUsize>,
     /// The number of events that did not fit into the queue.
@@ -211,36 +237,27 @@ impl AuditWriter {
                 floods.take_all()
             };
             lines.extend(counted.into_iter().map(|line| (line, false)));
-            self.write(lines, !open);
+            self.write(&lines, !open);
             if !open {
                 return;
             }
         }
     }
 
-    /// Writes these lines, and those by operators to their file, too, as far as the disk takes them, after the count of lost lines, and syncs if that is due.
-    fn write(&mut self, lines: Vec<(String, bool)>, last: bool) {
-        self.lost += self.dropped.swap(0, Ordering::Relaxed);
+    /// Writes these lines, and those by operators to their file, too, and syncs if that is due.
+    fn write(&mut self, lines: &[(String, bool)], last: bool) {
+        self.file.lost += self.dropped.swap(0, Ordering::Relaxed);
         // After a failure, only a successful sync ends the problem.
         let sync = last || self.problems.borrow().is_some() || self.sync_due.is_some_and(|due| due <= Instant::now());
-        if lines.is_empty() && self.lost == 0 && !sync {
+        if lines.is_empty() && self.file.lost == 0 && !sync {
             return;
         }
-        let mut error = None;
-        if self.lost > 0 {
-            let lost = line::of_count("lost", None, "lines", self.lost);
-            error = self.file.append(&lost).err();
-            self.lost = if error.is_none() { 0 } else { self.lost };
-        }
-        for (line, by_operator) in lines {
-            error = error.or_else(|| self.file.append(&line).err());
-            self.lost += u64::from(error.is_some());
-            if by_operator {
-                error = self.of_operators.append(&line).err().or(error);
-            }
-        }
+        let by_operators = lines.iter().filter(|(_, by_operator)| *by_operator);
+        let error = self.file.append(lines.iter().map(|(line, _)| line.as_str()));
+        let mut error = error.or(self.of_operators.append(by_operators.map(|(line, _)| line.as_str())));
         if sync {
-            error = error.or(self.file.sync().err()).or(self.of_operators.sync().err());
+            let synced = [&mut self.file, &mut self.of_operators].map(|one| one.file.sync().err());
+            error = synced.into_iter().fold(error, Option::or);
         }
         let soon = Instant::now() + self.sync_within;
         self.sync_due = match (&error, sync) {
@@ -253,7 +270,7 @@ impl AuditWriter {
 
     fn publish_problem(&self, error: Option<&Error>) {
         if let Some(error) = error {
-            let problem = match self.lost {
+            let problem = match self.file.lost.max(self.of_operators.lost) {
                 0 => format!("audit log: {error}"),
                 lost => format!("audit log: {lost} lines are lost: {error}"),
             };

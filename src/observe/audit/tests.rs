@@ -135,6 +135,37 @@ async fn lines_lost_to_a_full_disk_are_counted() {
 }
 
 #[tokio::test]
+async fn a_copy_that_fails_costs_no_line() {
+    let temp = tempfile::tempdir().unwrap();
+    let copy = temp.path().join("audit.operators.jsonl");
+    fs::create_dir(&copy).unwrap();
+    let (audit, task) = Audit::start(options(temp.path()));
+    audit.change(&record(operator(), Outcome::Applied, vec![step(), step()]));
+    while audit.problem().is_none() {
+        tokio::task::yield_now().await;
+    }
+    let problem = audit.problem().unwrap();
+    assert!(
+        problem.starts_with("audit log: 2 lines are lost: cannot open") && problem.contains("audit.operators.jsonl"),
+        "{problem}"
+    );
+
+    fs::remove_dir(&copy).unwrap();
+    while audit.problem().is_some() {
+        tokio::task::yield_now().await;
+    }
+    drop(audit);
+    task.await.unwrap();
+    let events: Vec<Value> = lines(temp.path()).iter().map(|line| line["event"].clone()).collect();
+    assert_eq!(events, ["change", "change"]);
+    let lost = fs::read_to_string(&copy).unwrap();
+    assert!(
+        lost.starts_with(r#"{"event":"lost""#) && lost.ends_with("\"lines\":2}\n"),
+        "{lost}"
+    );
+}
+
+#[tokio::test]
 async fn a_flood_of_refusals_is_two_lines() {
     let temp = tempfile::tempdir().unwrap();
     let (audit, task) = Audit::start(options(temp.path()));

@@ -93,12 +93,17 @@ enum AuditEvent {
 }
 
 impl AuditEvent {
-    /// How many lines the event counts with while it waits.
+    /// How many lines the event has, unless they are only counted.
     fn lines(&self) -> usize {
         match self {
-            Self::Change(record) => record.steps.len().max(LINES),
-            Self::Refusal(_) | Self::Kill(_) => LINES,
+            Self::Change(record) => record.steps.len().max(1),
+            Self::Refusal(_) | Self::Kill(_) => 1,
         }
+    }
+
+    /// How many lines the event counts with while it waits.
+    fn weight(&self) -> usize {
+        self.lines().max(LINES)
     }
 }
 
@@ -161,11 +166,11 @@ impl Audit {
     /// Enqueues an event where fewer than `most` lines wait.
     fn enqueue(&self, most: usize, event: AuditEvent) {
         let Some(events) = &self.events else { return };
-        let lines = event.lines();
-        let before = self.waiting.fetch_add(lines, Ordering::Relaxed);
+        let (lines, weight) = (event.lines(), event.weight());
+        let before = self.waiting.fetch_add(weight, Ordering::Relaxed);
         if before >= most || events.try_send(event).is_err() {
-            self.waiting.fetch_sub(lines, Ordering::Relaxed);
-            self.dropped.fetch_add(1, Ordering::Relaxed);
+            self.waiting.fetch_sub(weight, Ordering::Relaxed);
+            self.dropped.fetch_add(lines as u64, Ordering::Relaxed);
         }
     }
 }
@@ -205,7 +210,7 @@ struct AuditWriter {
     of_operators: CountedFile,
     /// The lines of the events in the queue.
     queued: Arc<AtomicUsize>,
-    /// The number of events that did not fit into the queue.
+    /// The lines of the events that did not fit into the queue.
     dropped: Arc<AtomicU64>,
     /// When the unsynced lines are due; none if the disk has every line.
     sync_due: Option<Instant>,
@@ -223,7 +228,7 @@ impl AuditWriter {
             let now = (Timestamp::now(), Instant::now());
             let mut lines = Vec::new();
             for event in first.into_iter().chain(waiting.try_iter().take(AT_ONCE)) {
-                self.queued.fetch_sub(event.lines(), Ordering::Relaxed);
+                self.queued.fetch_sub(event.weight(), Ordering::Relaxed);
                 match event {
                     AuditEvent::Change(record) if Actor::from(&record.cause).is_operator() => {
                         lines.extend(line::of_change(&record).into_iter().map(|line| (line, true)));

@@ -274,10 +274,12 @@ fn a_flood_leaves_room_for_operators_changes() {
         let change = record(recommendation("1234"), Outcome::Applied, vec![step(); steps]);
         (0..2 * WAITING).for_each(|_| audit.change(&change));
         audit.change(&record(operator(), Outcome::Applied, vec![step()]));
+        let dropped = audit.dropped.load(Ordering::Relaxed);
         drop(audit);
         let queued: Vec<AuditEvent> = waiting.into_iter().collect();
-        let lines: usize = queued.iter().map(AuditEvent::lines).sum();
-        assert!(lines <= WAITING_LINES, "{lines}");
+        let weight: usize = queued.iter().map(AuditEvent::weight).sum();
+        assert!(weight <= WAITING_LINES, "{weight}");
+        assert_eq!(dropped, ((2 * WAITING + 1 - queued.len()) * steps) as u64, "lines");
         let last = queued.last();
         let is_operators = |event: &AuditEvent| matches!(event, AuditEvent::Change(change) if Actor::from(&change.cause).is_operator());
         assert!(last.is_some_and(is_operators), "{steps}: {last:?}");

@@ -91,7 +91,7 @@ pub(super) fn of_nodes(checks: &Items<Check>) -> Page {
     });
     pages
         .fold(Page::default(), Page::then)
-        .or(toned(Tone::Good, "all is well"))
+        .or(toned(Tone::Good, "all is well on every node that answered"))
 }
 
 /// One paragraph for each check.
@@ -174,6 +174,9 @@ mod tests {
             checks: vec![Check::new("kernel", Ok("Linux".to_owned()))],
         };
         assert_eq!(render(&report).shown(false), "ok    kernel  Linux\nall is well\n");
-        assert_eq!(of_nodes(&Vec::new()).shown(false), "all is well\n");
+        assert_eq!(
+            of_nodes(&Vec::new()).shown(false),
+            "all is well on every node that answered\n"
+        );
     }
 }

@@ -66,10 +66,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
             });
             Page::joined(shown).or("no such pod is known")
         }),
-        Command::Export(export) => {
-            let pods: Items<Pod> = fleet.items("pods")?;
-            export.print(pods.into_iter().map(|(_, pod)| pod).collect())
-        }
+        Command::Export(export) => fleet
+            .items("pods")
+            .and_then(|pods: Items<Pod>| export.print(pods.into_iter().map(|(_, pod)| pod).collect())),
         Command::Get(get) => {
             let (list, empty, table) = get.list();
             fleet.show(&get.output, list, |pods: Items<Pod>| {
@@ -82,11 +81,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         Command::Oom(oom::Command::List(list)) => fleet.show(&list.output, "kills", |kills: Items<OomKill>| {
             rows(kills, |kill| &kill.time, oom::table).or(oom::NONE)
         }),
-        Command::Report(report) => {
-            let workloads: Items<WorkloadWorth> = fleet.items("workloads")?;
+        Command::Report(report) => fleet.items("workloads").and_then(|workloads: Items<WorkloadWorth>| {
             let workloads = workloads.into_iter().map(|(_, workload)| workload);
             report.print_sums(fleet.since, workloads)
-        }
+        }),
         Command::Top(of) => fleet.show(&of.output, "usage", |lines: Items<top::Line>| {
             // Two tables with their titles, an empty line between them, and one for the cursor.
             let rows = io::lines().map_or(usize::MAX, |lines| (lines.saturating_sub(4) / 2).max(1));
@@ -196,9 +194,14 @@ impl Fleet {
     }
 
     /// The items of the list of that name, from all answers.
+    ///
+    /// Errors: also where no node answered. An empty table would say that there is nothing.
     fn items<T: DeserializeOwned>(&mut self, list: &str) -> Result<Items<T>, Failure> {
-        let mut all = Vec::new();
-        for (node, items, document) in self.lists(list)? {
+        let (mut all, lists) = (Vec::new(), self.lists(list)?);
+        if let (true, Some(missing)) = (lists.is_empty(), self.missing()) {
+            return Err(missing);
+        }
+        for (node, items, document) in lists {
             let problems = document.get("agent").and_then(|agent| agent["problems"].as_array());
             let problems = problems.into_iter().flatten().filter_map(Value::as_str);
             for problem in problems.filter(|problem| *problem != OBSERVING) {
@@ -235,22 +238,26 @@ impl Fleet {
         output.print(&json!({list: all, "nodes": nodes}), Page::default)
     }
 
+    /// The failure of the nodes without an answer, if there are any.
+    fn missing(&self) -> Option<Failure> {
+        let unanswered: usize = self.unanswered.values().map(BTreeSet::len).sum();
+        let nodes = self.nodes;
+        (unanswered > 0).then(|| Failure {
+            code: if unanswered == nodes { NO_AGENT } else { INCOMPLETE },
+            error: anyhow!("{unanswered} of {nodes} nodes did not answer"),
+        })
+    }
+
     /// Errors: a node did not answer. Names each of them before.
     fn end(self) -> Result<(), Failure> {
         for (why, nodes) in &self.unanswered {
             let nodes = Vec::from_iter(nodes.iter().map(String::as_str));
             io::warn(&format!("no answer from {}: {why}", nodes.join(", ")));
         }
-        let unanswered: usize = self.unanswered.values().map(BTreeSet::len).sum();
-        let Self { nodes, failing, .. } = self;
-        match unanswered {
-            0 if failing == 0 => Ok(()),
-            0 => Err(anyhow!("{failing} of {nodes} nodes have problems").into()),
-            _ => {
-                let code = if unanswered == nodes { NO_AGENT } else { INCOMPLETE };
-                let error = anyhow!("{unanswered} of {nodes} nodes did not answer");
-                Err(Failure { code, error })
-            }
+        match (self.missing(), self.failing) {
+            (Some(missing), _) => Err(missing),
+            (None, 0) => Ok(()),
+            (None, failing) => Err(anyhow!("{failing} of {} nodes have problems", self.nodes).into()),
         }
     }
 }

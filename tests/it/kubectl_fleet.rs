@@ -314,7 +314,7 @@ fn findings_of_many_nodes_are_shown_once() {
         &["doctor"],
         &[("a", 0, r#"{"checks":[{"name":"kernel","status":"ok"}]}"#, "")],
     );
-    assert_eq!((code, &*text), (Some(0), "all is well\n"));
+    assert_eq!((code, &*text), (Some(0), "all is well on every node that answered\n"));
     let (code, text, _) = merged(&["doctor", "-ojson"], &answers);
     let document: Value = serde_json::from_str(&text).unwrap();
     assert_eq!((code, document["checks"].as_array().unwrap().len()), (Some(1), 6));
@@ -507,12 +507,12 @@ fn one_node_cannot_hide_or_forge_others_answers() {
             && complaint.contains("d: it ended with exit code 0 and said nothing"),
         "{complaint}"
     );
-    // Nobody at all.
-    let (code, _, complaint) = merged(&["get"], &[("a", 1, "", "error: no such host\n")]);
-    assert!(
-        code == Some(3) && complaint.contains("error: no such host"),
-        "{complaint}"
-    );
+    // Nobody at all: nothing is known, neither that all is well nor that there is no kill.
+    for command in [&["get"][..], &["doctor"], &["report"], &["oom", "list"]] {
+        let (code, text, complaint) = merged(command, &[("a", 1, "", "error: no such host\n")]);
+        assert_eq!((code, &*text), (Some(3), ""), "{command:?}");
+        assert!(complaint.contains("error: no such host"), "{complaint}");
+    }
 }
 
 #[test]

@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use anyhow::{Error, anyhow};
 
 use super::AuditOptions;
+use super::line::of_count;
 use crate::files;
 
 /// The current file and its rotated predecessors.
@@ -21,6 +22,8 @@ use crate::files;
 pub(super) struct RotatedFile {
     options: AuditOptions,
     open: Option<Open>,
+    /// The number of lines that could not be appended.
+    pub(super) lost: u64,
 }
 
 #[derive(Debug)]
@@ -48,7 +51,11 @@ impl Open {
 
 impl RotatedFile {
     pub(super) const fn new(options: AuditOptions) -> Self {
-        Self { options, open: None }
+        Self {
+            options,
+            open: None,
+            lost: 0,
+        }
     }
 
     /// Waits until the disk has all lines.
@@ -59,8 +66,21 @@ impl RotatedFile {
         synced.map_err(|error| self.failed("sync", &error))
     }
 
-    /// Appends a line, which ends with a newline.
-    pub(super) fn append(&mut self, line: &str) -> Result<(), Error> {
+    /// Appends these lines, each with its newline, as far as the disk takes them, after the count of lost lines.
+    pub(super) fn append_all<'l>(&mut self, lines: impl Iterator<Item = &'l str>) -> Option<Error> {
+        let mut error = None;
+        if self.lost > 0 {
+            error = self.append(&of_count("lost", None, "lines", self.lost)).err();
+            self.lost = if error.is_none() { 0 } else { self.lost };
+        }
+        for line in lines {
+            error = error.or_else(|| self.append(line).err());
+            self.lost += u64::from(error.is_some());
+        }
+        error
+    }
+
+    fn append(&mut self, line: &str) -> Result<(), Error> {
         let length = u64::try_from(line.len()).unwrap_or(u64::MAX);
         let mut open = self.current()?;
         if open.bytes > 0 && open.bytes.saturating_add(length) > self.options.bytes {

@@ -125,8 +125,8 @@ impl Audit {
         let (queued, dropped) = (Arc::<AtomicUsize>::default(), Arc::<AtomicU64>::default());
         let writer = AuditWriter {
             sync_within: options.sync_within,
-            of_operators: CountedFile::new(options.of_operators()),
-            file: CountedFile::new(options),
+            of_operators: RotatedFile::new(options.of_operators()),
+            file: RotatedFile::new(options),
             queued: Arc::clone(&queued),
             dropped: Arc::clone(&dropped),
             sync_due: None,
@@ -175,39 +175,10 @@ impl Audit {
     }
 }
 
-/// A file, and the number of lines that could not be written to it.
-#[derive(Debug)]
-struct CountedFile {
-    file: RotatedFile,
-    lost: u64,
-}
-
-impl CountedFile {
-    const fn new(options: AuditOptions) -> Self {
-        let file = RotatedFile::new(options);
-        Self { file, lost: 0 }
-    }
-
-    /// Appends these lines, as far as the disk takes them, after the count of lost lines.
-    fn append<'l>(&mut self, lines: impl Iterator<Item = &'l str>) -> Option<Error> {
-        let mut error = None;
-        if self.lost > 0 {
-            let lost = line::of_count("lost", None, "lines", self.lost);
-            error = self.file.append(&lost).err();
-            self.lost = if error.is_none() { 0 } else { self.lost };
-        }
-        for line in lines {
-            error = error.or_else(|| self.file.append(line).err());
-            self.lost += u64::from(error.is_some());
-        }
-        error
-    }
-}
-
 #[derive(Debug)]
 struct AuditWriter {
-    file: CountedFile,
-    of_operators: CountedFile,
+    file: RotatedFile,
+    of_operators: RotatedFile,
     /// The lines of the events in the queue.
     queued: Arc<AtomicUsize>,
     /// The lines of the events that did not fit into the queue.
@@ -258,12 +229,15 @@ impl AuditWriter {
             return;
         }
         let by_operators = lines.iter().filter(|(_, by_operator)| *by_operator);
-        let error = self.file.append(lines.iter().map(|(line, _)| line.as_str()));
-        let mut error = error.or(self.of_operators.append(by_operators.map(|(line, _)| line.as_str())));
+        let mut errors = vec![
+            self.file.append_all(lines.iter().map(|(line, _)| line.as_str())),
+            self.of_operators
+                .append_all(by_operators.map(|(line, _)| line.as_str())),
+        ];
         if sync {
-            let synced = [&mut self.file, &mut self.of_operators].map(|one| one.file.sync().err());
-            error = synced.into_iter().fold(error, Option::or);
+            errors.extend([&mut self.file, &mut self.of_operators].map(|one| one.sync().err()));
         }
+        let error = errors.into_iter().flatten().next();
         let soon = Instant::now() + self.sync_within;
         self.sync_due = match (&error, sync) {
             (None, true) => None,

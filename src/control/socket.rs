@@ -56,7 +56,10 @@ impl ControlSocket {
         // a wider mode. umask belongs to the whole process and stays as it is.
         fchmod(socket.as_fd(), Mode::S_IRUSR | Mode::S_IWUSR).map_err(failed("restrict", path))?;
         socket.bind(path).map_err(failed("bind", path))?;
-        let file = SocketFile::new(path).map_err(failed("look at", path))?;
+        let file = SocketFile {
+            path: path.to_owned(),
+            identity: identity(path).map_err(failed("look at", path))?,
+        };
         let listener = socket.listen(BACKLOG).map_err(failed("listen at", path))?;
         open_to(path, &access)?;
         Ok(Self { listener, file, access })
@@ -138,13 +141,6 @@ async fn remove_stale(path: &Path) -> Result<()> {
 pub(super) struct SocketFile {
     path: PathBuf,
     identity: (u64, u64),
-}
-
-impl SocketFile {
-    fn new(path: &Path) -> io::Result<Self> {
-        let (path, identity) = (path.to_owned(), identity(path)?);
-        Ok(Self { path, identity })
-    }
 }
 
 impl Drop for SocketFile {

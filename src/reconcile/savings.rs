@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
@@ -34,7 +34,7 @@ const LONGEST_NAME: usize = 253;
 /// How long series stay after the last pod that followed a recommendation, or the last count.
 const SERIES_STAY: SignedDuration = SignedDuration::from_hours(2);
 /// How long the counters of a new workload are shown as zero: scrapers see the first count as a rise.
-const SHOWN_AS_ZERO: SignedDuration = SignedDuration::from_mins(2);
+const SHOWN_AS_ZERO: Duration = Duration::from_secs(120);
 
 /// An event that the agent has avoided for a pod.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -182,9 +182,10 @@ struct Series {
     workloads: BTreeMap<WorkloadKey, WorkloadSeries>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct WorkloadSeries {
-    since: Timestamp,
+    /// No setting of the clock shows counters as zero again: a scraper would add them a second time.
+    since: Instant,
     used: Timestamp,
     savings: WorkloadSavings,
 }
@@ -193,8 +194,9 @@ impl Series {
     fn add(&mut self, key: &WorkloadKey, savings: &WorkloadSavings, now: Timestamp) {
         self.total.add(savings);
         let new = || WorkloadSeries {
-            since: now,
-            ..WorkloadSeries::default()
+            since: Instant::now(),
+            used: now,
+            savings: WorkloadSavings::default(),
         };
         let one = self.workloads.entry(key.clone()).or_insert_with(new);
         one.savings.add(savings);
@@ -264,11 +266,10 @@ fn families(savings: &WorkloadSavings) -> [Family; 6] {
 
 impl Collector for SavingsMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let (series, now) = (self.0.lock(), Timestamp::now());
+        let series = self.0.lock();
         let workloads = series.workloads.iter().map(|((namespace, kind, name), one)| {
             let mut shown = one.savings.clone();
-            // The clock may have been set back since.
-            if now.duration_since(one.since).abs() < SHOWN_AS_ZERO {
+            if one.since.elapsed() < SHOWN_AS_ZERO {
                 (shown.kills, shown.evictions, shown.restarts, shown.throttled_seconds) = Default::default();
             }
             let labels = vec![("namespace", namespace.clone()), ("workload", format!("{kind}/{name}"))];
@@ -362,6 +363,12 @@ mod tests {
     fn kills(savings: &Savings, time: Option<u64>, now: Timestamp) -> (u64, i64) {
         let report = savings.report(std::iter::empty(), time.map(Duration::from_secs), now);
         (report.total().kills, (report.since.as_second() - at(0, 0).as_second()))
+    }
+
+    /// Lets the time pass for which counters are shown as zero.
+    fn age(savings: &Savings) {
+        let mut series = savings.metrics.0.lock();
+        series.workloads.values_mut().for_each(|one| one.since -= SHOWN_AS_ZERO);
     }
 
     #[test]
@@ -484,6 +491,7 @@ mod tests {
         savings.show(std::iter::once(&state), ago(2));
         savings.count(&state, Avoided::Kill, ago(2));
         savings.show(std::iter::empty(), ago(1));
+        age(&savings);
         assert!(shown().contains(&format!("{kills} 1")), "{:?}", shown());
         let requested = r#"workload_requested_cores{namespace="default",workload="Pod/web",when="now"} 0.0"#;
         assert!(shown().contains(&requested.to_owned()), "{:?}", shown());
@@ -501,10 +509,12 @@ mod tests {
         let state = PodState::new(Arc::clone(&pod), PodDecision::undecided(&pod));
         let mut registry = Registry::default();
         let mut savings = Savings::register(&mut registry);
+        savings.count(&state, Avoided::Kill, Timestamp::now());
+        age(&savings);
         savings.count(&state, Avoided::Kill, Timestamp::now() + SignedDuration::from_hours(5));
         let mut text = String::new();
         encode(&mut text, &registry).unwrap();
-        let kills = r#"workload_avoided_kills_total{namespace="default",workload="Pod/web"} 1"#;
+        let kills = r#"workload_avoided_kills_total{namespace="default",workload="Pod/web"} 2"#;
         assert!(text.lines().any(|shown| shown == kills), "{text}");
         for (hours, series) in [(0, 1), (3, 0)] {
             savings.show(std::iter::empty(), Timestamp::now() + SignedDuration::from_hours(hours));

@@ -24,7 +24,9 @@ pub(super) fn capacity() -> ResourceList {
 pub(super) fn group(key: &str, configured: Option<&str>) -> Result<Option<Group>> {
     let Some(name) = configured else { return Ok(None) };
     let named = || nix::unistd::Group::from_name(name).ok().flatten();
-    let gid = name.parse().ok().or_else(|| Some(named()?.gid.as_raw()));
+    // chown(2) takes the largest number for no group, and would leave the socket to that of root.
+    let number = name.parse::<u32>().ok().filter(|gid| *gid != u32::MAX);
+    let gid = number.or_else(|| Some(named()?.gid.as_raw()));
     let unknown = || format!("{key}: {name:?} is no group of this machine: name one of /etc/group, or give a number");
     let (gid, name) = (gid.with_context(unknown)?, name.to_owned());
     Ok(Some(Group { gid, name }))
@@ -47,6 +49,7 @@ mod tests {
         let gid = |name| group("operatorGroup", Some(name)).map(|group| group.map(|group| group.gid));
         assert_eq!(gid("root").unwrap(), Some(0));
         assert_eq!(gid("54321").unwrap(), Some(54321));
+        assert!(gid("4294967294").is_ok() && gid("4294967295").is_err(), "no group");
         let error = gid("no-such-group").unwrap_err().to_string();
         assert!(
             error.starts_with("operatorGroup: \"no-such-group\" is no group of this machine"),

@@ -129,6 +129,8 @@ fn read_a_record(device: &Path) -> io::Result<()> {
     // As long as the longest record (CONSOLE_EXT_LOG_MAX): a shorter buffer is an error.
     let mut record = [0; 8192];
     match log.read(&mut record) {
+        // A log has no end; /dev/null, which some hand to containers in its place, has one.
+        Ok(0) => Err(io::Error::other("it is no log: it has an end")),
         // The log is empty, or the kernel overwrote the record during the read.
         Err(error) if !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::BrokenPipe) => Err(error),
         Ok(_) | Err(_) => Ok(()),
@@ -149,7 +151,7 @@ fn check_log(
     let (found, missing) = match device {
         Some(Ok(())) => return Ok(format!("{shown} is read")),
         Some(Err(error)) if !is(kmsg::DEVICE) => {
-            let mend = format!("name a device that can be read with kmsg, or syslog; {WITHOUT}");
+            let mend = format!("set kmsg to a device that can be read, or to syslog; {WITHOUT}");
             return Err(Check::warn(format!("{shown} cannot be read: {error}"), mend));
         }
         Some(Err(error)) => (
@@ -321,7 +323,9 @@ mod tests {
         let mut left = [0; 6];
         both.read_exact(&mut left).unwrap();
         assert_eq!(&left, b"record");
-        assert!(read_a_record(temp.path()).is_err(), "a directory is no log");
+        for no_log in [temp.path(), Path::new("/dev/null")] {
+            assert!(read_a_record(no_log).is_err(), "{}", no_log.display());
+        }
     }
 
     #[test]

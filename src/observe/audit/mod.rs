@@ -113,6 +113,7 @@ pub struct Audit {
     events: Option<SyncSender<AuditEvent>>,
     /// The lines of the events in the queue.
     waiting: Arc<AtomicUsize>,
+    /// The lines of the events that did not fit into the queue, until the writer counts them.
     dropped: Arc<AtomicU64>,
     problem: Option<watch::Receiver<Option<String>>>,
 }
@@ -160,7 +161,10 @@ impl Audit {
 
     /// The reason why lines are missing, if any are.
     pub fn problem(&self) -> Option<String> {
-        self.problem.as_ref().and_then(|problem| problem.borrow().clone())
+        let failure = self.problem.as_ref().and_then(|problem| problem.borrow().clone());
+        let dropped = self.dropped.load(Ordering::Relaxed);
+        let slow = || format!("audit log: {dropped} lines are lost: the disk is slow; put auditLog on a faster one");
+        failure.or_else(|| (dropped > 0).then(slow))
     }
 
     /// Enqueues an event where fewer than `most` lines wait.
@@ -181,7 +185,7 @@ struct AuditWriter {
     of_operators: RotatedFile,
     /// The lines of the events in the queue.
     queued: Arc<AtomicUsize>,
-    /// The lines of the events that did not fit into the queue.
+    /// The lines that [`Audit`] dropped since the last write.
     dropped: Arc<AtomicU64>,
     /// When the unsynced lines are due; none if the disk has every line.
     sync_due: Option<Instant>,

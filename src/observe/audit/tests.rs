@@ -287,6 +287,25 @@ fn a_flood_leaves_room_for_operators_changes() {
 }
 
 #[test]
+fn lines_lost_to_a_slow_disk_are_a_problem() {
+    // Nothing takes events out of the queue.
+    let (events, _waiting) = sync_channel(1);
+    let audit = Audit {
+        events: Some(events),
+        ..Audit::default()
+    };
+    let change = record(operator(), Outcome::Applied, vec![step(), step()]);
+    audit.change(&change);
+    assert_eq!(audit.problem(), None);
+    audit.change(&change);
+    let problem = audit.problem().unwrap();
+    assert!(
+        problem.starts_with("audit log: 2 lines are lost: the disk is slow"),
+        "{problem}"
+    );
+}
+
+#[test]
 fn each_cause_has_its_author() {
     let text = || "app".to_owned();
     let released = Cause::Released {

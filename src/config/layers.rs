@@ -109,7 +109,8 @@ pub struct RunArguments {
 impl RunArguments {
     /// The path of the configuration file, if the file has the `apiVersion` before the current one.
     pub fn outdated_file(&self) -> Option<&Path> {
-        let path = self.config.as_deref()?;
+        // A pipe was read before. To open it again would wait for its next writer.
+        let path = self.config.as_deref().filter(|path| path.is_file())?;
         let document: Value = serde_saphyr::from_str(&fs::read_to_string(path).ok()?).ok()?;
         (document["apiVersion"] == API_VERSION_BEFORE).then_some(path)
     }

@@ -1,6 +1,8 @@
 //! Real files, and clap with the variables it would read in the agent replaced by ones every process has.
 
 use std::fs;
+use std::io::Write as _;
+use std::os::fd::AsRawFd as _;
 use std::path::Path;
 
 use clap::builder::Resettable;
@@ -439,6 +441,18 @@ fn a_file_of_the_version_before_reads_the_same() {
         assert!(before.0.contains(r#""apiVersion": "vscaled.io/v1""#), "{}", before.0);
         assert_eq!((before.1, now.1), (true, false));
     }
+}
+
+#[test]
+fn a_configuration_in_a_pipe_is_read_once() {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let text = format!("apiVersion: {API_VERSION_BEFORE}\nkind: {KIND}\nworkers: 7\n");
+    writer.write_all(text.as_bytes()).unwrap();
+    drop(writer);
+    let path = format!("/proc/self/fd/{}", reader.as_raw_fd());
+    let arguments = sources(command(), &["--node-name=node-1", "--config", &path]);
+    assert_eq!(arguments.outdated_file(), None);
+    assert_eq!(Config::load(&arguments).unwrap().workers, 7);
 }
 
 #[test]

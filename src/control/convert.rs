@@ -10,7 +10,7 @@ use super::select;
 use crate::model::quantity::Quantity;
 use crate::model::{NamedRequirements, PodAmounts, Requirements, Resource, ResourceList};
 
-/// The longest name of a container in bytes, as the API server has it.
+/// The longest name of a container in bytes, as at the API server.
 const LONGEST_CONTAINER: usize = 63;
 /// The longest reason in bytes: the agent keeps reasons and shows them again.
 const LONGEST_REASON: usize = 1024;
@@ -72,8 +72,8 @@ pub fn resize_values(request: &proto::ResizeRequest) -> Result<PodAmounts, Contr
     request.containers.iter().enumerate().map(read).collect()
 }
 
-/// Checks the fields of every request for a change: one pod or a selector, and texts of sensible length, as the audit log gets
-/// those of a refusal.
+/// Checks the fields of every request for a change: one pod or a selector, and texts of bounded length, because the audit log
+/// keeps the pod and the reason of a refusal.
 ///
 /// Errors: [`ControlError::Invalid`] naming the first field that cannot be used.
 pub fn check_change(pod: &str, selector: &str, namespace: &str, reason: &str) -> Result<(), ControlError> {

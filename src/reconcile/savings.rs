@@ -184,7 +184,7 @@ struct Series {
 
 #[derive(Debug)]
 struct WorkloadSeries {
-    /// No setting of the clock shows counters as zero again: a scraper would add them a second time.
+    /// When the series began, by a clock that nobody sets: scrapers add counters again that fall to zero and come back.
     since: Instant,
     used: Timestamp,
     savings: WorkloadSavings,

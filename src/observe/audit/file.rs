@@ -147,7 +147,7 @@ impl RotatedFile {
 
     /// Removes the oldest files and renames the others, so that the path is free.
     fn rotate(&self) -> Result<(), Error> {
-        // An agent with more `auditLogFiles` may have left some.
+        // An agent with more `auditLogFiles` may have left files beyond them.
         let mut end = self.options.files;
         while self.numbered(end).is_file() {
             end += 1;

@@ -16,11 +16,12 @@ impl Case<'_> {
     /// `admitted` is the pod with these amounts as [`admitted()`] returns it.
     pub(super) fn forbids(&mut self, outcome: &PodAmounts, admitted: &Pod, limits: &Limits<'_>) -> Option<Reason> {
         let notes = &mut self.decision.notes;
+        let kubelet = self.options.refusals.kubelet;
         if let Some(why) = self.options.refusals.by_pod_level(self.pod) {
             notes.push(Note::new(None, None, why));
             return Some(Reason::KubeletRefuses);
         }
-        if let Some((from, to)) = class_change(self.pod, admitted) {
+        if let Some((from, to)) = class_change(self.pod, admitted, kubelet) {
             let text = format!("the pod is {from} and would become {to}, which the API refuses");
             notes.push(Note::new(None, None, text));
             return Some(Reason::QoSClassChange);
@@ -38,7 +39,6 @@ impl Case<'_> {
             notes.push(Note::new(None, None, why));
             return Some(Reason::LimitRangeExceeded);
         }
-        let kubelet = self.options.refusals.kubelet;
         if let Some((reason, note)) = refused_default(self.pod, outcome, admitted, kubelet) {
             notes.push(note);
             return Some(reason);
@@ -280,10 +280,15 @@ fn contradict(one: &LimitRangeItem, other: &LimitRangeItem, resource: Resource, 
 }
 
 /// The pod's class and the one that it would get as it is `admitted`, if they differ. A resize must not change the class (KEP-1287).
-fn class_change(pod: &Pod, admitted: &Pod) -> Option<(QosClass, QosClass)> {
-    // The class follows from the pod's own resources where it has any.
-    let own = pod.spec.resources.is_some();
-    if own && pod.resizable_pod_level().is_none() {
+fn class_change(pod: &Pod, admitted: &Pod, kubelet: KubeletVersion) -> Option<(QosClass, QosClass)> {
+    // The class follows from the pod's own resources where it has any. Before 1.37 empty ones made it BestEffort for good.
+    let own = pod.spec.resources.unwrap_or_default() != Requirements::default();
+    let is_fixed = if own {
+        pod.resizable_pod_level().is_none()
+    } else {
+        pod.spec.resources.is_some() && kubelet < KubeletVersion::EMPTY_POD_LEVEL_IS_NONE
+    };
+    if is_fixed {
         return None;
     }
     let from = pod.qos_class();

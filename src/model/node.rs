@@ -96,6 +96,9 @@ impl KubeletVersion {
     /// From this version on the API server, which is no older than its kubelets, also fills in limits of `spec.resources`, and does so at
     /// each resize: the gate `PodLevelResourcesFixDefaulting` is on by default.
     pub const POD_LIMITS_FILLED_IN: Self = Self(37);
+    /// From this version on `spec.resources` without amounts does not decide the QoS class: the gate
+    /// `PodLevelResourcesFixKubeletQOSClass` is on by default.
+    pub const EMPTY_POD_LEVEL_IS_NONE: Self = Self(37);
 }
 
 /// A text is not the version of a kubelet.

@@ -5,7 +5,7 @@ use jiff::SignedDuration;
 use super::*;
 use crate::decide::{NodePolicies, Refusals};
 use crate::model::objects::{Container, LimitRange};
-use crate::model::{Action, KubeletVersion, Reason};
+use crate::model::{Action, KubeletVersion, QosClass, Reason};
 
 /// [`WEB`] in a pod with resources of its own, of which the kubelet says that it can resize them.
 fn own(resources: &str, policy: &str) -> NodeView {
@@ -338,4 +338,26 @@ fn a_pod_limit_keeps_room_for_inherited_heaps() {
     assert_eq!(with_heap(burstable, "serve"), "200Mi/300Mi");
     let equal = r#"{"requests": {"memory": "500Mi"}, "limits": {"memory": "500Mi"}}"#;
     assert_eq!(with_heap(equal, "-Xmx256m"), "320Mi/320Mi");
+}
+
+#[test]
+fn empty_pod_resources_do_not_decide_the_class() {
+    let decided = |class: QosClass, kubelet: u32| {
+        let mut view = own("{}", "");
+        let pod = pod_of(&mut view);
+        pod.status.container_statuses = serde_json::from_str(STATUS).unwrap();
+        pod.status.qos_class = Some(class);
+        let options = Options {
+            refusals: Refusals::default().beside(NodePolicies::default(), KubeletVersion(kubelet)),
+            ..Options::default()
+        };
+        decide(&view.pods, &index(&view), now(), &options).remove(0).reason
+    };
+    assert_eq!(decided(QosClass::Burstable, 37), Reason::OutOfBounds);
+    assert_eq!(
+        decided(QosClass::BestEffort, 36),
+        Reason::OutOfBounds,
+        "before 1.37 the class is that for good"
+    );
+    assert_eq!(decided(QosClass::BestEffort, 37), Reason::QoSClassChange);
 }

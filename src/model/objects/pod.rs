@@ -351,13 +351,15 @@ impl Pod {
         self.qos_with(&self.requirements())
     }
 
-    /// The class that the spec gives the pod once its regular containers and sidecars have these amounts.
+    /// The class that the spec gives the pod once its regular containers and sidecars have these amounts. Pod-level resources without
+    /// amounts are none, as from 1.37 on.
     ///
     /// `ComputePodQOS` (kubernetes `pkg/apis/core/v1/helper/qos/qos.go`).
     pub fn qos_with(&self, amounts: &PodAmounts) -> QosClass {
         let init = self.spec.init_containers.iter().filter(|init| !init.is_sidecar());
         let running = amounts.containers.iter().map(|named| &named.resources);
-        match self.pod_level_in(amounts) {
+        let pod_level = self.pod_level_in(amounts);
+        match pod_level.filter(|own| *own != Requirements::default()) {
             Some(pod_level) => QosClass::of([&pod_level]),
             None => QosClass::of(running.chain(init.map(|container| &container.resources))),
         }

@@ -125,7 +125,7 @@ fn own_filled_in(pod: &Pod, own: Requirements) -> Requirements {
     own.filled_in(requests, limits)
 }
 
-/// The first rule of a LimitRange that the `admitted` pod breaks, a new breach before an old one.
+/// The first rule of a LimitRange that a resource of the `admitted` pod breaks, a new breach before an old one.
 fn breach_of(pod: &Pod, candidates: &[Candidate<'_>], admitted: &Pod, limits: &Limits<'_>) -> Option<Breach> {
     let standing = amounts(candidates, |one| one.standing);
     let breaches = limits.items.iter().flat_map(|(range, item)| {
@@ -133,7 +133,7 @@ fn breach_of(pod: &Pod, candidates: &[Candidate<'_>], admitted: &Pod, limits: &L
             "Pod" => vec![None],
             _ => pod.all_containers().zip(admitted.all_containers()).map(Some).collect(),
         };
-        let breach = |part: Option<(&Container, &Container)>| {
+        let breach = |part: Option<(&Container, &Container)>, resource: Resource| {
             let (before, after) = match part {
                 Some((was, becomes)) => {
                     let before = standing.container(&was.name).unwrap_or(&was.resources);
@@ -141,7 +141,7 @@ fn breach_of(pod: &Pod, candidates: &[Candidate<'_>], admitted: &Pod, limits: &L
                 }
                 None => (sums(pod, &standing), sums(admitted, PodAmounts::NONE)),
             };
-            let (resource, what) = broken(item, &after)?;
+            let what = broken(item, resource, &after)?;
             let others = limits.items.iter();
             let others = others.filter(|(_, other)| contradict(item, other, resource, candidates.len() as u64));
             let contradicted: String = others
@@ -157,10 +157,11 @@ fn breach_of(pod: &Pod, candidates: &[Candidate<'_>], admitted: &Pod, limits: &L
                     "{of}: {resource} {what} of LimitRange {range} for a {}{contradicted}",
                     item.kind
                 ),
-                is_new: !contradicted.is_empty() || broken(item, &before).is_none() && !by_policy,
+                is_new: !contradicted.is_empty() || broken(item, resource, &before).is_none() && !by_policy,
             })
         };
-        parts.into_iter().filter_map(breach).collect::<Vec<_>>()
+        let breaches = |part| Resource::ALL.map(|resource| breach(part, resource));
+        parts.into_iter().flat_map(breaches).flatten().collect::<Vec<_>>()
     });
     breaches.min_by_key(|breach| !breach.is_new)
 }
@@ -223,46 +224,42 @@ fn sums(pod: &Pod, amounts: &PodAmounts) -> Requirements {
     }
 }
 
-/// What a LimitRange's list of bounds refuses about these amounts: the resource, and the rule with the numbers.
-fn broken(item: &LimitRangeItem, has: &Requirements) -> Option<(Resource, String)> {
-    Resource::ALL.into_iter().find_map(|resource| {
-        let quantity = |amount| resource.quantity(amount);
-        let [request, limit] = has.of(resource);
-        let (request, limit) = (request.or(limit), limit.filter(|limit| *limit > 0));
-        let amounts = [("request", request), ("limit", limit)];
-        // A bound also needs an amount of its own kind.
-        let bound = |bound: Option<u64>, is_beyond: fn(&u64, &u64) -> bool, side: &str, rule: &str, needs: usize| {
-            let bound = bound?;
-            let mut set = amounts.iter().filter_map(|(name, amount)| Some((name, (*amount)?)));
-            let beyond = set.find(|(_, amount)| is_beyond(amount, &bound));
-            let (bound, (needed, own)) = (quantity(bound), amounts[needs]);
-            match beyond {
-                Some((name, amount)) => Some(format!("{name} {} is {side} the {rule} {bound}", quantity(amount))),
-                None if own.is_none() => Some(format!("has no {needed}, as the {rule} {bound} needs")),
-                None => None,
-            }
-        };
-        let min = bound(item.min.get(resource), u64::lt, "below", "minimum", 0);
-        let max = bound(item.max.get(resource), u64::gt, "above", "maximum", 1);
-        let ratio = item
-            .max_ratio
-            .get(resource)
-            .and_then(|ratio| match (request.unwrap_or(0), limit) {
-                (0, _) | (_, None) => Some("lacks a request or a limit, as the maxLimitRequestRatio needs".to_owned()),
-                (request, Some(limit)) => {
-                    let is_above = u128::from(limit) * 1000 > u128::from(request) * u128::from(ratio);
-                    is_above.then(|| {
-                        let (whole, part) = (ratio / 1000, ratio % 1000);
-                        format!(
-                            "limit {} is more than {whole}.{part:03} times the request {}, the maxLimitRequestRatio",
-                            quantity(limit),
-                            quantity(request)
-                        )
-                    })
-                }
-            });
-        Some((resource, min.or(max).or(ratio)?))
-    })
+/// What a LimitRange's list of bounds refuses about the amounts of a resource: the rule with the numbers.
+fn broken(item: &LimitRangeItem, resource: Resource, has: &Requirements) -> Option<String> {
+    let quantity = |amount| resource.quantity(amount);
+    let [request, limit] = has.of(resource);
+    let (request, limit) = (request.or(limit), limit.filter(|limit| *limit > 0));
+    let amounts = [("request", request), ("limit", limit)];
+    // A bound also needs an amount of its own kind.
+    let bound = |bound: Option<u64>, is_beyond: fn(&u64, &u64) -> bool, side: &str, rule: &str, needs: usize| {
+        let bound = bound?;
+        let mut set = amounts.iter().filter_map(|(name, amount)| Some((name, (*amount)?)));
+        let beyond = set.find(|(_, amount)| is_beyond(amount, &bound));
+        let (bound, (needed, own)) = (quantity(bound), amounts[needs]);
+        match beyond {
+            Some((name, amount)) => Some(format!("{name} {} is {side} the {rule} {bound}", quantity(amount))),
+            None if own.is_none() => Some(format!("has no {needed}, as the {rule} {bound} needs")),
+            None => None,
+        }
+    };
+    let min = bound(item.min.get(resource), u64::lt, "below", "minimum", 0);
+    let max = bound(item.max.get(resource), u64::gt, "above", "maximum", 1);
+    let ratio = item.max_ratio.get(resource);
+    let ratio = ratio.and_then(|ratio| match (request.unwrap_or(0), limit) {
+        (0, _) | (_, None) => Some("lacks a request or a limit, as the maxLimitRequestRatio needs".to_owned()),
+        (request, Some(limit)) => {
+            let is_above = u128::from(limit) * 1000 > u128::from(request) * u128::from(ratio);
+            is_above.then(|| {
+                let (whole, part) = (ratio / 1000, ratio % 1000);
+                format!(
+                    "limit {} is more than {whole}.{part:03} times the request {}, the maxLimitRequestRatio",
+                    quantity(limit),
+                    quantity(request)
+                )
+            })
+        }
+    });
+    min.or(max).or(ratio)
 }
 
 /// Whether no amounts of a pod with so many running containers are within both lists of bounds.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::decide::{NodePolicies, Note, Refusals};
 use crate::model::objects::LimitRange;
-use crate::model::objects::annotation::MIRROR;
+use crate::model::objects::annotation::{CPU_LIMIT, MIRROR};
 use crate::model::{KubeletVersion, Reason};
 
 /// [`WEB`] with a second container without recommendation, and a maximum of memory for the pod.
@@ -183,6 +183,17 @@ fn a_refused_change_is_skipped_with_its_rule() {
             assert!(notes.contains(words), "{notes}");
         }
     }
+}
+
+#[test]
+fn a_mended_breach_hides_no_new_one() {
+    let mut view = resized_with(&["{type: Pod, min: {memory: 150Mi}, maxLimitRequestRatio: {cpu: 3}}"]);
+    let annotations = &mut view.vpas[0].metadata.annotations;
+    annotations.insert(CPU_LIMIT.to_owned(), "request*4".to_owned());
+    let decision = decide_one(&view);
+    assert_eq!(decision.reason, Reason::LimitRangeExceeded, "memory was below 150Mi");
+    let words = "the pod: cpu limit 800m is more than 3.000 times the request 200m";
+    assert!(notes(&decision).join("; ").contains(words), "{:?}", decision.notes);
 }
 
 #[test]

@@ -207,12 +207,14 @@ impl Refusals {
     /// resources. Words with numbers are about the amounts, and teach nothing about other requests.
     pub fn learn(&mut self, pod: &Pod, changed: &[Resource], words: &str) {
         let is_about_amounts = words.contains(|character: char| character.is_ascii_digit());
+        let name = |parts: &[&str]| parts.iter().any(|part| words.contains(part));
         let (resource, is_guess) = match changed {
             [] => return,
             [resource] => (*resource, false),
             _ if is_about_amounts => return,
-            _ if words.contains("CPU Manager") => (Resource::Cpu, false),
-            _ if words.contains("Memory Manager") || words.contains("swap") => (Resource::Memory, false),
+            // The manager's policy, and from 1.38 on its mode.
+            _ if name(&["CPU Manager", "CPU allocation mode"]) => (Resource::Cpu, false),
+            _ if name(&["Memory Manager", "memory allocation mode", "swap"]) => (Resource::Memory, false),
             // Cpu is requested alone first. If the kubelet refuses that too, it is memory's turn.
             _ => (Resource::Memory, true),
         };

@@ -242,11 +242,15 @@ fn the_other_resource_is_asked_for_alone() {
 }
 
 #[test]
-fn words_about_memory_are_no_guess() {
+fn words_about_a_resource_are_no_guess() {
     let web = guaranteed("140m");
     for (words, known) in [
         (
             "Resize is infeasible for Guaranteed Pods alongside Memory Manager policy \"Static\"",
+            2,
+        ),
+        (
+            "Resize is infeasible for Guaranteed Pods when memory allocation mode is exclusive",
             2,
         ),
         ("In-place resize of containers with swap is not supported.", 2),
@@ -256,6 +260,12 @@ fn words_about_memory_are_no_guess() {
         refusals.learn(&web.pods[0], &ALL, words);
         refusals.learn(&web.pods[0], &[Resource::Cpu], UNKNOWN);
         assert_eq!(refusals.sentences().len(), known, "{words}");
+    }
+    let of_1_38 = "Resize is infeasible for Guaranteed Pods when CPU allocation mode is exclusive";
+    for words in [STATIC, of_1_38] {
+        let mut refusals = Refusals::default();
+        refusals.learn(&web.pods[0], &ALL, words);
+        assert!(refusals.sentences()[0].starts_with("cpu of "), "{words}");
     }
 }
 

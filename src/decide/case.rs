@@ -110,7 +110,7 @@ impl<'a> Case<'a> {
         }
         let (pod, options) = (self.pod, self.options);
         let fixed = |container: &str, resource| {
-            chain.hpa_on(container, resource).is_some() || options.refusals.of(pod, container, resource).is_some()
+            chain.hpa_on(container, resource).is_some() || options.refusals.of_limit(pod, resource).is_some()
         };
         self.decision.ceilings = self.ceilings(limits, fixed);
         if let Some(until) = self.yields_until() {

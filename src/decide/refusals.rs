@@ -69,18 +69,21 @@ impl Refusals {
         }
     }
 
-    /// Why no resize changes a resource of this container, in a sentence; `None` if a resize may change it.
+    /// Why no resize changes the request of a container, in a sentence; `None` if a resize may change it.
     pub fn of(&self, pod: &Pod, container: &str, resource: Resource) -> Option<String> {
-        self.by_manager(pod, resource)
-            .map(str::to_owned)
-            .or_else(|| self.by_swap(pod, container, resource, swaps).map(str::to_owned))
-            .or_else(|| {
-                let answer = self.answers.iter().find(|answer| answer.is_about(pod, resource))?;
-                Some(format!(
-                    "the kubelet has refused it for {} pods of this namespace ({})",
-                    answer.class, answer.words
-                ))
-            })
+        let by_swap = self.by_swap(pod, container, resource, swaps);
+        by_swap.map(str::to_owned).or_else(|| self.of_limit(pod, resource))
+    }
+
+    /// Why no resize changes only the limit of a container, as [`Self::of`].
+    pub fn of_limit(&self, pod: &Pod, resource: Resource) -> Option<String> {
+        self.by_manager(pod, resource).map(str::to_owned).or_else(|| {
+            let answer = self.answers.iter().find(|answer| answer.is_about(pod, resource))?;
+            Some(format!(
+                "the kubelet has refused it for {} pods of this namespace ({})",
+                answer.class, answer.words
+            ))
+        })
     }
 
     /// Why no recommendation changes a resource of this container, as [`Self::of`]: the container could also swap only after the
@@ -131,7 +134,7 @@ impl Refusals {
         refuses.then_some("under its static policies the kubelet resizes it in no Guaranteed pod")
     }
 
-    /// Why the kubelet resizes no memory of a container that may swap, before the resize or after it
+    /// Why the kubelet resizes no memory request of a container that may swap, before the resize or after it
     /// (`disallowResizeForSwappableContainers`, kubernetes `pkg/kubelet/allocation/handlers.go`, with `GetContainerSwapBehavior`).
     fn by_swap(
         &self,

@@ -78,12 +78,10 @@ pub(crate) fn check_names(pod: &Pod, values: &PodAmounts) -> Result<(), String> 
 pub(crate) fn check_refusals(pod: &Pod, values: &PodAmounts, refusals: &Refusals) -> Result<(), String> {
     for resource in Resource::ALL {
         for NamedRequirements { name, resources } in &values.containers {
-            let Some(why) = refusals.of(pod, name, resource) else {
-                continue;
-            };
             let text = |list: ResourceList| list.text(resource);
-            let request = text(resources.requests).map(|text| ("requests", text));
-            if let Some((list, text)) = request.or_else(|| Some(("limits", text(resources.limits)?))) {
+            let request = text(resources.requests).map(|text| ("requests", text, refusals.of(pod, name, resource)));
+            let limit = || Some(("limits", text(resources.limits)?, refusals.of_limit(pod, resource)));
+            if let Some((list, text, Some(why))) = request.or_else(limit) {
                 return Err(format!(
                     "container {name}: {list}.{resource} {text} is refused: {why}; change the workload's pod template"
                 ));
@@ -120,4 +118,33 @@ pub(crate) fn check_result(pod: &Pod, values: &PodAmounts, result: &PodAmounts, 
     Err(format!(
         "the pod's QoS class would change from {before} to {after}, which a running pod cannot do: {hint}"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::decide::NodePolicies;
+    use crate::model::KubeletVersion;
+
+    #[test]
+    fn a_limit_alone_is_set_beside_swap() {
+        let resources = json!({"requests": {"memory": "1Gi"}, "limits": {"memory": "2Gi"}});
+        let spec = json!({"containers": [{"name": "app", "resources": resources}]});
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "web"}, "spec": spec})).unwrap();
+        let policies = NodePolicies {
+            limited_swap: true,
+            ..NodePolicies::default()
+        };
+        let refusals = Refusals::default().beside(policies, KubeletVersion::NEWEST);
+        let set = |values: &str| {
+            let values: PodAmounts = serde_json::from_str(values).unwrap();
+            check_refusals(&pod, &values, &refusals)
+        };
+        assert_eq!(set(r#"[{"name": "app", "limits": {"memory": "3Gi"}}]"#), Ok(()));
+        let refused = set(r#"[{"name": "app", "requests": {"memory": "2Gi"}}]"#).unwrap_err();
+        let words = "container app: requests.memory 2Gi is refused: the kubelet resizes it in no container";
+        assert!(refused.starts_with(words), "{refused}");
+    }
 }

@@ -145,6 +145,16 @@ fn memory_of_a_container_that_may_swap_stays() {
 }
 
 #[test]
+fn a_memory_limit_may_grow_beside_swap() {
+    let mut view = view(WEB);
+    let policy = r#"{"containerPolicies": [{"containerName": "*", "maxAllowed": {"memory": "1Gi"}}]}"#;
+    view.vpas[0].spec.resource_policy = Some(serde_json::from_str(policy).unwrap());
+    let decision = decided_by(&view, SWAP, 37);
+    assert!(memory(&decision, "app").starts_with("100Mi/"), "{decision:?}");
+    assert_eq!(decision.ceilings[0].limits.get(Resource::Memory), Some(1 << 30));
+}
+
+#[test]
 fn critical_pods_never_swap() {
     let memory_at = |priority| {
         let mut view = view(WEB);

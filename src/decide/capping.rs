@@ -154,8 +154,7 @@ pub(super) fn outcome(candidate: &Candidate<'_>, limits: &Bounds, notes: &mut Ve
             continue;
         }
         let following = candidate.limit_rule(resource, limits).limit_for(target);
-        let highest = limits.max_ratio.get(resource);
-        let highest = highest.map_or(MAX, |ratio| scale(target, ratio.into(), 1000, u128::div_euclid));
+        let highest = limits.highest_beside(resource, Some(target));
         let following = following.map(|limit| limit.min(highest));
         // Without a limit in force, the limit of the spec counts.
         let standing = candidate.standing.limits.get(resource).filter(|limit| *limit > 0);

@@ -59,5 +59,9 @@ fn highest(pod: &Pod, candidate: &Candidate<'_>, limits: &Bounds, resource: Reso
         candidate.limit_rule(resource, limits).limit_for(upper)
     };
     let highest = Some(max_allowed).filter(|max| *max > 0).or_else(from_upper)?;
-    Some(limits.max.get(resource).map_or(highest, |max| highest.min(max)))
+    let [request, limit] = candidate.in_force.of(resource);
+    // A request that equals its limit grows with it.
+    let request = request.filter(|request| *request > 0 && Some(*request) != limit);
+    let of_range = limits.max.get(resource).unwrap_or(u64::MAX);
+    Some(highest.min(of_range).min(limits.highest_beside(resource, request)))
 }

@@ -162,9 +162,14 @@ impl Bounds {
 
     /// The limit within the minimum, the maximum, and the highest ratio to the request.
     pub(super) fn hold_limit(&self, resource: Resource, limit: u64, request: Option<u64>) -> u64 {
+        self.hold(resource, limit).min(self.highest_beside(resource, request))
+    }
+
+    /// The limit that the highest ratio allows beside a request.
+    pub(super) fn highest_beside(&self, resource: Resource, request: Option<u64>) -> u64 {
         let highest = self.max_ratio.get(resource).zip(request);
         let highest = highest.map(|(ratio, request)| scale(request, ratio.into(), 1000, u128::div_euclid));
-        self.hold(resource, limit).min(highest.unwrap_or(u64::MAX))
+        highest.unwrap_or(u64::MAX)
     }
 }
 

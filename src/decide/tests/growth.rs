@@ -82,6 +82,18 @@ spec: {limits: [{type: Container, max: {memory: 600Mi}}, {type: Pod, max: {cpu: 
 }
 
 #[test]
+fn growth_keeps_a_limit_ranges_ratio() {
+    let with_ratio = |web: &str, ratio: u64| {
+        let item = format!("{{type: Container, maxLimitRequestRatio: {{memory: {ratio}}}}}");
+        let range = format!("kind: LimitRange\nmetadata: {{name: l}}\nspec: {{limits: [{item}]}}");
+        ceiling(&view(&format!("{web}---\n{range}")))
+    };
+    assert_eq!(with_ratio(WEB, 4), "1200m/400Mi");
+    let equal = WEB.replacen("memory: 300Mi", "memory: 100Mi", 1);
+    assert_eq!(with_ratio(&equal, 2), "1200m/400Mi", "the request grows with its limit");
+}
+
+#[test]
 fn other_containers_leave_less_of_a_pods_maximum() {
     let policy = "  resourcePolicy: {containerPolicies: [{containerName: '*', maxAllowed: {cpu: 2}}]}\nstatus:\n";
     let limits = "limits: {cpu: 300m, memory: 300Mi}}";

@@ -2,7 +2,7 @@
 //!
 //! LimitRanges bound each container and the pod (`PodValidateLimitFunc`, kubernetes `plugin/pkg/admission/limitranger`). A change
 //! that breaks one of their rules is skipped. A note names a rule that is broken already, or that the VPA's policy breaks:
-//! upstream asks for such changes too, and the API server refuses them, because it checks all containers at each resize.
+//! upstream asks for such changes too, and the API server refuses them. Before 1.38 it checks all containers at each resize.
 
 use super::candidate::{Candidate, amounts, differ};
 use super::case::Case;
@@ -43,7 +43,7 @@ impl Case<'_> {
             notes.push(note);
             return Some(reason);
         }
-        if let Some(Breach { why, is_new }) = breach_of(self.pod, &self.candidates, admitted, limits) {
+        if let Some(Breach { why, is_new }) = breach_of(self.pod, &self.candidates, admitted, limits, kubelet) {
             notes.push(Note::new(None, None, why));
             if is_new {
                 return Some(Reason::LimitRangeExceeded);
@@ -126,7 +126,13 @@ fn own_filled_in(pod: &Pod, own: Requirements) -> Requirements {
 }
 
 /// The first rule of a LimitRange that a resource of the `admitted` pod breaks, a new breach before an old one.
-fn breach_of(pod: &Pod, candidates: &[Candidate<'_>], admitted: &Pod, limits: &Limits<'_>) -> Option<Breach> {
+fn breach_of(
+    pod: &Pod,
+    candidates: &[Candidate<'_>],
+    admitted: &Pod,
+    limits: &Limits<'_>,
+    kubelet: KubeletVersion,
+) -> Option<Breach> {
     let standing = amounts(candidates, |one| one.standing);
     let breaches = limits.items.iter().flat_map(|(range, item)| {
         let parts: Vec<_> = match item.kind.as_str() {
@@ -141,7 +147,9 @@ fn breach_of(pod: &Pod, candidates: &[Candidate<'_>], admitted: &Pod, limits: &L
                 }
                 None => (sums(pod, &standing), sums(admitted, PodAmounts::NONE)),
             };
-            let what = broken(item, resource, &after)?;
+            let stays = before.of(resource) == after.of(resource);
+            let is_checked = !stays || kubelet < KubeletVersion::LIMIT_RANGES_LEAVE_OLD;
+            let what = broken(item, resource, &after).filter(|_| is_checked)?;
             let others = limits.items.iter();
             let others = others.filter(|(_, other)| contradict(item, other, resource, candidates.len() as u64));
             let contradicted: String = others

@@ -67,7 +67,7 @@ impl Default for KubeletVersion {
 }
 
 impl KubeletVersion {
-    /// The newest version whose rules this crate has.
+    /// The newest released version whose rules this crate has.
     pub const NEWEST: Self = Self(37);
     /// The oldest version whose rules this crate has.
     pub const OLDEST: Self = Self(20);
@@ -99,6 +99,9 @@ impl KubeletVersion {
     /// From this version on `spec.resources` without amounts does not decide the QoS class: the gate
     /// `PodLevelResourcesFixKubeletQOSClass` is on by default.
     pub const EMPTY_POD_LEVEL_IS_NONE: Self = Self(37);
+    /// From this version on the API server checks no amounts against a LimitRange that a resize leaves as they are
+    /// (`resourceUnchanged`, kubernetes `plugin/pkg/admission/limitranger`).
+    pub const LIMIT_RANGES_LEAVE_OLD: Self = Self(38);
 }
 
 /// A text is not the version of a kubelet.

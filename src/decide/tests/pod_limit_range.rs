@@ -347,6 +347,23 @@ fn the_minimum_of_each_container_adds_up() {
 }
 
 #[test]
+fn amounts_that_stay_are_not_checked_from_1_38() {
+    let view = with_bare_container("{type: Container, min: {memory: 151Mi}}, {type: Pod, max: {memory: 300Mi}}");
+    let decided = |kubelet: u32| {
+        let options = Options {
+            refusals: Refusals::default().beside(NodePolicies::default(), KubeletVersion(kubelet)),
+            ..Options::default()
+        };
+        decide(&view.pods, &index(&view), now(), &options).remove(0).reason
+    };
+    assert_eq!(
+        [37, 38].map(decided),
+        [Reason::LimitRangeExceeded, Reason::OutOfBounds],
+        "the bare container stays bare"
+    );
+}
+
+#[test]
 fn defaults_that_no_resize_may_fill_in_skip() {
     let item = "{type: Container, default: {cpu: 1, memory: 300Mi}, defaultRequest: {cpu: 1, memory: 30Mi}}";
     let decided = |view: &NodeView, kubelet: u32| {

@@ -77,7 +77,8 @@ impl Refusals {
 
     /// Why no resize changes only the limit of a container, as [`Self::of`].
     pub fn of_limit(&self, pod: &Pod, resource: Resource) -> Option<String> {
-        self.by_manager(pod, resource).map(str::to_owned).or_else(|| {
+        let of_pod = self.by_manager(pod, resource).or_else(|| self.by_huge_pages(pod));
+        of_pod.map(str::to_owned).or_else(|| {
             let answer = self.answers.iter().find(|answer| answer.is_about(pod, resource))?;
             Some(format!(
                 "the kubelet has refused it for {} pods of this namespace ({})",
@@ -132,6 +133,15 @@ impl Refusals {
             _ => is_static,
         };
         refuses.then_some("under its static policies the kubelet resizes it in no Guaranteed pod")
+    }
+
+    /// Why no resize changes anything of this pod: the kubelet would take its huge pages along, and an access to the next page would be a
+    /// bus error.
+    fn by_huge_pages(&self, pod: &Pod) -> Option<&'static str> {
+        let takes_along = KubeletVersion::RESIZES_BY_DEFAULT..KubeletVersion::KEEPS_HUGE_PAGES;
+        let has_any = || pod.all_containers().any(|container| container.has_huge_pages);
+        (takes_along.contains(&self.kubelet) && has_any())
+            .then_some("kubelets before 1.38 set the pod's limits of huge pages to 0 with every resize")
     }
 
     /// Why the kubelet resizes no memory request of a container that may swap, before the resize or after it

@@ -88,6 +88,9 @@ impl KubeletVersion {
     /// From this version on a quota compares the sums of a pod's spec and status: `AggregateContainerRequests`. Before, it compared
     /// each container.
     pub const QUOTAS_COMPARE_SUMS: Self = Self(37);
+    /// From this version on a resize leaves a pod's limits of huge pages alone. Before, `maybeSetHugetlb` (`pkg/kubelet/cm`) set them to 0
+    /// (kubernetes#141991).
+    pub const KEEPS_HUGE_PAGES: Self = Self(38);
     /// From this version on `spec.resources` counts: the gate `PodLevelResources` is on by default.
     pub const POD_LEVEL_RESOURCES: Self = Self(34);
     /// From this version on init containers that are no sidecars are resized: the gate `InPlacePodVerticalScalingInitContainers` is on by

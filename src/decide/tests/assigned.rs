@@ -144,6 +144,30 @@ fn memory_of_a_container_that_may_swap_stays() {
     }
 }
 
+/// After kubernetes/kubernetes#141991.
+#[test]
+fn a_pod_with_huge_pages_keeps_them() {
+    let huge = view(&WEB.replacen("limits: {cpu: 300m", "limits: {hugepages-2Mi: 64Mi, cpu: 300m", 1));
+    for kubelet in [33, 37] {
+        let decision = decided_by(&huge, NodePolicies::default(), kubelet);
+        assert_eq!(given(&decision), Err(Reason::KubeletRefuses), "{kubelet}");
+        let why = "kubelets before 1.38 set the pod's limits of huge pages to 0 with every resize";
+        assert_eq!(
+            notes(&decision),
+            ["cpu", "memory"].map(|one| format!("{one} is left alone: {why}"))
+        );
+        assert!(decision.ceilings.is_empty(), "the guard raises nothing");
+    }
+    for (view, kubelet) in [(&huge, 32), (&huge, 38), (&view(WEB), 37)] {
+        let decision = decided_by(view, NodePolicies::default(), kubelet);
+        assert_eq!(
+            given(&decision),
+            Ok(["200m/600m", "200Mi/600Mi"].map(str::to_owned)),
+            "{kubelet}"
+        );
+    }
+}
+
 #[test]
 fn a_memory_limit_may_grow_beside_swap() {
     let mut view = view(WEB);

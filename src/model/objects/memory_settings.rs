@@ -192,7 +192,8 @@ impl<'a> Variables<'a> {
         if !resource.is_empty() {
             let of = text("/resourceFieldRef/containerName");
             let own = self.1.filter(|own| ["", &own.name].contains(&of));
-            let memory = own.and_then(|DeclaredContainer { resources, .. }| match resource {
+            let resources = own.map(|own| own.resources.requirements());
+            let memory = resources.and_then(|resources| match resource {
                 "limits.memory" => Some(resources.limits.memory.unwrap_or(NODE_MEMORY)),
                 "requests.memory" => resources.with_requests().requests.memory,
                 _ => None,

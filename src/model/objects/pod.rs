@@ -1,10 +1,11 @@
 //! Pods: their requests and limits, and what the kubelet reports about them.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use jiff::Timestamp;
-use serde::de::IgnoredAny;
-use serde::{Deserialize, Serialize};
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::hook_variables::{self, HookVariables};
 use super::memory_settings::{self, MemorySetting, Variable};
@@ -70,6 +71,9 @@ pub struct Container {
     /// Whether exit codes of this container may restart it, or all containers, whatever the policies say (`restartPolicyRules`).
     #[serde(skip_serializing)]
     pub has_restart_rules: bool,
+    /// Whether the container has huge pages (`hugepages-2Mi` and others).
+    #[serde(skip_serializing)]
+    pub has_huge_pages: bool,
     /// The memory settings of the language runtime, or of Redis, in the container.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub memory_settings: Vec<MemorySetting>,
@@ -83,7 +87,7 @@ pub struct Container {
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct DeclaredContainer {
     pub(super) name: String,
-    pub(super) resources: Requirements,
+    pub(super) resources: DeclaredResources,
     resize_policy: Vec<ResizePolicy>,
     restart_policy: Option<String>,
     restart_policy_rules: Vec<IgnoredAny>,
@@ -92,13 +96,66 @@ pub(super) struct DeclaredContainer {
     pub(super) env: Vec<Variable>,
 }
 
+/// Requests and limits as a manifest has them.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct DeclaredResources {
+    requests: ResourceList,
+    limits: DeclaredLimits,
+}
+
+impl DeclaredResources {
+    pub(super) const fn requirements(&self) -> Requirements {
+        Requirements {
+            requests: self.requests,
+            limits: self.limits.known,
+        }
+    }
+}
+
+/// Limits as a manifest has them. Huge pages always have one, which equals the request.
+#[derive(Debug, Default)]
+struct DeclaredLimits {
+    known: ResourceList,
+    has_huge_pages: bool,
+}
+
+impl<'de> Deserialize<'de> for DeclaredLimits {
+    fn deserialize<D: Deserializer<'de>>(limits: D) -> Result<Self, D::Error> {
+        limits.deserialize_map(Self::default())
+    }
+}
+
+impl<'de> Visitor<'de> for DeclaredLimits {
+    type Value = Self;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a map of amounts")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(mut self, mut limits: M) -> Result<Self, M::Error> {
+        while let Some(name) = limits.next_key::<String>()? {
+            match name.as_str() {
+                "cpu" => self.known.cpu = limits.next_value()?,
+                "memory" => self.known.memory = limits.next_value()?,
+                other => {
+                    self.has_huge_pages |= other.starts_with("hugepages-");
+                    limits.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        Ok(self)
+    }
+}
+
 impl From<DeclaredContainer> for Container {
     fn from(declared: DeclaredContainer) -> Self {
         Self {
             memory_settings: memory_settings::read(&declared),
             hook_variables: hook_variables::read(&declared.env),
             name: declared.name,
-            resources: declared.resources,
+            resources: declared.resources.requirements(),
+            has_huge_pages: declared.resources.limits.has_huge_pages,
             resize_policy: declared.resize_policy,
             restart_policy: declared.restart_policy,
             has_restart_rules: !declared.restart_policy_rules.is_empty(),

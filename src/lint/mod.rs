@@ -209,6 +209,10 @@ const fn heap_of(option: MemoryOption) -> (&'static str, &'static str) {
             "use DOTNET_GCHeapHardLimitPercent and call GC.RefreshMemoryLimit() when the limit changes",
         ),
         Option::RedisMaxMemory => ("the data of Redis", "run CONFIG SET maxmemory when its limit changes"),
+        Option::DragonflyMaxMemory => (
+            "the data of Dragonfly",
+            "run CONFIG SET maxmemory when its limit changes",
+        ),
     }
 }
 
@@ -247,6 +251,7 @@ const fn after_unreadable(option: MemoryOption) -> &'static str {
             "the .NET runtime passes it over; write a hexadecimal number, 0x4B for 75 percent"
         }
         Option::RedisMaxMemory => "Redis does not start with it; write bytes, or a whole number with kb, mb or gb",
+        Option::DragonflyMaxMemory => "Dragonfly does not start with it; write bytes, or a number with k, m, g or t",
     }
 }
 

@@ -213,7 +213,7 @@ fn messages_name_setting_reason_and_remedy() {
 #[test]
 fn every_notation_of_a_full_heap_is_an_error() {
     let of = |setting: &str, limit: &str| {
-        let (name, value) = setting.split_once('=').unwrap();
+        let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
         let env = if name.starts_with('-') {
             json!([])
         } else {
@@ -244,8 +244,12 @@ fn every_notation_of_a_full_heap_is_an_error() {
         ("-XX:InitialRAMFraction=1", "1Gi", &[fine]),
         ("--max-old-space-size-percentage=100", "1Gi", &[fills]),
         ("DOTNET_GCHeapHardLimitPercent=64", "1Gi", &[fills]),
-        ("--maxmemory=1gb", "1Gi", &[fills]),
-        ("--maxmemory=1g", "1Gi", &[LintRule::FixedHeap]),
+        ("--maxmemory 1gb", "1Gi", &[fills]),
+        ("--maxmemory 1g", "1Gi", &[LintRule::FixedHeap]),
+        ("--maxmemory 512Mi", "1Gi", &[LintRule::UnreadableValue]),
+        // After dragonflydb/dragonfly#302: Redis takes no value in the same word, and Dragonfly reads other units.
+        ("--maxmemory=1g", "1Gi", &[fills]),
+        ("--maxmemory=512Mi", "1Gi", &[LintRule::FixedHeap]),
         ("AUTOMEMLIMIT=1.0", "1Gi", &[fills]),
         ("AUTOMEMLIMIT=0.9", "1Gi", &[fine]),
         ("AUTOMEMLIMIT=off", "1Gi", &[]),

@@ -69,6 +69,7 @@ fn amount_of(option: MemoryOption, text: &str, limit: Option<Bytes>) -> Amount {
         Option::DotnetHeapLimit if text.is_empty() => Amount::Unset,
         Option::DotnetHeapLimit => fixed(hexadecimal(text)),
         Option::RedisMaxMemory => fixed(redis_bytes(text)),
+        Option::DragonflyMaxMemory => fixed(dragonfly_bytes(text)),
         Option::GoShare if matches!(text, "" | "off") => Amount::Unset,
         _ => share(option, text).map_or(Amount::Unreadable, |share| {
             Amount::AtStart(limit.map(|limit| part_of(limit, share)))
@@ -126,6 +127,16 @@ fn redis_bytes(text: &str) -> Option<u64> {
     let base = if binary.is_some() { 1024_u64 } else { 1000 };
     let units = [("k", base), ("m", base.pow(2)), ("g", base.pow(3))];
     with_unit(binary.unwrap_or(&text), &units, |number| digits(number, 10))
+}
+
+/// `ParseHumanReadableBytes` of Dragonfly (`src/server/common.cc`): a decimal number and the first letter of a binary unit.
+fn dragonfly_bytes(text: &str) -> Option<u64> {
+    let text = text.to_ascii_lowercase();
+    let unit_at = text.find(|character: char| character.is_ascii_alphabetic());
+    let (number, unit) = text.split_at(unit_at.unwrap_or(text.len()));
+    let power = "bkmgtpe".find(unit.chars().next().unwrap_or('b'))?;
+    let number = millionths(number).filter(|_| !number.is_empty())?;
+    Some(part_of(Bytes::new(1 << (10 * power)), number).get())
 }
 
 fn with_unit(text: &str, units: &[(&str, u64)], number: impl Fn(&str) -> Option<u64>) -> Option<u64> {
@@ -195,6 +206,14 @@ mod tests {
             (Option::RedisMaxMemory, "0", Amount::Unset),
             (Option::RedisMaxMemory, "512Mi", Amount::Unreadable),
             (Option::RedisMaxMemory, "", Amount::Unreadable),
+            (Option::DragonflyMaxMemory, "512Mi", bytes(512 << 20)),
+            (Option::DragonflyMaxMemory, "1.25GiB", bytes(5 << 28)),
+            (Option::DragonflyMaxMemory, "2G", bytes(2 << 30)),
+            (Option::DragonflyMaxMemory, "256mb", bytes(256 << 20)),
+            (Option::DragonflyMaxMemory, "1048576", bytes(1 << 20)),
+            (Option::DragonflyMaxMemory, "0", Amount::Unset),
+            (Option::DragonflyMaxMemory, "gb", Amount::Unreadable),
+            (Option::DragonflyMaxMemory, "80%", Amount::Unreadable),
             (Option::DotnetHeapLimit, "C800000", bytes(200 << 20)),
             (Option::DotnetHeapLimit, "0xc800000", bytes(200 << 20)),
             (Option::DotnetHeapLimit, "200m", Amount::Unreadable),

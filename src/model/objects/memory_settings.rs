@@ -52,10 +52,11 @@ pub enum MemoryOption {
     DotnetHeapLimit,
     DotnetHeapLimitPercent,
     RedisMaxMemory,
+    DragonflyMaxMemory,
 }
 
 /// The beginnings of flags that hold their value.
-const FLAGS: [(&str, MemoryOption); 16] = [
+const FLAGS: [(&str, MemoryOption); 17] = [
     ("-Xmx", MemoryOption::JavaMaxHeap),
     ("-Xms", MemoryOption::JavaInitialHeap),
     ("-XX:MaxHeapSize=", MemoryOption::JavaMaxHeapSize),
@@ -72,6 +73,7 @@ const FLAGS: [(&str, MemoryOption); 16] = [
     ("--max-old-space-size=", MemoryOption::NodeOldSpace),
     ("--max-old-space-size-percentage=", MemoryOption::NodeOldSpacePercentage),
     ("--maxmemory=", MemoryOption::RedisMaxMemory),
+    ("--maxmemory=", MemoryOption::DragonflyMaxMemory),
 ];
 
 /// Variables that are an option themselves. .NET reads both prefixes.
@@ -350,14 +352,18 @@ fn is_name(word: &str) -> bool {
     !word.starts_with('-') && !word.is_empty() && word.chars().all(is_part)
 }
 
-/// The option of a flag, and its value, which Redis alone takes from the next word. V8 accepts underscores for dashes and one dash
+/// The option of a flag, and its value, which Redis takes from the next word alone. V8 accepts underscores for dashes and one dash
 /// for two. `-J` passes a flag on to a JVM.
 fn flag(word: &str) -> Option<(MemoryOption, &str)> {
     let word = word.strip_prefix("-J").unwrap_or(word);
     let (name, value) = word.strip_prefix('-')?.split_once('=').unwrap_or((&word[1..], ""));
     let name = format!("--{}=", name.trim_start_matches('-').replace('_', "-"));
-    if let Some((_, option)) = FLAGS.iter().find(|(begins, _)| *begins == name) {
-        return Some((*option, value));
+    match FLAGS.iter().find(|(begins, _)| *begins == name) {
+        Some((_, MemoryOption::RedisMaxMemory)) if word.contains('=') => {
+            return Some((MemoryOption::DragonflyMaxMemory, value));
+        }
+        Some((_, option)) => return Some((*option, value)),
+        None => {}
     }
     let (begins, option) = FLAGS.iter().find(|(begins, _)| word.starts_with(begins))?;
     let value = &word[begins.len()..];

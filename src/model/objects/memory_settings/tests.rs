@@ -103,6 +103,7 @@ fn redis_takes_the_next_word() {
         ]),
         json!(["sh", "-c", "exec redis-server /etc/redis.conf --maxmemory 512mb"]),
         json!(["valkey-server", "--maxmemory 512mb"]),
+        // Dragonfly takes the value in one word, too.
         json!(["dragonfly", "--maxmemory=512mb"]),
     ] {
         assert_eq!(found(json!({ "command": words })), ["command --maxmemory 512mb"]);

@@ -259,6 +259,9 @@ fn every_notation_of_a_full_heap_is_an_error() {
         ("SOLR_HEAP=1g", "1Gi", &[fills]),
         ("HADOOP_HEAPSIZE_MAX=1024", "1Gi", &[fills]),
         ("JAVA_MAX_MEM_RATIO=100", "1Gi", &[fills]),
+        // After kubeflow/spark-operator#781.
+        ("SPARK_EXECUTOR_MEMORY=1024m", "1Gi", &[fills]),
+        ("SPARK_EXECUTOR_MEMORY=1024m", "1408Mi", &[LintRule::FixedHeap]),
         ("ZOO_HEAP_SIZE=1024", "384Mi", &[fills]),
         ("JVM_XMX=1g", "1Gi", &[fills]),
         ("JVM_XMX=1024", "1Gi", &[fills]),

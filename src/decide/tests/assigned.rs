@@ -276,19 +276,22 @@ fn the_other_resource_is_asked_for_alone() {
 }
 
 #[test]
-fn words_about_a_resource_are_no_guess() {
+fn words_about_one_resource_are_no_guess() {
     let web = guaranteed("140m");
+    // Both are refused together, then cpu alone: a guess about memory ends with that.
     for (words, known) in [
         (
             "Resize is infeasible for Guaranteed Pods alongside Memory Manager policy \"Static\"",
             2,
         ),
+        ("In-place resize of containers with swap is not supported.", 2),
+        // From 1.38 on.
         (
             "Resize is infeasible for Guaranteed Pods when memory allocation mode is exclusive",
             2,
         ),
-        ("In-place resize of containers with swap is not supported.", 2),
         (UNKNOWN, 1),
+        ("Neither cpu nor memory is resized.", 1),
     ] {
         let mut refusals = Refusals::default();
         refusals.learn(&web.pods[0], &ALL, words);
@@ -300,6 +303,11 @@ fn words_about_a_resource_are_no_guess() {
         let mut refusals = Refusals::default();
         refusals.learn(&web.pods[0], &ALL, words);
         assert!(refusals.sentences()[0].starts_with("cpu of "), "{words}");
+        assert_eq!(
+            given(&decided_beside(&web, refusals)),
+            Ok(["140m/140m", "200Mi/200Mi"].map(str::to_owned)),
+            "memory alone is requested next"
+        );
     }
 }
 

@@ -124,6 +124,7 @@ impl LogReader {
         let part = &bytes[..end.unwrap_or(bytes.len())];
         if self.line.len() + part.len() > LONGEST_LINE && self.is_document() {
             self.read_document();
+            self.add_broken();
             self.continues = true;
         }
         let room = LONGEST_LINE - self.line.len();

@@ -16,7 +16,7 @@ pub(super) struct Objects {
     starts: Vec<usize>,
     in_string: bool,
     is_escaped: bool,
-    /// What is no object after all.
+    /// What is no object after all, and what stands around the objects.
     broken: Vec<u8>,
 }
 
@@ -44,7 +44,13 @@ impl Objects {
                 self.is_escaped = byte == b'\\' && !self.is_escaped;
             } else if byte == b'{' {
                 self.starts.push(self.text.len());
-            } else if byte.is_ascii_whitespace() || self.starts.is_empty() {
+            } else if self.starts.is_empty() {
+                self.broken.push(byte);
+                continue;
+            } else if byte.is_ascii_whitespace() {
+                // The words of what is no JSON stay apart.
+                let ends_word = self.text.last().is_some_and(u8::is_ascii_alphabetic);
+                self.text.extend(ends_word.then_some(b' '));
                 continue;
             } else {
                 self.in_string = byte == b'"';

@@ -131,6 +131,24 @@ fn a_driver_without_memory_is_no_kill() {
     }
 }
 
+/// As in pages whose markup has braces, and in the logs of programs that print their own notation.
+#[test]
+fn text_around_and_in_braces_is_no_silence() {
+    for line in [
+        format!("{{noformat}}[    1.500000] {KILLED}{{noformat}}"),
+        format!("{{job=\"x\"}} {KILLED}"),
+        format!("{{\"a\":1}} {KILLED}"),
+        format!("{{'message': '{KILLED}'}}"),
+        format!("{{msg: {KILLED}"),
+        format!("[[{{ {KILLED}"),
+        format!("{{\"a\":\"{}\"}} {KILLED}", "x".repeat(2 << 20)),
+    ] {
+        let (kills, not_understood) = read(line.as_bytes());
+        let start: String = line.chars().take(40).collect();
+        assert_eq!((kills.len(), not_understood.lines), (0, 1), "{start}");
+    }
+}
+
 #[test]
 fn a_kernel_that_panics_kills_no_process() {
     for reason in [

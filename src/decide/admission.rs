@@ -16,8 +16,9 @@ impl Case<'_> {
     /// `admitted` is the pod with these amounts as [`admitted()`] returns it.
     pub(super) fn forbids(&mut self, outcome: &PodAmounts, admitted: &Pod, limits: &Limits<'_>) -> Option<Reason> {
         let notes = &mut self.decision.notes;
-        let kubelet = self.options.refusals.kubelet;
-        if let Some(why) = self.options.refusals.by_pod_level(self.pod) {
+        let (pod, refusals) = (self.pod, &self.options.refusals);
+        let kubelet = refusals.kubelet;
+        if let Some(why) = refusals.by_pod_level(pod).or_else(|| refusals.by_huge_pages(pod)) {
             notes.push(Note::new(None, None, why));
             return Some(Reason::KubeletRefuses);
         }

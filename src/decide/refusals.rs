@@ -137,10 +137,9 @@ impl Refusals {
 
     /// Why no resize changes anything of this pod: the kubelet would take its huge pages along, and an access to the next page would be a
     /// bus error.
-    fn by_huge_pages(&self, pod: &Pod) -> Option<&'static str> {
-        let takes_along = KubeletVersion::RESIZES_BY_DEFAULT..KubeletVersion::KEEPS_HUGE_PAGES;
+    pub(super) fn by_huge_pages(&self, pod: &Pod) -> Option<&'static str> {
         let has_any = || pod.all_containers().any(|container| container.has_huge_pages);
-        (takes_along.contains(&self.kubelet) && has_any())
+        (self.kubelet < KubeletVersion::KEEPS_HUGE_PAGES && pod.resizes_in_place() && has_any())
             .then_some("kubelets before 1.38 set the pod's limits of huge pages to 0 with every resize")
     }
 

@@ -190,6 +190,27 @@ fn the_end_of_a_boost_moves_nothing_else() {
     );
 }
 
+/// Its end would be a resize too.
+#[test]
+fn a_boost_beside_huge_pages_stays() {
+    let mut view = ready_for(boosted(30), 30);
+    let pod = pod_of(&mut view);
+    pod.spec.containers[0].has_huge_pages = true;
+    pod.status.container_statuses = vec![ContainerStatus {
+        name: "app".to_owned(),
+        resources: Some(pod.spec.containers[0].resources),
+        ..ContainerStatus::default()
+    }];
+    let decision = decide_one(&view);
+    assert_eq!(
+        (decision.reason, decision.change()),
+        (Reason::KubeletRefuses, None),
+        "{:?}",
+        decision.notes
+    );
+    assert!(decision.boosts.done.is_empty(), "its annotation is still needed");
+}
+
 #[test]
 fn a_boost_that_ends_before_a_canary_is_noted_once() {
     let mut view = ready_for(boosted(30), 30);

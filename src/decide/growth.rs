@@ -30,10 +30,14 @@ impl Case<'_> {
                 let others = candidates.iter().filter(|other| other.spec.name != candidate.spec.name);
                 let others = others.map(|other| other.in_force.limits.amount(resource));
                 let others = others.fold(0, u64::saturating_add);
-                let of_range = limits.pod.max.get(resource).map(|max| max.saturating_sub(others));
+                let requests = fixed_request(candidate, resource).map(|_| {
+                    let all = candidates.iter().map(|one| one.in_force.requests.amount(resource));
+                    all.fold(0, u64::saturating_add)
+                });
+                let of_range = of_range(&limits.pod, resource, requests).saturating_sub(others);
                 // A container may use all of the pod's own limit, which stays as it is. The LimitRange bounds that limit then.
                 let of_pod = pod.spec.resources.and_then(|resources| resources.limits.get(resource));
-                Some(of_pod.or(of_range).map_or(highest, |bound| highest.min(bound)))
+                Some(highest.min(of_pod.unwrap_or(of_range)))
             }),
         };
         let all = candidates.iter().map(of);
@@ -59,9 +63,17 @@ fn highest(pod: &Pod, candidate: &Candidate<'_>, limits: &Bounds, resource: Reso
         candidate.limit_rule(resource, limits).limit_for(upper)
     };
     let highest = Some(max_allowed).filter(|max| *max > 0).or_else(from_upper)?;
+    Some(highest.min(of_range(limits, resource, fixed_request(candidate, resource))))
+}
+
+/// The highest limit that a LimitRange allows beside these requests.
+fn of_range(bounds: &Bounds, resource: Resource, requests: Option<u64>) -> u64 {
+    let max = bounds.max.get(resource).unwrap_or(u64::MAX);
+    max.min(bounds.highest_beside(resource, requests))
+}
+
+/// The request beside which the limit grows. A request that equals the limit grows with it.
+fn fixed_request(candidate: &Candidate<'_>, resource: Resource) -> Option<u64> {
     let [request, limit] = candidate.in_force.of(resource);
-    // A request that equals its limit grows with it.
-    let request = request.filter(|request| *request > 0 && Some(*request) != limit);
-    let of_range = limits.max.get(resource).unwrap_or(u64::MAX);
-    Some(highest.min(of_range).min(limits.highest_beside(resource, request)))
+    request.filter(|request| *request > 0 && Some(*request) != limit)
 }

@@ -83,14 +83,29 @@ spec: {limits: [{type: Container, max: {memory: 600Mi}}, {type: Pod, max: {cpu: 
 
 #[test]
 fn growth_keeps_a_limit_ranges_ratio() {
-    let with_ratio = |web: &str, ratio: u64| {
-        let item = format!("{{type: Container, maxLimitRequestRatio: {{memory: {ratio}}}}}");
+    let with_ratio = |web: &str, kind: &str, ratio: u64| {
+        let item = format!("{{type: {kind}, maxLimitRequestRatio: {{memory: {ratio}}}}}");
         let range = format!("kind: LimitRange\nmetadata: {{name: l}}\nspec: {{limits: [{item}]}}");
         ceiling(&view(&format!("{web}---\n{range}")))
     };
-    assert_eq!(with_ratio(WEB, 4), "1200m/400Mi");
     let equal = WEB.replacen("memory: 300Mi", "memory: 100Mi", 1);
-    assert_eq!(with_ratio(&equal, 2), "1200m/400Mi", "the request grows with its limit");
+    for kind in ["Container", "Pod"] {
+        assert_eq!(with_ratio(WEB, kind, 4), "1200m/400Mi", "{kind}");
+        assert_eq!(
+            with_ratio(&equal, kind, 2),
+            "1200m/400Mi",
+            "the request grows with its limit"
+        );
+    }
+    let limits = "limits: {cpu: 300m, memory: 300Mi}}";
+    let amounts = "{requests: {memory: 50Mi}, limits: {memory: 100Mi}}";
+    let other = format!("{limits}\n  - {{name: other, resources: {amounts}}}");
+    let two = WEB.replacen(limits, &other, 1);
+    assert_eq!(
+        with_ratio(&two, "Pod", 4),
+        "1200m/500Mi",
+        "four times 150Mi, less 100Mi"
+    );
 }
 
 #[test]

@@ -329,6 +329,7 @@ mod tests {
     fn a_value_of_another_type_is_named() {
         for (resources, why) in [
             ("5", "resources: 5 is refused: it must be a map"),
+            ("{limits: [1]}", "resources.limits: a list is refused: it must be a map"),
             (
                 "{requests: no}",
                 "resources.requests: \"no\" is refused: it must be a map",

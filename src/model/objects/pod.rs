@@ -130,7 +130,7 @@ impl<'de> Visitor<'de> for DeclaredLimits {
     type Value = Self;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("a map of amounts")
+        formatter.write_str("a map")
     }
 
     fn visit_map<M: MapAccess<'de>>(mut self, mut limits: M) -> Result<Self, M::Error> {

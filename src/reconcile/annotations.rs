@@ -242,12 +242,12 @@ impl PatchOrder {
     }
 }
 
-/// The value of the annotation, where it is known: `None` until a pass has shown what the pod holds, and while
-/// another process keeps changing its values. `Some(None)` is no annotation: the kubelet reports the values
-/// (`by_kubelet`), or nothing is applied.
-fn applied_text(state: &PodState, by_kubelet: bool, now: Timestamp) -> Option<Option<String>> {
+/// The value of the annotation, where it is known: `None` until a pass has shown what the pod holds, while
+/// another process keeps changing its values, and while it is unknown who shows them. `Some(None)` is no annotation: the kubelet
+/// reports the values (`by_kubelet`), or nothing is applied.
+fn applied_text(state: &PodState, by_kubelet: Option<bool>, now: Timestamp) -> Option<Option<String>> {
     state.live.as_ref()?;
-    if by_kubelet {
+    if by_kubelet? {
         return Some(None);
     }
     let Some(mut applied) = state.desired.targets(&state.pod) else {
@@ -263,12 +263,13 @@ fn applied_text(state: &PodState, by_kubelet: bool, now: Timestamp) -> Option<Op
 
 /// The annotations of a pod that should be changed. The annotation of a startup boost goes once the pod's spec, as the API
 /// server shows it, does not have the boost any more. It stays where no kubelet resizes in place: the spec keeps the boost,
-/// and only the annotation has the amounts from before.
-pub(crate) fn wanted(state: &PodState, by_kubelet: bool, annotate: bool, now: Timestamp) -> Annotations {
+/// and only the annotation has the amounts from before. `by_kubelet`: whether the pod's kubelet resizes in place; unknown until the status
+/// of a new pod shows it.
+pub(crate) fn wanted(state: &PodState, by_kubelet: Option<bool>, annotate: bool, now: Timestamp) -> Annotations {
     let (pod, has) = (&state.pod, &state.pod.metadata.annotations);
     let mut wanted = Annotations::new();
     let targets = state.desired.targets(pod);
-    if by_kubelet && targets.is_none_or(|targets| targets.same(&pod.requirements())) {
+    if by_kubelet == Some(true) && targets.is_none_or(|targets| targets.same(&pod.requirements())) {
         let boosts = state.decision.boosts.done.iter();
         let names = boosts.map(|container| format!("{BOOST_PREFIX}{container}"));
         wanted.extend(names.filter(|name| has.contains_key(name)).map(|name| (name, None)));
@@ -525,25 +526,29 @@ mod tests {
     #[test]
     fn what_is_applied_is_annotated_once_known() {
         let now = Timestamp::now();
-        let noted = |state: &PodState, by_kubelet| wanted(state, by_kubelet, true, now).remove(APPLIED);
+        let noted = |state: &PodState, by_kubelet: Option<bool>| wanted(state, by_kubelet, true, now).remove(APPLIED);
         let (mut state, shown) = (running(), text(&limited()));
-        assert_eq!(noted(&state, false), None, "nothing is applied");
+        assert_eq!(noted(&state, Some(false)), None, "nothing is applied");
         state.desired.recommended = Some(recommended());
-        assert_eq!(noted(&state, false), None, "no pass has shown it");
+        assert_eq!(noted(&state, Some(false)), None, "no pass has shown it");
         state.drift.ended(&Outcome::Applied, ForeignWriters::default(), true);
-        assert_eq!(noted(&state, false), Some(shown.clone()));
-        assert_eq!(noted(&state, true), None, "the kubelet reports it");
-        assert!(wanted(&state, false, false, now).is_empty(), "appliedAnnotation: false");
+        assert_eq!(noted(&state, Some(false)), Some(shown.clone()));
+        assert_eq!(noted(&state, Some(true)), None, "the kubelet reports it");
+        assert_eq!(noted(&state, None), None, "the kubelet may report it");
+        assert!(
+            wanted(&state, Some(false), false, now).is_empty(),
+            "appliedAnnotation: false"
+        );
 
         let annotations = &mut Arc::make_mut(&mut state.pod).metadata.annotations;
         annotations.insert(APPLIED.to_owned(), shown.unwrap());
-        assert_eq!(noted(&state, false), None, "it has the annotation");
-        assert_eq!(noted(&state, true), Some(None));
+        assert_eq!(noted(&state, Some(false)), None, "it has the annotation");
+        assert_eq!(noted(&state, Some(true)), Some(None));
         let live = state.live.take();
-        assert_eq!(noted(&state, true), None, "it does not run");
+        assert_eq!(noted(&state, Some(true)), None, "it does not run");
         state.live = live;
         state.desired = DesiredState::default();
-        assert_eq!(noted(&state, false), Some(None));
+        assert_eq!(noted(&state, Some(false)), Some(None));
     }
 
     #[test]
@@ -556,7 +561,7 @@ mod tests {
             writers.flipped(&Target::Pod, ControlFile::MemoryMax, now);
         }
         state.drift.ended(&Outcome::Applied, writers, true);
-        assert!(wanted(&state, false, true, now).is_empty());
+        assert!(wanted(&state, Some(false), true, now).is_empty());
     }
 
     #[test]
@@ -567,11 +572,14 @@ mod tests {
         let annotations = &mut Arc::make_mut(&mut state.pod).metadata.annotations;
         annotations.insert(name.clone(), String::new());
         let erased = Annotations::from([(name, None)]);
-        assert_eq!(wanted(&state, true, false, now), erased);
-        assert!(wanted(&state, false, false, now).is_empty(), "the spec keeps the boost");
+        assert_eq!(wanted(&state, Some(true), false, now), erased);
+        assert!(
+            wanted(&state, Some(false), false, now).is_empty(),
+            "the spec keeps the boost"
+        );
         state.desired.recommended = Some(recommended());
         assert!(
-            wanted(&state, true, false, now).is_empty(),
+            wanted(&state, Some(true), false, now).is_empty(),
             "the spec has the boost still"
         );
     }

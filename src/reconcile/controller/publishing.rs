@@ -13,6 +13,7 @@ use crate::observe::metrics::gauge;
 use crate::reconcile::annotations::{Annotator, pod_ref, wanted};
 use crate::reconcile::history::History;
 use crate::reconcile::metrics::Metrics;
+use crate::reconcile::pod::{Now, PodState};
 use crate::reconcile::savings::Savings;
 
 /// Metrics and annotations are updated at most this often.
@@ -49,9 +50,18 @@ impl Controller {
         self.publisher.savings.show(followed.clone(), Timestamp::now());
         // With observeOnly, no pod should have other annotations.
         if let Some(annotator) = &self.publisher.annotator {
+            let now = Now::read();
+            let support = self.node.known().map(|node| self.node_support(&node, now));
+            let by_kubelet = |state: &PodState| {
+                if self.endpoint.get().is_none() || state.pod.resizes_in_place() {
+                    return Some(self.endpoint.get().is_some());
+                }
+                // A kubelet that resizes has not reported a new pod's resources yet.
+                let may_resize = support.is_none_or(|support| support.may_resize(&state.pod, now.wall));
+                (!may_resize).then_some(false)
+            };
             let due = followed.filter_map(|state| {
-                let by_kubelet = self.endpoint.get().is_some() && state.pod.resizes_in_place();
-                let annotations = wanted(state, by_kubelet, self.config.applied_annotation, Timestamp::now());
+                let annotations = wanted(state, by_kubelet(state), self.config.applied_annotation, now.wall);
                 Some((pod_ref(&state.pod)?, annotations)).filter(|(_, annotations)| !annotations.is_empty())
             });
             annotator.annotate(due.collect());

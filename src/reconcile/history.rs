@@ -111,11 +111,18 @@ fn bytes_of(record: &ChangeRecord) -> usize {
 
 /// Logs one line for each step, in the span of the pass.
 fn log(record: &ChangeRecord) {
-    if let Outcome::Withheld(withheld) = &record.outcome
-        && !matches!(withheld, Withheld::Postponed(_))
-    {
+    if let Outcome::Withheld(withheld) = &record.outcome {
         let (word, reason) = (withheld.word(), withheld.reason());
-        tracing::warn!(pod = %record.pod, outcome = word, reason, "the resize is not in force");
+        match withheld {
+            Withheld::Postponed(_) => {}
+            // Each new pod waits for its kubelet's first report.
+            Withheld::Unanswered(_) => {
+                tracing::info!(pod = %record.pod, outcome = word, reason, "the resize is not in force yet");
+            }
+            Withheld::Deferred(_) | Withheld::Infeasible(_) | Withheld::Failed(_) | Withheld::SpecLater(_) => {
+                tracing::warn!(pod = %record.pod, outcome = word, reason, "the resize is not in force");
+            }
+        }
     }
     for step in &record.steps {
         let took_us = micros(step.took);

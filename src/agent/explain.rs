@@ -16,7 +16,7 @@ use crate::decide::Note;
 use crate::model::objects::{Container, Pod};
 use crate::model::{
     CgroupPath, ContainerName, ControlFile, CpuQuota, CpuShares, CriResources, KubeletVersion, LivePod, NodeTraits,
-    PodAmounts, PodTree, PodValues, Requirements, Resource, Setting, Settings, Target,
+    PodAmounts, PodTree, PodValues, Reason, Requirements, Resource, Setting, Settings, Target,
 };
 use crate::oom::OomReport;
 use crate::plan::shrink::{Holds, Progress};
@@ -35,6 +35,7 @@ pub(super) async fn explain(
     let reason = snapshot.state.decision.reason;
     let in_words = format!("{reason}: {}", reason.meaning());
     let mut notes = vec![in_words];
+    notes.extend(decided_otherwise(&snapshot.state).map(str::to_owned));
     notes.extend(snapshot.state.decision.notes.iter().map(ToString::to_string));
     notes.extend(pending_request(&snapshot.state));
     let node = snapshot.node.as_deref();
@@ -60,6 +61,17 @@ pub(super) async fn explain(
         reply.values = read.map_err(|panic| ControlError::Internal(panic.to_string()))??;
     }
     Ok(reply)
+}
+
+/// A note that the decision found the decided amounts in order, and not those that the spec of a pod still has whose kubelet resizes.
+fn decided_otherwise(state: &PodState) -> Option<&'static str> {
+    let is_in_order = matches!(
+        state.decision.reason,
+        Reason::InRange | Reason::TooYoung | Reason::AgeUnknown | Reason::AtTarget
+    );
+    let decided = &state.desired.recommended.as_ref()?.targets;
+    let differs = state.pod.resizes_in_place() && !decided.same(&state.pod.requirements());
+    (is_in_order && differs).then_some("that is about the decided amounts: the pod's spec has others")
 }
 
 /// A note about the requests of this agent that the kubelet has not allocated.
@@ -433,6 +445,30 @@ mod tests {
             rules: vec!["about all memory".to_owned()],
         };
         assert_eq!(amounts(&snapshot), [cpu, memory]);
+    }
+
+    #[test]
+    fn a_decision_about_amounts_that_the_spec_lacks_says_so() {
+        let mut snapshot = snapshot();
+        let decided = |targets| Recommended {
+            vpa: Some("web".to_owned()),
+            at: Timestamp::UNIX_EPOCH,
+            targets,
+            in_force: InForce::Nothing,
+        };
+        let larger = || decided(of_app(list(400, 70), list(500, 140)));
+        let as_in_spec = decided(of_app(list(200, 64), list(300, 128)));
+        for (reason, recommended, is_noted) in [
+            (Reason::InRange, Some(larger()), true),
+            (Reason::AtTarget, Some(larger()), true),
+            (Reason::OutOfBounds, Some(larger()), false),
+            (Reason::InRange, Some(as_in_spec), false),
+            (Reason::InRange, None, false),
+        ] {
+            snapshot.state.decision.reason = reason;
+            snapshot.state.desired.recommended = recommended;
+            assert_eq!(decided_otherwise(&snapshot.state).is_some(), is_noted, "{reason}");
+        }
     }
 
     #[test]

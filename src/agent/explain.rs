@@ -294,12 +294,14 @@ fn runtime_difference(stored: &str, wanted: &str, snapshot: &PodSnapshot) -> Opt
         true => format!(" ({})", drift.reason),
         false => String::new(),
     };
-    (stored != wanted).then(|| {
-        format!(
-            "the runtime has {stored} stored instead of {wanted}{why}: it would write that back when another process updates \
-             the container, so the next pass updates it"
-        )
-    })
+    let next = if snapshot.observes {
+        "not updated, because the agent only observes (observeOnly)"
+    } else if snapshot.state.resize.withheld().is_some() {
+        "the kubelet has not granted the wanted value"
+    } else {
+        "it would write that back when another process updates the container, so the next pass updates it"
+    };
+    (stored != wanted).then(|| format!("the runtime has {stored} stored instead of {wanted}{why}: {next}"))
 }
 
 /// Explains why systemd's property differs from the wanted value. systemd keeps whole percents of a cpu, rounded up here.
@@ -521,6 +523,8 @@ mod tests {
             stored.starts_with("the runtime has 1 stored instead of 2: it would write that back"),
             "{stored}"
         );
+        let stored = runtime_difference("1", "2", &observing).unwrap();
+        assert!(stored.ends_with("only observes (observeOnly)"), "{stored}");
     }
 
     #[test]

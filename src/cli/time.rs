@@ -4,11 +4,16 @@ use std::time::Duration;
 
 use jiff::{RoundMode, Span, SpanRelativeTo, SpanRound, Timestamp, Unit};
 
+use crate::control::LONGEST_TTL;
+
 /// The life of an override. Zero, written as `0`, means that the override holds until an operator releases it.
 ///
-/// Errors: the text is neither `0` nor a duration of a microsecond at least.
+/// Errors: the text is neither `0` nor a duration from a microsecond to [`LONGEST_TTL`].
 pub(super) fn ttl(text: &str) -> Result<Duration, String> {
     match duration(text) {
+        Ok(long) if long > LONGEST_TTL => {
+            Err("too long: write at most 366d, or 0 to hold the values until they are released".to_owned())
+        }
         Ok(short) if short.as_micros() == 0 && text != "0" => {
             Err("too short: write 0 to hold the values until they are released".to_owned())
         }
@@ -84,7 +89,19 @@ mod tests {
             assert_eq!(ttl(text), Ok(Duration::from_secs(seconds)), "{text}");
         }
         assert_eq!((ttl("0"), duration("0")), (Ok(Duration::ZERO), Ok(Duration::ZERO)));
-        for text in ["", "30", "m", "-30m", "0s", "1ns", "soon", "1mo", "9999999999999d"] {
+        assert_eq!(ttl("366d"), Ok(LONGEST_TTL));
+        for text in [
+            "",
+            "30",
+            "m",
+            "-30m",
+            "0s",
+            "1ns",
+            "soon",
+            "1mo",
+            "367d",
+            "9999999999999d",
+        ] {
             assert!(ttl(text).is_err(), "{text}");
         }
     }

@@ -1,6 +1,7 @@
 //! Converts amounts and refusals for the protocol, and checks and parses requests.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use tonic::Status;
 
@@ -16,8 +17,10 @@ const LONGEST_CONTAINER: usize = 63;
 const LONGEST_REASON: usize = 1024;
 /// The longest selector in bytes: each requirement is checked for each pod while no other task runs.
 const LONGEST_SELECTOR: usize = 4 << 10;
-/// The longest life of an override in microseconds: 366 days.
-const LONGEST_TTL_US: u64 = 366 * 24 * 3600 * 1_000_000;
+/// The longest life of an override: 366 days.
+pub(crate) const LONGEST_TTL: Duration = Duration::from_secs(366 * 24 * 3600);
+/// The same in microseconds.
+const LONGEST_TTL_US: u64 = LONGEST_TTL.as_secs() * 1_000_000;
 
 impl From<&ResourceList> for proto::Amounts {
     fn from(list: &ResourceList) -> Self {

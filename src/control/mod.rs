@@ -28,6 +28,7 @@ pub use crate::proto::control as proto;
 pub use access::{Access, Group, Right};
 pub use client::{Client, ClientError, Watch};
 pub use connections::Caller;
+pub(crate) use convert::LONGEST_TTL;
 pub use convert::{check_change, resize_values};
 pub use feed::ChangeFeed;
 pub use proto::control_server::Control;

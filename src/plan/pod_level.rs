@@ -7,7 +7,7 @@
 
 use super::hierarchy::in_force;
 use crate::model::objects::{Pod, ResizePhase};
-use crate::model::{Bytes, PodTree, Resource};
+use crate::model::{Bytes, PageSize, PodTree, Resource};
 
 /// A pod whose cgroup allows less memory than its containers' cgroups do together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, derive_more::Display)]
@@ -26,8 +26,8 @@ impl LowPodLevel {
     /// No container counts with more than its spec or its status says, so a limit that another process wrote into a cgroup
     /// raises no other. A container that does not run counts with what the kubelet has granted, if that is known. The pod's own
     /// declared limit bounds the sum. While a resize of a pod whose containers all run is under way, its levels are written one
-    /// after the other, and differ for a moment.
-    pub fn find(pod: &Pod, held: &PodTree) -> Option<Self> {
+    /// after the other, and differ for a moment. Amounts count in whole pages, as the kernel keeps limits.
+    pub fn find(pod: &Pod, held: &PodTree, page: PageSize) -> Option<Self> {
         let holds = held.pod.memory_bytes()?;
         let in_force = in_force(pod);
         let phase = ResizePhase::of(pod);
@@ -42,13 +42,14 @@ impl LowPodLevel {
         for container in pod.running_containers() {
             let spec = container.resources.limits.memory;
             let reported = in_force.limit(&container.name, Resource::Memory).map(Bytes::new);
-            needs = needs.saturating_add(match held.containers.get(&*container.name) {
+            let own = match held.containers.get(&*container.name) {
                 Some(settings) => settings.memory_bytes()?.min(spec.max(reported)?),
                 None => reported.or(spec.filter(|_| settled)).unwrap_or(Bytes::ZERO),
-            });
+            };
+            needs = needs.saturating_add(page.round_down(own));
         }
         let own = pod.spec.resources.and_then(|resources| resources.limits.memory);
-        let needs = own.map_or(needs, |own| needs.min(own));
+        let needs = own.map_or(needs, |own| needs.min(page.round_down(own)));
         (holds < needs).then(|| Self {
             holds,
             needs: needs.saturating_add(pod.spec.overhead.memory.unwrap_or_default()),
@@ -112,7 +113,24 @@ mod tests {
     }
 
     fn needs(pod: &Pod, held: &PodTree) -> Option<u64> {
-        LowPodLevel::find(pod, held).map(|low| low.needs.get() / MIB)
+        LowPodLevel::find(pod, held, PageSize::KIB_4).map(|low| low.needs.get() / MIB)
+    }
+
+    #[test]
+    fn limits_between_pages_are_not_low() {
+        let limit =
+            |bytes| Settings::from_iter([Setting::MemoryMax(MemoryLimit::Bytes(bytes)).in_pages(PageSize::KIB_4)]);
+        let mut pod = two("500M");
+        let mut levels = held(0, &[("side", 64)]);
+        levels.pod = limit(500_000_000 + 64 * MIB);
+        assert_eq!(needs(&pod, &levels), None, "one waits to be started again");
+        let own: crate::model::Requirements = serde_json::from_str(r#"{"limits": {"memory": "500M"}}"#).unwrap();
+        pod.spec.resources = Some(own);
+        levels.pod = limit(500_000_000);
+        levels.containers.insert("app".into(), limit(500_000_000));
+        assert_eq!(needs(&pod, &levels), None, "the pod's own limit");
+        levels.pod = limit(499_000_000);
+        assert_eq!(needs(&pod, &levels), Some(500_000_000 / MIB));
     }
 
     #[test]

@@ -63,7 +63,7 @@ fn low_pod_level(node: &Node, live: &LivePod, object: &Pod) -> Option<LowPodLeve
     // The pod may just have ended.
     let held =
         held.inspect_err(|error| tracing::debug!(pod = %live.id, %error, "its memory limits cannot be compared"));
-    LowPodLevel::find(object, &held.ok()?)
+    LowPodLevel::find(object, &held.ok()?, node.traits.page)
 }
 
 /// The temporary limits among `lent` that containers still have. Of equal ones the latest counts.

@@ -85,10 +85,23 @@ pub fn lower(
     let Some(MemoryLimit::Bytes(bytes)) = wanted.memory() else {
         return Ok(cgroup.write(wanted).map(drop)?);
     };
+    if has(cgroup, wanted)? {
+        return Ok(());
+    }
     match cgroup.outer().version() {
         CgroupVersion::V1 => by_the_write(cgroup, wanted),
         CgroupVersion::V2 => while_frozen(cgroup, wanted, Bytes::new(bytes), freezer, freezes),
     }
+}
+
+/// Whether the cgroup has the limit already: an undo takes back every limit that may have been written.
+fn has(cgroup: &Cgroup, limit: Setting) -> Result<bool, CgroupError> {
+    for dir in cgroup.dirs() {
+        if dir.read(limit.file())? != Some(limit) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 fn by_the_write(cgroup: &Cgroup, wanted: Setting) -> Result<(), StepError> {
@@ -193,19 +206,38 @@ mod tests {
 
     const KIB: u64 = 1 << 10;
 
-    /// Lowers the limit of a cgroup from 16 MiB to 8, beside a kernel in which that uses so much once it is frozen, or never freezes.
-    /// Returns how that ended, with the number of freezes.
-    fn lowered(root: &Path, used_frozen: Option<u64>) -> (Result<(), StepError>, usize) {
+    /// A cgroup with this limit and this use, as plain files.
+    fn cgroup(root: &Path, limit: &str, used: &str) -> Cgroup {
         let app = root.join("app");
         fs::create_dir(&app).unwrap();
         fs::write(root.join("cgroup.controllers"), "cpu memory\n").unwrap();
-        let write = |name: &str, text: &str| fs::write(app.join(name), text).unwrap();
-        write("memory.max", "16777216\n");
-        write("memory.current", "4194304\n");
-        write("cgroup.freeze", "0\n");
-        write("cgroup.events", "populated 1\nfrozen 0\n");
+        let write = |name: &str, text: &str| fs::write(app.join(name), format!("{text}\n")).unwrap();
+        write("memory.max", limit);
+        write("memory.current", used);
+        write("cgroup.freeze", "0");
+        write("cgroup.events", "populated 1\nfrozen 0");
         let hierarchy = Hierarchy::of_tree(root).unwrap();
-        let cgroup = Cgroup::open(&hierarchy, &CgroupPath::new("/app").unwrap()).unwrap();
+        Cgroup::open(&hierarchy, &CgroupPath::new("/app").unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_limit_that_is_there_freezes_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        let cgroup = cgroup(root.path(), "8388608", "8380416");
+        let freezer = Freezer::below(root.path()).unwrap();
+        for (limit, is_lowered) in [(8188 * KIB, false), (8192 * KIB, true)] {
+            let (wanted, mut freezes) = (Setting::MemoryMax(MemoryLimit::Bytes(limit)), Vec::new());
+            let lowered = lower(&cgroup, wanted, &freezer, &mut freezes);
+            assert_eq!((lowered.is_ok(), freezes), (is_lowered, Vec::new()), "{limit}");
+        }
+    }
+
+    /// Lowers the limit of a cgroup from 16 MiB to 8, beside a kernel in which that uses so much once it is frozen, or never freezes.
+    /// Returns how that ended, with the number of freezes.
+    fn lowered(root: &Path, used_frozen: Option<u64>) -> (Result<(), StepError>, usize) {
+        let cgroup = cgroup(root, "16777216", "4194304");
+        let app = root.join("app");
+        let write = |name: &str, text: &str| fs::write(app.join(name), text).unwrap();
         let freezer = Freezer::below(root).unwrap();
         let (mut freezes, done) = (Vec::new(), AtomicBool::new(false));
         let ended = thread::scope(|scope| {

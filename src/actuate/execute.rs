@@ -15,11 +15,17 @@ use crate::model::objects::PodId;
 use crate::model::{Bytes, Change, ControlFile, MemoryLimit, Outcome, Setting, Settings, Step, StepRecord, Target};
 use crate::plan::{Plan, systemd_keeps};
 
-/// The files that a failed step may have written, a step for each: those of a unit, although systemd refused its properties,
-/// and a file that holds another value than the step wrote.
+/// What a failed step may have changed, as steps to undo: the whole unit where systemd had its properties before a file could not be
+/// written; the files, a step for each, where systemd failed or a file holds another value than the step wrote.
 fn parts(step: &Step, failed: &StepError) -> Vec<Step> {
-    let is_mismatch = matches!(failed, StepError::Cgroup(error) if matches!(error.reason, Reason::Mismatch { .. }));
-    if !matches!(step.change, Change::Unit { .. }) && !is_mismatch {
+    let is_unit = matches!(step.change, Change::Unit { .. });
+    let may_have_written = match failed {
+        StepError::Cgroup(_) if is_unit && step.change.lowered_memory().is_none() => return vec![step.clone()],
+        StepError::Cgroup(error) => matches!(error.reason, Reason::Mismatch { .. }),
+        StepError::Systemd(_) => true,
+        StepError::NotShrinkable(_) | StepError::NoCgroup(_) => false,
+    };
+    if !is_unit && !may_have_written {
         return Vec::new();
     }
     let files = step.change.files().into_iter();
@@ -454,8 +460,16 @@ mod tests {
             target: Target::Pod,
             change: Change::Unit { from, to },
         };
-        // systemd may have written it.
-        assert_eq!(parts(&unit, &invalid), [step]);
+        assert_eq!(
+            parts(&unit, &invalid),
+            std::slice::from_ref(&unit),
+            "systemd has the properties"
+        );
+        // The property of a scope follows its lower limit, and systemd may write the file before it fails.
+        let refused = StepError::Systemd("it did not answer".to_owned().into());
+        for failed in [&unit, &step] {
+            assert_eq!(parts(failed, &refused), std::slice::from_ref(&step));
+        }
     }
 
     #[test]

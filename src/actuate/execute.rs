@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::handles::PodHandles;
 use super::node::Node;
 use super::shrink::{StepError, lower};
-use crate::cgroup::systemd::Unit;
+use crate::cgroup::systemd::{SystemdError, Unit};
 use crate::cgroup::{Cgroup, Reason};
 use crate::failpoint::failpoint;
 use crate::model::objects::PodId;
@@ -93,9 +93,10 @@ pub(super) fn raise_unit(node: &Node, handles: &PodHandles, pod: &PodId) -> bool
         let held = cgroup.read_all()?;
         let mut files = [ControlFile::MemoryMax, ControlFile::MemoryLimit].into_iter();
         let limit = files.find_map(|file| held.get(file));
-        let known = systemd.get(&unit, node.traits.version)?.memory_limit();
+        let failed = |error| unless_ended(cgroup, error);
+        let known = systemd.get(&unit, node.traits.version).map_err(failed)?.memory_limit();
         match limit.filter(|limit| known.is_some() && known < limit.memory()) {
-            Some(limit) => Ok(systemd.set(&unit, &Settings::from_iter([limit]))?),
+            Some(limit) => systemd.set(&unit, &Settings::from_iter([limit])).map_err(failed),
             None => Ok(()),
         }
     };
@@ -106,6 +107,14 @@ pub(super) fn raise_unit(node: &Node, handles: &PodHandles, pod: &PodId) -> bool
         tracing::warn!(%pod, %error, "cannot raise the memory limit that systemd has for the pod; systemd may put its lower one back");
     }
     raised.is_err_and(|error| error.is_of_systemd())
+}
+
+/// The error of systemd, or that the cgroup has ended: its unit ends with it.
+fn unless_ended(cgroup: &Cgroup, error: SystemdError) -> StepError {
+    match cgroup.outer().check() {
+        Err(ended) if ended.is_gone() => ended.into(),
+        Ok(()) | Err(_) => error.into(),
+    }
 }
 
 /// Writes one pod's files and unit properties.
@@ -262,7 +271,7 @@ impl<'a> Executor<'a> {
             self.write_all(cgroup, step)?;
         }
         if let (Some(systemd), Some(unit)) = (&self.node.units, Unit::of(cgroup.path())) {
-            systemd.set(&unit, to)?;
+            systemd.set(&unit, to).map_err(|error| unless_ended(cgroup, error))?;
         }
         if lowers { Ok(()) } else { self.write_all(cgroup, step) }
     }
@@ -272,7 +281,10 @@ impl<'a> Executor<'a> {
     fn set_scope(&mut self, cgroup: &Cgroup, to: Setting, step: &Step) -> Result<(), StepError> {
         let wanted = Settings::from_iter([to]);
         let known = match (&self.node.units, Unit::of(cgroup.path())) {
-            (Some(systemd), Some(unit)) => systemd.get(&unit, self.node.traits.version)?.get(to.file()),
+            (Some(systemd), Some(unit)) => systemd
+                .get(&unit, self.node.traits.version)
+                .map_err(|error| unless_ended(cgroup, error))?
+                .get(to.file()),
             _ => None,
         };
         match known {
@@ -398,6 +410,17 @@ mod tests {
         };
         assert!(failed(StepError::Systemd("the connection is broken".to_owned().into())));
         assert!(!failed(StepError::NotShrinkable("it is in use".to_owned())));
+    }
+
+    #[test]
+    fn a_unit_ends_with_its_cgroup() {
+        let root = tempfile::tempdir().unwrap();
+        let (_, handles) = pod(root.path(), &[]);
+        let app = handles.get(&Target::Container("app".into())).unwrap();
+        let is_gone = || unless_ended(app, "systemd has no such unit".to_owned().into()).is_gone();
+        assert!(!is_gone());
+        fs::remove_dir_all(root.path().join("pod/app")).unwrap();
+        assert!(is_gone());
     }
 
     #[test]

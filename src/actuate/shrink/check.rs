@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use crate::actuate::handles::PodHandles;
-use crate::cgroup::CgroupError;
+use crate::cgroup::{CgroupDir, CgroupError};
 use crate::model::{Bytes, MemoryLimit, PodTree, Target};
 use crate::plan::Plan;
 use crate::plan::shrink::{Before, CheckStep, RECLAIM_STEP, Reclaim, ShrinkCheck, UsageHistory, WatchReading};
@@ -123,11 +123,17 @@ pub(in crate::actuate) fn reclaim_below_limits(wanted: &PodTree, handles: &PodHa
         else {
             continue;
         };
-        let roof = Bytes::new(limit - limit / KEPT_FREE);
-        let too_much = cgroup.outer().memory_usage()?.saturating_sub(roof);
-        if !too_much.is_zero() && cgroup.outer().reclaim_way()? == Reclaim::OnRequest {
-            cgroup.outer().reclaim(too_much.min(RECLAIM_STEP))?;
-        }
+        // The other containers still have memory to give when one has ended.
+        CgroupError::unless_gone(reclaim_above(cgroup.outer(), Bytes::new(limit - limit / KEPT_FREE)))?;
+    }
+    Ok(())
+}
+
+/// Has the kernel reclaim what is in use above this amount, one step at most.
+fn reclaim_above(cgroup: &CgroupDir, roof: Bytes) -> Result<(), CgroupError> {
+    let too_much = cgroup.memory_usage()?.saturating_sub(roof);
+    if !too_much.is_zero() && cgroup.reclaim_way()? == Reclaim::OnRequest {
+        cgroup.reclaim(too_much.min(RECLAIM_STEP))?;
     }
     Ok(())
 }
@@ -225,9 +231,15 @@ mod tests {
     fn a_sixteenth_of_a_limit_is_kept_free() {
         for (used, reclaimed) in [(150, ""), (151, "1048576\n"), (190, "33554432\n")] {
             let root = tempfile::tempdir().unwrap();
-            let handles = handles(root.path(), used, None);
+            drop(handles(root.path(), used, None));
+            fs::create_dir(root.path().join("pod/aaa")).unwrap();
+            let live = LivePod::on_files(["aaa", "app"]);
+            let handles = PodHandles::open(&Node::on_files(root.path()).hierarchy, &live).unwrap();
+            // One container ends meanwhile.
+            fs::remove_dir(root.path().join("pod/aaa")).unwrap();
+            let limited = |name: &str| (name.into(), Settings::from_iter([limit(160)]));
             let wanted = PodTree {
-                containers: [("app".into(), Settings::from_iter([limit(160)]))].into(),
+                containers: ["aaa", "app"].map(limited).into(),
                 ..PodTree::default()
             };
             reclaim_below_limits(&wanted, &handles).unwrap();

@@ -28,13 +28,30 @@ impl CgroupDir {
             CgroupVersion::V1 => self.check_usage(from, kept)?,
             CgroupVersion::V2 => refuse_below_usage(dir, from, kept)?,
         }
+        let burst = match kept {
+            Setting::CpuMax(_) => self.read(ControlFile::CpuMaxBurst)?,
+            _ => None,
+        };
         write_value(dir, &open, kept)?;
         let read_back = open.setting(wanted.file())?;
         if read_back != kept {
             return Err(dir.error(wanted.file().name(), Reason::Mismatch { wanted, read_back }));
         }
         undo_below_usage(dir, &open, from, kept)?;
+        self.restore_burst(burst)?;
         Ok(read_back)
+    }
+
+    /// Writes the burst of before a write of `cpu.max` again: before Linux 6.10 the kernel divides it by 1000 then, because it takes
+    /// microseconds for nanoseconds (`cpu_max_write`, kernel/sched/core.c).
+    fn restore_burst(&self, before: Option<Setting>) -> Result<(), CgroupError> {
+        let Some(burst) = before.filter(|burst| !burst.is_unset()) else {
+            return Ok(());
+        };
+        if self.read(burst.file())? != before {
+            self.write(burst)?;
+        }
+        Ok(())
     }
 }
 
@@ -118,6 +135,23 @@ mod tests {
             let kept = undo_below_usage(dir, &open, from, wanted);
             assert_eq!(kept.is_err(), is_taken_back, "{file} {wanted}: {kept:?}");
             assert_eq!(open.setting(file), Ok(if is_taken_back { from } else { wanted }));
+        }
+    }
+
+    #[test]
+    fn a_burst_outlasts_a_write_of_its_quota() {
+        let root = tempfile::tempdir().unwrap();
+        let cgroup = cgroup(root.path());
+        let set = |name: &str, text: &str| fs::write(root.path().join("app").join(name), text).unwrap();
+        set("cpu.max", "50000 100000\n");
+        let quota = Setting::parse(ControlFile::CpuMax, "40000 100000").unwrap();
+        assert_eq!(cgroup.write(quota), Ok(quota), "a kernel without bursts");
+        // As the write of the quota leaves it.
+        for (before, after) in [(25_000, 25_000), (0, 25)] {
+            set("cpu.max.burst", "25\n");
+            cgroup.restore_burst(Some(Setting::CpuMaxBurst(before))).unwrap();
+            let burst = Setting::CpuMaxBurst(after);
+            assert_eq!(cgroup.write(quota).and(cgroup.read(burst.file())), Ok(Some(burst)));
         }
     }
 

@@ -67,7 +67,12 @@ fn flags(file: ControlFile) -> OFlag {
 
 fn write_value(dir: &Dir, open: &ControlFd<'_>, wanted: Setting) -> Result<(), CgroupError> {
     let name = wanted.file().name();
-    match open.write(&wanted.to_write()) {
+    let mut written = open.write(&wanted.to_write());
+    // v1's kernel changes no limit while a signal is pending (`mem_cgroup_resize_max`, mm/memcontrol-v1.c).
+    while written == Err(Errno::EINTR) {
+        written = open.write(&wanted.to_write());
+    }
+    match written {
         Ok(()) => Ok(()),
         Err(Errno::EINVAL) => Err(dir.error(name, Reason::Invalid { wanted })),
         Err(Errno::EBUSY) if wanted.memory().is_some() => {

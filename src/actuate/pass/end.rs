@@ -48,9 +48,12 @@ impl Pass {
             // The written steps were undone, or hold although the next pass plans the rest anew.
             done.shrink.retain_written(&done.record.steps);
         }
-        done.shrink.seen = std::mem::take(&mut pass.job.seen);
         done.quotas = std::mem::take(&mut pass.job.targets.scope.quotas);
         done.stale |= matches!(done.record.outcome, Outcome::Interrupted(_));
+        // What a container has used that ended meanwhile says nothing about the next one.
+        if !done.stale {
+            done.shrink.seen = std::mem::take(&mut pass.job.seen);
+        }
         done.handles = done.handles.take().filter(|_| !done.stale);
         if let Some(why) = done.api.answer.denied() {
             done.record.outcome.deny(why);
@@ -59,5 +62,35 @@ impl Pass {
             done.record.outcome = Outcome::Withheld(withheld);
         }
         pass.done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::actuate::node::Node;
+    use crate::model::Target;
+    use crate::plan::shrink::UsageHistory;
+
+    #[tokio::test]
+    async fn use_seen_in_an_ended_container_is_forgotten() {
+        let interrupted = || Outcome::Interrupted("the container has ended".to_owned());
+        for (stale, outcome, counts) in [
+            (false, Outcome::Unchanged, true),
+            (true, Outcome::Unchanged, false),
+            (false, interrupted(), false),
+        ] {
+            let root = tempfile::tempdir().unwrap();
+            let mut pass = Pass::on_plain_files(root.path(), Node::on_files(root.path()));
+            pass.job.seen = [(Target::Pod, UsageHistory::default())].into();
+            pass.done.stale = stale;
+            let done = pass.stop(outcome).end().await;
+            assert_eq!(
+                !done.shrink.seen.is_empty(),
+                counts,
+                "{stale} {:?}",
+                done.record.outcome
+            );
+        }
     }
 }

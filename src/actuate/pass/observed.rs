@@ -54,7 +54,7 @@ impl Pass {
         }
         let plan = Plan::of_files(&tree, &wanted.tree, &self.node.traits)?;
         let checks = ShrinkChecks::of(&plan, handles, &self.job.seen)?;
-        // The checks begin with what earlier tries have read, and what they read counts for the next try, however this pass ends.
+        // The checks begin with what earlier tries have read, and what they read counts for the next try, unless a cgroup ends.
         self.job.seen.extend(checks.seen());
         stages.plan = start.elapsed();
         Ok(Box::new(Observed {

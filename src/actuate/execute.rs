@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::handles::PodHandles;
 use super::node::Node;
 use super::shrink::{StepError, lower};
-use crate::cgroup::systemd::{SystemdError, Unit};
+use crate::cgroup::systemd::{Systemd, SystemdError, Unit};
 use crate::cgroup::{Cgroup, Reason};
 use crate::failpoint::failpoint;
 use crate::model::objects::PodId;
@@ -28,10 +28,8 @@ fn parts(step: &Step, failed: &StepError) -> Vec<Step> {
     if !is_unit && !may_have_written {
         return Vec::new();
     }
-    let files = step.change.files().into_iter();
-    files
-        .map(|(from, to)| Step::of_file(step.target.clone(), from, to))
-        .collect()
+    let of_file = |(from, to)| Step::of_file(step.target.clone(), from, to);
+    step.change.files().into_iter().map(of_file).collect()
 }
 
 /// Whether a file has a property of its own. One property holds both of v1's files of a quota.
@@ -87,18 +85,19 @@ fn without_slow_down(step: &Step, used: impl FnOnce() -> Option<Bytes>) -> (Opti
 pub(super) fn raise_unit(node: &Node, handles: &PodHandles, pod: &PodId) -> bool {
     let raise = || -> Result<(), StepError> {
         let cgroup = handles.get(&Target::Pod).ok_or(StepError::NoCgroup(Target::Pod))?;
-        let (Some(systemd), Some(unit)) = (&node.units, Unit::of(cgroup.path())) else {
+        let known = with_unit(node, cgroup, |systemd, unit| systemd.get(unit, node.traits.version))?;
+        let Some(known) = known.and_then(|known| known.memory_limit()) else {
             return Ok(());
         };
         let held = cgroup.read_all()?;
         let mut files = [ControlFile::MemoryMax, ControlFile::MemoryLimit].into_iter();
         let limit = files.find_map(|file| held.get(file));
-        let failed = |error| unless_ended(cgroup, error);
-        let known = systemd.get(&unit, node.traits.version).map_err(failed)?.memory_limit();
-        match limit.filter(|limit| known.is_some() && known < limit.memory()) {
-            Some(limit) => systemd.set(&unit, &Settings::from_iter([limit])).map_err(failed),
-            None => Ok(()),
+        if let Some(limit) = limit.filter(|limit| limit.memory() > Some(known)) {
+            with_unit(node, cgroup, |systemd, unit| {
+                systemd.set(unit, &Settings::from_iter([limit]))
+            })?;
         }
+        Ok(())
     };
     let raised = raise();
     if let Err(error) = &raised
@@ -109,7 +108,22 @@ pub(super) fn raise_unit(node: &Node, handles: &PodHandles, pod: &PodId) -> bool
     raised.is_err_and(|error| error.is_of_systemd())
 }
 
-/// The error of systemd, or that the cgroup has ended: its unit ends with it.
+/// Calls systemd about the unit of a cgroup; `None` if there is no unit, or no systemd. A unit ends with its cgroup, and a later cgroup
+/// may have a unit of the same name.
+fn with_unit<T>(
+    node: &Node,
+    cgroup: &Cgroup,
+    call: impl FnOnce(&Systemd, &Unit) -> Result<T, SystemdError>,
+) -> Result<Option<T>, StepError> {
+    let (Some(systemd), Some(unit)) = (&node.units, Unit::of(cgroup.path())) else {
+        return Ok(None);
+    };
+    cgroup.outer().check()?;
+    let answer = call(systemd.as_ref(), &unit);
+    answer.map(Some).map_err(|error| unless_ended(cgroup, error))
+}
+
+/// The error of systemd, or that the cgroup has ended.
 fn unless_ended(cgroup: &Cgroup, error: SystemdError) -> StepError {
     match cgroup.outer().check() {
         Err(ended) if ended.is_gone() => ended.into(),
@@ -270,9 +284,7 @@ impl<'a> Executor<'a> {
         if lowers {
             self.write_all(cgroup, step)?;
         }
-        if let (Some(systemd), Some(unit)) = (&self.node.units, Unit::of(cgroup.path())) {
-            systemd.set(&unit, to).map_err(|error| unless_ended(cgroup, error))?;
-        }
+        with_unit(self.node, cgroup, |systemd, unit| systemd.set(unit, to))?;
         if lowers { Ok(()) } else { self.write_all(cgroup, step) }
     }
 
@@ -280,14 +292,9 @@ impl<'a> Executor<'a> {
     /// value, and the file may hold a finer quota.
     fn set_scope(&mut self, cgroup: &Cgroup, to: Setting, step: &Step) -> Result<(), StepError> {
         let wanted = Settings::from_iter([to]);
-        let known = match (&self.node.units, Unit::of(cgroup.path())) {
-            (Some(systemd), Some(unit)) => systemd
-                .get(&unit, self.node.traits.version)
-                .map_err(|error| unless_ended(cgroup, error))?
-                .get(to.file()),
-            _ => None,
-        };
-        match known {
+        let version = self.node.traits.version;
+        let known = with_unit(self.node, cgroup, |systemd, unit| systemd.get(unit, version))?;
+        match known.and_then(|known| known.get(to.file())) {
             Some(known) if Some(known) != systemd_keeps(&wanted).get(to.file()) => self.set_unit(cgroup, &wanted, step),
             _ => self.write_all(cgroup, step),
         }
@@ -483,11 +490,8 @@ mod tests {
             target: Target::Pod,
             change: Change::Unit { from, to },
         };
-        assert_eq!(
-            parts(&unit, &invalid),
-            std::slice::from_ref(&unit),
-            "systemd has the properties"
-        );
+        // systemd has the properties.
+        assert_eq!(parts(&unit, &invalid), std::slice::from_ref(&unit));
         // The property of a scope follows its lower limit, and systemd may write the file before it fails.
         let refused = StepError::Systemd("it did not answer".to_owned().into());
         for failed in [&unit, &step] {

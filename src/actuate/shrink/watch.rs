@@ -24,7 +24,7 @@ pub enum Verdict {
     Kept,
     /// The lower limit harmed this cgroup.
     Trouble(Target, Trouble),
-    /// All of the cgroups ended, or one cannot be read.
+    /// All of the cgroups ended, or one cannot be read at the end.
     Gone,
 }
 
@@ -86,10 +86,17 @@ fn read_once(mut pod: Box<WatchedPod>) -> WatchTurn {
         let Some(cgroup) = pod.handles.get(&target) else {
             continue;
         };
-        let Some(reading) = CgroupError::unless_gone(cgroup.watch_reading())? else {
-            continue;
+        let (read, now) = (CgroupError::unless_gone(cgroup.watch_reading()), Instant::now());
+        let step = match read {
+            Ok(Some(reading)) => watch.next(&reading, now),
+            Ok(None) => continue,
+            Err(error) => {
+                // Such as for want of a descriptor: a later reading may succeed.
+                tracing::debug!(%target, %error, "a lowered memory limit cannot be watched now");
+                WatchStep::LookAt(now + watch.pace(now).ok_or(error)?)
+            }
         };
-        match watch.next(&reading, Instant::now()) {
+        match step {
             WatchStep::LookAt(at) => next = Some(next.map_or(at, |next| next.min(at))),
             WatchStep::RaiseAgain(trouble) => return Err(Verdict::Trouble(target, trouble)),
             WatchStep::Done => {}
@@ -105,7 +112,34 @@ fn read_once(mut pod: Box<WatchedPod>) -> WatchTurn {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+    use crate::model::Bytes;
+    use crate::plan::shrink::{Before, WATCH_PERIOD};
+
+    #[test]
+    fn a_failed_reading_ends_no_watch() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = root.path().join("pod/app");
+        fs::create_dir_all(&directory).unwrap();
+        let (node, live) = (Node::on_files(root.path()), LivePod::on_files(["app"]));
+        let began_before = |before: Duration| {
+            let began = Instant::now().checked_sub(before).unwrap();
+            let watch = Watch::new(Bytes::new(1 << 20), began, Before::of_test());
+            Box::new(WatchedPod {
+                handles: PodHandles::open(&node.hierarchy, &live).unwrap(),
+                watches: vec![(Target::Container("app".into()), watch)],
+            })
+        };
+        // It is no number.
+        fs::write(directory.join("memory.current"), "?\n").unwrap();
+        let (pod, ..) = read_once(began_before(Duration::ZERO)).unwrap();
+        assert_eq!(read_once(began_before(WATCH_PERIOD)).unwrap_err(), Verdict::Gone);
+        fs::write(directory.join("memory.current"), "4096\n").unwrap();
+        let (pod, ..) = read_once(pod).unwrap();
+        assert_eq!(pod.watches.len(), 1);
+    }
 
     #[test]
     fn many_watches_look_less_often_and_none_looks_too_late() {

@@ -127,11 +127,16 @@ impl Watch {
         {
             self.recent.pop_front();
         }
+        self.pace(now).map_or(WatchStep::Done, |pace| {
+            WatchStep::LookAt(now + hurry.map_or(pace, |hurry| hurry.min(pace)))
+        })
+    }
+
+    /// The time until the next reading, also after one that failed; `None` at the end of the watch.
+    pub fn pace(&self, now: Instant) -> Option<Duration> {
         let since = now.saturating_duration_since(self.began);
         let pace = LOOKS.iter().find(|(until, _)| since < *until);
-        pace.map_or(WatchStep::Done, |(_, pace)| {
-            WatchStep::LookAt(now + hurry.map_or(*pace, |hurry| hurry.min(*pace)))
-        })
+        pace.map(|(_, pace)| *pace)
     }
 
     fn trouble(&self, reading: &WatchReading, now: Instant) -> Option<Trouble> {

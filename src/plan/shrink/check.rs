@@ -121,25 +121,22 @@ impl ShrinkCheck {
         let held = reading.held();
         self.history.note(now, held, self.wanted);
         self.most = self.most.max(held);
-        let least = with_spare(held, SMALL_SPARE);
+        // On v1 the peak may be that of the moment at which a limit was last hit. The container never used more either way.
+        let peak = reading.peak.unwrap_or(Bytes::MAX);
+        let (least, enough) = (with_spare(held, SMALL_SPARE), with_spare(peak, SMALL_SPARE));
+        let (most, over) = (self.history.most().unwrap_or(held), self.history.span(now));
+        // What this try has seen suffices alone, unless earlier ones saw use that left less than an eighth: it may come back.
+        let alone = with_spare(self.most, spare(Duration::ZERO)).max(with_spare(most, EARLIER_SPARE));
+        let floor = with_spare(most, spare(over)).min(alone).min(enough);
         if least > self.wanted {
             let why = format!(
                 "more than the wanted limit of {} bytes has room for: {} of them cannot be reclaimed",
                 self.wanted.get(),
                 held.get()
             );
-            return refuse(reading.usage, least, &why);
+            return self.refuse(reading.usage, floor.max(least), &why);
         }
-        // On v1 the peak may be that of the moment at which a limit was last hit. The container never used more either way.
-        let peak = reading.peak.unwrap_or(Bytes::MAX);
-        if with_spare(peak, SMALL_SPARE) > self.wanted {
-            let most = self.history.most().unwrap_or(held);
-            let over = self.history.span(now);
-            // What this try has seen suffices alone, unless earlier ones saw use that left less than an eighth: it may come back.
-            let alone = with_spare(self.most, spare(Duration::ZERO)).max(with_spare(most, EARLIER_SPARE));
-            let floor = with_spare(most, spare(over))
-                .min(alone)
-                .min(with_spare(peak, SMALL_SPARE));
+        if enough > self.wanted {
             if floor > self.wanted {
                 let why = format!(
                     "and at one time {} were; up to {} bytes that cannot be reclaimed were seen in the last {} s, which is too close \
@@ -149,7 +146,7 @@ impl ShrinkCheck {
                     over.as_secs().max(1),
                     self.wanted.get(),
                 );
-                return refuse(reading.usage, floor, &why);
+                return self.refuse(reading.usage, floor, &why);
             }
             if now.saturating_duration_since(began) < OBSERVE {
                 return CheckStep::LookAt(now + LOOK);
@@ -179,7 +176,20 @@ impl ShrinkCheck {
         };
         let floor = usage.saturating_add(slack(self.wanted));
         let why = format!("more than the wanted limit of {} bytes{why}", self.wanted.get());
-        refuse(usage, floor, &why)
+        self.refuse(usage, floor, &why)
+    }
+
+    /// Refuses the limit while so much is in use. From `floor` on a limit would be accepted now, if the kernel can be made to reclaim.
+    fn refuse(&self, usage: Bytes, floor: Bytes, why: &str) -> CheckStep {
+        let floor = match self.reclaim {
+            Reclaim::Never => floor.max(usage.saturating_add(SLACK)),
+            Reclaim::OnRequest | Reclaim::ByTheWrite => floor,
+        };
+        let [usage, floor] = [usage, floor].map(Bytes::get);
+        CheckStep::Refused(format!(
+            "not shrinkable now: {usage} bytes are in use, {why}; {floor} bytes would be accepted now: choose a higher limit, or wait \
+             until less is in use"
+        ))
     }
 
     /// The most that may be in use when the limit is written.
@@ -196,15 +206,6 @@ impl ShrinkCheck {
         }
         self.fruitless >= FRUITLESS
     }
-}
-
-/// Refuses a limit while so much is in use. From `floor` on a limit would be accepted now.
-fn refuse(usage: Bytes, floor: Bytes, why: &str) -> CheckStep {
-    let [usage, floor] = [usage, floor].map(Bytes::get);
-    CheckStep::Refused(format!(
-        "not shrinkable now: {usage} bytes are in use, {why}; {floor} bytes would be accepted now: choose a higher limit, or wait \
-         until less is in use"
-    ))
 }
 
 /// Whether a limit could come down to `wanted` at once, given this reading.

@@ -58,7 +58,7 @@ fn held_memory_is_never_cut_into() {
     assert_eq!(
         refused(step),
         "not shrinkable now: 125829120 bytes are in use, more than the wanted limit of 67108864 bytes has room for: \
-         104857600 of them cannot be reclaimed; 108134400 bytes would be accepted now: choose a higher limit, or wait \
+         104857600 of them cannot be reclaimed; 129761280 bytes would be accepted now: choose a higher limit, or wait \
          until less is in use"
     );
     assert_eq!(
@@ -69,6 +69,24 @@ fn held_memory_is_never_cut_into() {
         check(102, Reclaim::Never).next(&reading(100, 0, 100), now),
         CheckStep::Refused(_)
     ));
+}
+
+#[test]
+fn the_limit_that_a_refusal_names_is_accepted() {
+    let now = Clock::new().after(0.0);
+    for reclaim in [Reclaim::OnRequest, Reclaim::ByTheWrite, Reclaim::Never] {
+        for container in [
+            reading(100, 20, 120),
+            reading(100, 20, 500),
+            reading(100, 300, 500),
+            reading(60, 0, 500),
+        ] {
+            let (end, _) = settle(&mut check(64, reclaim), container, now);
+            let mut named = ShrinkCheck::new(floor(&refused(end)), reclaim, UsageHistory::default());
+            let (end, _) = settle(&mut named, container, now);
+            assert_eq!(end, CheckStep::Ready, "{reclaim:?} {container:?}");
+        }
+    }
 }
 
 #[test]

@@ -199,10 +199,7 @@ impl Grown {
         to: Bytes,
     ) -> Result<(), Outcome> {
         let held = handles.read()?;
-        let own = match growing {
-            Some((_, container)) => held.containers.get(container),
-            None => Some(&held.pod),
-        };
+        let own = held.get(&Target::from(growing.map(|(_, container)| container)));
         self.from = own.and_then(Settings::memory_bytes);
         let wanted = match growing {
             _ if self.from.is_none_or(|from| from >= to) => PodTree::default(),

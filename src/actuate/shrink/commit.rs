@@ -82,26 +82,21 @@ pub fn lower(
     freezer: &Freezer,
     freezes: &mut Vec<Duration>,
 ) -> Result<(), StepError> {
-    let Some(MemoryLimit::Bytes(bytes)) = wanted.memory() else {
-        return Ok(cgroup.write(wanted).map(drop)?);
-    };
     if has(cgroup, wanted)? {
         return Ok(());
     }
-    match cgroup.outer().version() {
-        CgroupVersion::V1 => by_the_write(cgroup, wanted),
-        CgroupVersion::V2 => while_frozen(cgroup, wanted, Bytes::new(bytes), freezer, freezes),
+    match (cgroup.outer().version(), wanted.memory()) {
+        (CgroupVersion::V2, Some(MemoryLimit::Bytes(bytes))) => {
+            while_frozen(cgroup, wanted, Bytes::new(bytes), freezer, freezes)
+        }
+        (CgroupVersion::V1 | CgroupVersion::V2, _) => by_the_write(cgroup, wanted),
     }
 }
 
 /// Whether the cgroup has the limit already: an undo takes back every limit that may have been written.
 fn has(cgroup: &Cgroup, limit: Setting) -> Result<bool, CgroupError> {
-    for dir in cgroup.dirs() {
-        if dir.read(limit.file())? != Some(limit) {
-            return Ok(false);
-        }
-    }
-    Ok(true)
+    let mut held = cgroup.dirs().map(|dir| dir.read(limit.file()));
+    held.try_fold(true, |all, held| Ok(all && held? == Some(limit)))
 }
 
 fn by_the_write(cgroup: &Cgroup, wanted: Setting) -> Result<(), StepError> {

@@ -92,12 +92,10 @@ pub(super) fn raise_unit(node: &Node, handles: &PodHandles, pod: &PodId) -> bool
         let held = cgroup.read_all()?;
         let mut files = [ControlFile::MemoryMax, ControlFile::MemoryLimit].into_iter();
         let limit = files.find_map(|file| held.get(file));
-        if let Some(limit) = limit.filter(|limit| limit.memory() > Some(known)) {
-            with_unit(node, cgroup, |systemd, unit| {
-                systemd.set(unit, &Settings::from_iter([limit]))
-            })?;
+        match limit.filter(|limit| limit.memory() > Some(known)) {
+            Some(limit) => set_properties(node, cgroup, &Settings::from_iter([limit])),
+            None => Ok(()),
         }
-        Ok(())
     };
     let raised = raise();
     if let Err(error) = &raised
@@ -106,6 +104,16 @@ pub(super) fn raise_unit(node: &Node, handles: &PodHandles, pod: &PodId) -> bool
         tracing::warn!(%pod, %error, "cannot raise the memory limit that systemd has for the pod; systemd may put its lower one back");
     }
     raised.is_err_and(|error| error.is_of_systemd())
+}
+
+/// Sets these properties of a cgroup's unit, if it has one. systemd writes all files of the unit before it answers the next
+/// call, `cpu.max` as well: the burst outlasts that.
+fn set_properties(node: &Node, cgroup: &Cgroup, wanted: &Settings) -> Result<(), StepError> {
+    let burst = cgroup.outer().read(ControlFile::CpuMaxBurst)?;
+    let set = with_unit(node, cgroup, |systemd, unit| systemd.set(unit, wanted));
+    let restored = cgroup.outer().restore_burst(burst);
+    set?;
+    Ok(restored?)
 }
 
 /// Calls systemd about the unit of a cgroup; `None` if there is no unit, or no systemd. A unit ends with its cgroup, and a later cgroup
@@ -284,7 +292,7 @@ impl<'a> Executor<'a> {
         if lowers {
             self.write_all(cgroup, step)?;
         }
-        with_unit(self.node, cgroup, |systemd, unit| systemd.set(unit, to))?;
+        set_properties(self.node, cgroup, to)?;
         if lowers { Ok(()) } else { self.write_all(cgroup, step) }
     }
 

@@ -34,21 +34,23 @@ impl CgroupDir {
         };
         write_value(dir, &open, kept)?;
         let read_back = open.setting(wanted.file())?;
+        // Also where another process has written the quota meanwhile.
+        let restored = self.restore_burst(burst);
         if read_back != kept {
             return Err(dir.error(wanted.file().name(), Reason::Mismatch { wanted, read_back }));
         }
         undo_below_usage(dir, &open, from, kept)?;
-        self.restore_burst(burst)?;
-        Ok(read_back)
+        restored.map(|()| read_back)
     }
 
-    /// Writes the burst of before a write of `cpu.max` again: before Linux 6.10 the kernel divides it by 1000 then, because it takes
-    /// microseconds for nanoseconds (`cpu_max_write`, kernel/sched/core.c).
-    fn restore_burst(&self, before: Option<Setting>) -> Result<(), CgroupError> {
-        let Some(burst) = before.filter(|burst| !burst.is_unset()) else {
-            return Ok(());
-        };
-        if self.read(burst.file())? != before {
+    /// Writes the burst of before a write of `cpu.max` again, if the kernel has divided it by 1000: before Linux 6.10 each such write
+    /// takes its microseconds for nanoseconds (`cpu_max_write`, kernel/sched/core.c). Leaves any other value to who wrote it.
+    ///
+    /// Errors: [`CgroupError`].
+    pub fn restore_burst(&self, before: Option<Setting>) -> Result<(), CgroupError> {
+        let Some(burst) = before else { return Ok(()) };
+        let divided = burst.map_burst(|micros| micros / 1000);
+        if burst != divided && self.read(burst.file())? == Some(divided) {
             self.write(burst)?;
         }
         Ok(())
@@ -151,8 +153,8 @@ mod tests {
         set("cpu.max", "50000 100000\n");
         let quota = Setting::parse(ControlFile::CpuMax, "40000 100000").unwrap();
         assert_eq!(cgroup.write(quota), Ok(quota), "a kernel without bursts");
-        // As the write of the quota leaves it.
-        for (before, after) in [(25_000, 25_000), (0, 25)] {
+        // As the write of the quota leaves it, or another process.
+        for (before, after) in [(25_000, 25_000), (25_999, 25_999), (0, 25), (26_000, 25)] {
             set("cpu.max.burst", "25\n");
             cgroup.restore_burst(Some(Setting::CpuMaxBurst(before))).unwrap();
             let burst = Setting::CpuMaxBurst(after);

@@ -189,16 +189,23 @@ impl<'a> Executor<'a> {
             }
             let Some(step) = step else { continue };
             tracing::debug!(%step, "a step begins");
-            let result = self.carry_out(&step);
+            // An undo takes back the property as well, if the step sets one.
+            let (whole, result) = match self.with_property(&step) {
+                Ok(whole) => {
+                    let result = self.carry_out(&whole);
+                    (whole, result)
+                }
+                Err(error) => (step.clone(), Err(error)),
+            };
             // Recorded before it is judged: a failed step is on record, too, ahead of the steps that undo others.
             let record = StepRecord::carried_out(&step, start.elapsed(), &result);
             self.records.push(record);
             let Err(error) = result else {
                 failpoint("step.written");
-                self.written.push(step);
+                self.written.push(whole);
                 continue;
             };
-            return Err(self.note_failure(&step, &error));
+            return Err(self.note_failure(&whole, &error));
         }
         Ok(())
     }
@@ -243,7 +250,7 @@ impl<'a> Executor<'a> {
             let reversed = Step { target, change };
             let start = Instant::now();
             failpoint("step.undone");
-            let result = self.carry_out(&reversed);
+            let result = self.put_back(&reversed);
             self.records.push(StepRecord {
                 rollback: true,
                 ..StepRecord::carried_out(&reversed, start.elapsed(), &result)
@@ -257,12 +264,25 @@ impl<'a> Executor<'a> {
         Ok(())
     }
 
+    /// Carries out a step of an undo. Once systemd fails, puts the files back alone: the limits would stay otherwise, with those of
+    /// all steps before.
+    fn put_back(&mut self, step: &Step) -> Result<(), StepError> {
+        if !self.systemd_failed {
+            match self.carry_out(step) {
+                Err(StepError::Systemd(error)) => {
+                    tracing::warn!(%step, %error, "files are put back without systemd, which may write the undone values again");
+                    self.systemd_failed = true;
+                }
+                result => return result,
+            }
+        }
+        let cgroup = self.cgroup(&step.target)?;
+        self.write_all(cgroup, step)
+    }
+
     fn carry_out(&mut self, step: &Step) -> Result<(), StepError> {
         let cgroup = self.cgroup(&step.target)?;
         match &step.change {
-            Change::File { to, .. } if self.aligns_scopes && step.target != Target::Pod && has_property(to.file()) => {
-                self.set_scope(cgroup, *to, step)
-            }
             Change::File { .. } => self.write_all(cgroup, step),
             Change::Unit { to, .. } => self.set_unit(cgroup, to, step),
             Change::Spec { .. } | Change::Resize { .. } => Ok(()),
@@ -296,16 +316,28 @@ impl<'a> Executor<'a> {
         if lowers { Ok(()) } else { self.write_all(cgroup, step) }
     }
 
-    /// Writes the file of a container, after the property of the container's scope where that differs: systemd writes the property's
+    /// The step, or for the file of a container the change of its scope where the property differs. systemd writes the property's
     /// value, and the file may hold a finer quota.
-    fn set_scope(&mut self, cgroup: &Cgroup, to: Setting, step: &Step) -> Result<(), StepError> {
-        let wanted = Settings::from_iter([to]);
-        let version = self.node.traits.version;
-        let known = with_unit(self.node, cgroup, |systemd, unit| systemd.get(unit, version))?;
-        match known.and_then(|known| known.get(to.file())) {
-            Some(known) if Some(known) != systemd_keeps(&wanted).get(to.file()) => self.set_unit(cgroup, &wanted, step),
-            _ => self.write_all(cgroup, step),
+    fn with_property(&self, step: &Step) -> Result<Step, StepError> {
+        let (from, to) = match step.change {
+            Change::File { from, to } if self.aligns_scopes && has_property(to.file()) => (from, to),
+            _ => return Ok(step.clone()),
+        };
+        if step.target == Target::Pod {
+            return Ok(step.clone());
         }
+        let (cgroup, version) = (self.cgroup(&step.target)?, self.node.traits.version);
+        let known = with_unit(self.node, cgroup, |systemd, unit| systemd.get(unit, version))?;
+        let known = known.and_then(|known| known.get(to.file()));
+        let [from, wanted] = [from, to].map(|setting| Settings::from_iter([setting]));
+        Ok(if known.is_none() || known == systemd_keeps(&wanted).get(to.file()) {
+            step.clone()
+        } else {
+            Step {
+                target: step.target.clone(),
+                change: Change::Unit { from, to: wanted },
+            }
+        })
     }
 
     fn cgroup(&self, target: &Target) -> Result<&'a Cgroup, StepError> {

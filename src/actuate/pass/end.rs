@@ -29,12 +29,11 @@ impl Pass {
     fn undo_steps(&mut self) {
         let Some(handles) = &self.done.handles else { return };
         let mut executor = Executor::new(&self.node, handles);
-        // Where systemd has failed, the files are put back alone.
-        executor.aligns_scopes = self.aligns_scopes() && !self.done.systemd_failed;
         executor.written = std::mem::take(&mut self.written);
         if let Err(failed) = executor.undo() {
             self.done.record.outcome.not_undone(&failed);
         }
+        self.done.systemd_failed |= executor.systemd_failed;
         let raised_again = self.raise_again();
         self.done.record.steps.extend(executor.records);
         self.done.record.steps.extend(raised_again);

@@ -132,7 +132,9 @@ impl Pass {
         let bursts = new_bursts(&observed.plan, handles)?;
         let start = Instant::now();
         let mut executor = Executor::new(&self.node, handles);
-        executor.aligns_scopes = self.aligns_scopes();
+        // With any property, systemd resets memory.oom.group, so that a kill would not end the whole container. Where the kubelet
+        // resizes, the runtime sets the properties and then the file.
+        executor.aligns_scopes = self.job.aligns_scopes && !self.kubelet_resizes;
         let ended = executor.run(&observed.plan);
         let (took, verified) = (start.elapsed(), self.job.asked.elapsed());
         self.done.systemd_failed |= executor.systemd_failed;
@@ -161,13 +163,6 @@ impl Pass {
             self.done.record.stages.write = took;
         }
         ended
-    }
-
-    /// Whether the values that the pass writes or undoes also become properties of the containers' scopes. With any property, systemd
-    /// resets memory.oom.group, so that a kill would not end the whole container. Where the kubelet resizes, the runtime sets the
-    /// properties and then the file.
-    pub(super) fn aligns_scopes(&self) -> bool {
-        self.job.aligns_scopes && !self.kubelet_resizes
     }
 
     /// Raises the limits again that the guard has raised since the pass observed: where the guard wrote between the latest check of the

@@ -92,7 +92,7 @@ pub(crate) fn ended_systemd() -> Option<Systemd> {
     let bus = Bus::start()?;
     let manager = Manager {
         properties: Properties::default(),
-        forgetful: false,
+        heeds: usize::MAX,
     };
     let _service = bus.serve(manager, Properties::default());
     Some(bus.client().unwrap())
@@ -111,8 +111,8 @@ enum ManagerError {
 /// systemd's manager, with one unit.
 struct Manager {
     properties: Properties,
-    /// Whether the manager ignores new values.
-    forgetful: bool,
+    /// How many more calls for new values the manager carries out.
+    heeds: usize,
 }
 
 #[interface(name = "org.freedesktop.systemd1.Manager")]
@@ -124,16 +124,13 @@ impl Manager {
         Ok(OBJECT.try_into().unwrap())
     }
 
-    fn set_unit_properties(&self, name: &str, runtime: bool, properties: Vec<(String, OwnedValue)>) {
+    fn set_unit_properties(&mut self, name: &str, runtime: bool, properties: Vec<(String, OwnedValue)>) {
         assert_eq!((name, runtime), (UNIT, true));
-        for (name, value) in properties {
-            if !self.forgetful {
-                self.properties
-                    .lock()
-                    .unwrap()
-                    .insert(name, u64::try_from(value).unwrap());
-            }
-        }
+        let Some(left) = self.heeds.checked_sub(1) else { return };
+        self.heeds = left;
+        let values = properties.into_iter();
+        let values = values.map(|(name, value)| (name, u64::try_from(value).unwrap()));
+        self.properties.lock().unwrap().extend(values);
     }
 
     #[zbus(property)]
@@ -173,7 +170,7 @@ fn properties_are_set_and_read_back() {
     let properties = Properties::default();
     let manager = Manager {
         properties: properties.clone(),
-        forgetful: false,
+        heeds: usize::MAX,
     };
     let _service = bus.serve(manager, properties.clone());
     let systemd = bus.client().unwrap();
@@ -189,7 +186,7 @@ fn an_unknown_unit_is_not_taken_for_success() {
     let properties = Properties::default();
     let manager = Manager {
         properties: properties.clone(),
-        forgetful: false,
+        heeds: usize::MAX,
     };
     let _service = bus.serve(manager, properties.clone());
     let error = bus
@@ -207,7 +204,7 @@ fn a_property_that_does_not_stick_is_told() {
     let properties = Properties::default();
     let manager = Manager {
         properties: properties.clone(),
-        forgetful: true,
+        heeds: 0,
     };
     let _service = bus.serve(manager, properties);
     let error = bus.client().unwrap().set(&unit(UNIT), &wanted()).unwrap_err();
@@ -257,7 +254,7 @@ fn pod_on_files(root: &Path, mebibytes: u64) -> (Pod, LivePod) {
     let limits = json!({"cpu": "1", "memory": "160Mi"});
     let pod: Pod = serde_json::from_value(json!({
         "metadata": {"name": "web", "namespace": "shop", "uid": "0123"},
-        "spec": {"containers": [{"name": "app", "resources": {"limits": limits}}]},
+        "spec": {"containers": [{"name": "app", "resources": {"limits": limits, "requests": limits}}]},
     }))
     .unwrap();
     let live = LivePod {
@@ -299,6 +296,49 @@ fn node_of(root: &Path, systemd: Systemd) -> Node {
     }
 }
 
+/// A pass that gives the pod what its spec says.
+fn sweep(pod: &Arc<Pod>, live: &Arc<LivePod>) -> Box<Job> {
+    let targets = PodTargets {
+        amounts: pod.requirements(),
+        bound: BoundPod::new(pod, live).unwrap(),
+        lift_undeclared: false,
+        kubelet_unasked: false,
+        scope: WriteScope::all(),
+        burst: None,
+        holds: Holds::default(),
+    };
+    Box::new(Job {
+        check_runtime: false,
+        ..Job::new(targets, Cause::Sweep)
+    })
+}
+
+#[tokio::test]
+async fn an_undo_goes_on_without_systemd() {
+    let Some(bus) = Bus::start() else { return };
+    let root = TempDir::new().unwrap();
+    let properties = Properties::default();
+    let manager = Manager {
+        properties: properties.clone(),
+        heeds: 1,
+    };
+    let _service = bus.serve(manager, properties.clone());
+    let (pod, live) = pod_on_files(root.path(), 192);
+    for path in [&live.path, &live.containers["app"].path] {
+        fs::write(path.under(root.path()).join("memory.peak"), format!("{}\n", 60 << 20)).unwrap();
+    }
+    let weight = live.path.under(root.path()).join("cpu.weight");
+    fs::write(&weight, "10\n").unwrap();
+    let node = Arc::new(node_of(root.path(), bus.client().unwrap()));
+    // The pod's weight grows through systemd. Plain files do not freeze, so the container's lower limit is refused.
+    let done = reconcile(node, sweep(&Arc::new(pod), &Arc::new(live))).await;
+    assert!(matches!(done.record.outcome, Outcome::RolledBack(_)), "{done:#?}");
+    let kept = properties.lock().unwrap()["CPUWeight"];
+    assert_ne!(kept, 10, "systemd heeds the pass, and not its undo");
+    assert_eq!(fs::read_to_string(weight).unwrap().trim(), "10");
+    assert!(done.systemd_failed);
+}
+
 #[tokio::test]
 async fn a_limit_raised_in_the_file_is_raised_in_systemd() {
     let Some(bus) = Bus::start() else { return };
@@ -306,7 +346,7 @@ async fn a_limit_raised_in_the_file_is_raised_in_systemd() {
     let properties = Properties::from(Mutex::new(HashMap::from([("MemoryMax".to_owned(), 128 << 20)])));
     let manager = Manager {
         properties: properties.clone(),
-        forgetful: false,
+        heeds: usize::MAX,
     };
     let _service = bus.serve(manager, properties.clone());
     let kept = || properties.lock().unwrap()["MemoryMax"] >> 20;
@@ -320,27 +360,12 @@ async fn a_limit_raised_in_the_file_is_raised_in_systemd() {
     pod_on_files(root.path(), 192);
     node.least_limits.raise(&live.id.uid, "app", Bytes::new(192 << 20));
     let (pod, live) = (Arc::new(pod), Arc::new(live));
-    let job = || {
-        let targets = PodTargets {
-            amounts: pod.requirements(),
-            bound: BoundPod::new(&pod, &live).unwrap(),
-            lift_undeclared: false,
-            kubelet_unasked: false,
-            scope: WriteScope::all(),
-            burst: None,
-            holds: Holds::default(),
-        };
-        Box::new(Job {
-            check_runtime: false,
-            ..Job::new(targets, Cause::Sweep)
-        })
-    };
-    let done = reconcile(Arc::clone(&node), job()).await;
+    let done = reconcile(Arc::clone(&node), sweep(&pod, &live)).await;
     assert_eq!((done.record.outcome, kept()), (Outcome::Unchanged, 192));
     assert!(!done.systemd_failed);
 
     drop(bus);
-    let done = reconcile(Arc::clone(&node), job()).await;
+    let done = reconcile(Arc::clone(&node), sweep(&pod, &live)).await;
     assert!(done.systemd_failed && done.handles.is_some());
     let (raised, systemd_failed) = raise_pod_level(&node, &live, Bytes::new(224 << 20));
     assert_eq!((raised.outcome, systemd_failed), (Outcome::Applied, true));

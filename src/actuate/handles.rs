@@ -54,6 +54,11 @@ impl PodHandles {
         Ok(tree)
     }
 
+    /// Whether none of the cgroups has ended since.
+    pub(crate) fn all_exist(&self) -> bool {
+        self.iter().all(|(_, cgroup)| cgroup.outer().check().is_ok())
+    }
+
     /// Finds the open cgroup of a target, if the pod has one.
     pub fn get(&self, target: &Target) -> Option<&Cgroup> {
         self.iter()

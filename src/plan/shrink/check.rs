@@ -9,7 +9,7 @@
 use std::time::{Duration, Instant};
 
 use super::watch::rate;
-use crate::model::{Bytes, MemoryReading, Reclaim};
+use crate::model::{Bytes, MemoryReading, PageSize, Reclaim};
 
 /// The most that one step reclaims: some tens of milliseconds of work for the kernel.
 pub const RECLAIM_STEP: Bytes = Bytes::new(32 << 20);
@@ -174,18 +174,19 @@ impl ShrinkCheck {
             self.asked_at = Some(usage);
             return CheckStep::Reclaim(too_much.min(RECLAIM_STEP));
         };
-        let floor = usage.saturating_add(slack(self.wanted));
+        let floor = usage.saturating_add(SLACK);
         let why = format!("more than the wanted limit of {} bytes{why}", self.wanted.get());
         self.refuse(usage, floor, &why)
     }
 
-    /// Refuses the limit while so much is in use. From `floor` on a limit would be accepted now, if the kernel can be made to reclaim.
+    /// Refuses the limit while so much is in use. From `floor` on a limit would be accepted now, if the kernel can be made to reclaim,
+    /// in pages of any size: the kernel rounds limits down.
     fn refuse(&self, usage: Bytes, floor: Bytes, why: &str) -> CheckStep {
         let floor = match self.reclaim {
             Reclaim::Never => floor.max(usage.saturating_add(SLACK)),
             Reclaim::OnRequest | Reclaim::ByTheWrite => floor,
         };
-        let [usage, floor] = [usage, floor].map(Bytes::get);
+        let [usage, floor] = [usage, PageSize::KIB_64.round_up(floor)].map(Bytes::get);
         CheckStep::Refused(format!(
             "not shrinkable now: {usage} bytes are in use, {why}; {floor} bytes would be accepted now: choose a higher limit, or wait \
              until less is in use"

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::model::PageSize;
 use crate::plan::shrink::{CheckStep, RECLAIM_STEP, Reclaim, ShrinkCheck, UsageHistory, leaves_room, slack};
 
 fn check(wanted: u64, reclaim: Reclaim) -> ShrinkCheck {
@@ -71,6 +72,15 @@ fn held_memory_is_never_cut_into() {
     ));
 }
 
+/// Lets a check refuse its limit, and another check accept the limit that the refusal names, in the kernel's pages.
+fn accepts_what_it_names(check: &mut ShrinkCheck, reclaim: Reclaim, container: MemoryReading, now: Instant) {
+    let (end, _) = settle(check, container, now);
+    let named = PageSize::KIB_64.round_down(floor(&refused(end)));
+    let mut again = ShrinkCheck::new(named, reclaim, UsageHistory::default());
+    let (end, _) = settle(&mut again, container, now);
+    assert_eq!(end, CheckStep::Ready, "{reclaim:?} {container:?}");
+}
+
 #[test]
 fn the_limit_that_a_refusal_names_is_accepted() {
     let now = Clock::new().after(0.0);
@@ -80,13 +90,23 @@ fn the_limit_that_a_refusal_names_is_accepted() {
             reading(100, 20, 500),
             reading(100, 300, 500),
             reading(60, 0, 500),
+            // Its spare is no whole number of large pages.
+            reading(101, 0, 101),
         ] {
-            let (end, _) = settle(&mut check(64, reclaim), container, now);
-            let mut named = ShrinkCheck::new(floor(&refused(end)), reclaim, UsageHistory::default());
-            let (end, _) = settle(&mut named, container, now);
-            assert_eq!(end, CheckStep::Ready, "{reclaim:?} {container:?}");
+            accepts_what_it_names(&mut check(64, reclaim), reclaim, container, now);
         }
     }
+    // What stays free grows with a small limit. The kernel finds nothing to reclaim.
+    let stubborn = reading(1, 4, 4);
+    let mut check = check(5, Reclaim::OnRequest);
+    let why = loop {
+        match check.next(&stubborn, now) {
+            CheckStep::Reclaim(_) => {}
+            end => break refused(end),
+        }
+    };
+    let mut named = ShrinkCheck::new(floor(&why), Reclaim::OnRequest, UsageHistory::default());
+    assert_eq!(named.next(&stubborn, now), CheckStep::Ready);
 }
 
 #[test]

@@ -106,8 +106,8 @@ pub(super) fn raise_unit(node: &Node, handles: &PodHandles, pod: &PodId) -> bool
     raised.is_err_and(|error| error.is_of_systemd())
 }
 
-/// Sets these properties of a cgroup's unit, if it has one. systemd writes all files of the unit before it answers the next
-/// call, `cpu.max` as well: the burst outlasts that.
+/// Sets these properties of a cgroup's unit, if it has one. With any of them systemd also writes `cpu.max`, mostly before the properties
+/// are read back: the burst outlasts that.
 fn set_properties(node: &Node, cgroup: &Cgroup, wanted: &Settings) -> Result<(), StepError> {
     let burst = cgroup.outer().read(ControlFile::CpuMaxBurst)?;
     let set = with_unit(node, cgroup, |systemd, unit| systemd.set(unit, wanted));

@@ -21,7 +21,7 @@ fn parts(step: &Step, failed: &StepError) -> Vec<Step> {
     let is_unit = matches!(step.change, Change::Unit { .. });
     let may_have_written = match failed {
         StepError::Cgroup(_) if is_unit && step.change.lowered_memory().is_none() => return vec![step.clone()],
-        StepError::Cgroup(error) => matches!(error.reason, Reason::Mismatch { .. }),
+        StepError::Cgroup(_) => is_mismatch(failed),
         StepError::Systemd(_) => true,
         StepError::NotShrinkable(_) | StepError::NoCgroup(_) => false,
     };
@@ -30,6 +30,11 @@ fn parts(step: &Step, failed: &StepError) -> Vec<Step> {
     }
     let of_file = |(from, to)| Step::of_file(step.target.clone(), from, to);
     step.change.files().into_iter().map(of_file).collect()
+}
+
+/// Whether another program writes the file.
+const fn is_mismatch(failed: &StepError) -> bool {
+    matches!(failed, StepError::Cgroup(error) if matches!(error.reason, Reason::Mismatch { .. }))
 }
 
 /// Whether a file has a property of its own. One property holds both of v1's files of a quota.
@@ -155,6 +160,8 @@ pub(super) struct Executor<'a> {
     pub(super) written: Vec<Step>,
     /// A memory limit could not be lowered: too much memory is in use.
     pub(super) not_shrinkable: bool,
+    /// A file holds another value than a step wrote.
+    pub(super) mismatch: bool,
     /// systemd refused a step, or could not be reached.
     pub(super) systemd_failed: bool,
 }
@@ -169,6 +176,7 @@ impl<'a> Executor<'a> {
             records: Vec::new(),
             written: Vec::new(),
             not_shrinkable: false,
+            mismatch: false,
             systemd_failed: false,
         }
     }
@@ -214,6 +222,7 @@ impl<'a> Executor<'a> {
     fn note_failure(&mut self, step: &Step, error: &StepError) -> Outcome {
         if !error.is_gone() {
             self.not_shrinkable = error.is_not_shrinkable();
+            self.mismatch = is_mismatch(error);
             self.systemd_failed = error.is_of_systemd();
             self.written.extend(parts(step, error));
         }

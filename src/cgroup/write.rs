@@ -12,35 +12,41 @@ use super::memory::{read_bytes, refuse_below_usage, usage_file};
 use super::{CgroupDir, CgroupError, Reason, page_size};
 use crate::model::{CgroupVersion, ControlFile, Setting};
 
+/// How often a value is written at most where another one is read back.
+const MOST_WRITES: u32 = 3;
+
 impl CgroupDir {
     /// Writes a value into its file, reads it back, and returns it as the kernel rounded it. Blocks while v1 reclaims
     /// memory for a lower limit.
     ///
     /// Errors: [`CgroupError`]. The file then holds its earlier value, except after [`Reason::Mismatch`],
-    /// where another process wrote it.
+    /// where another process wrote it after each try.
     pub fn write(&self, wanted: Setting) -> Result<Setting, CgroupError> {
         let kept = wanted.in_pages(page_size());
         let dir = self.dir(wanted.file().resource());
         let open = dir.open_file(wanted.file().name(), OFlag::O_RDWR | flags(wanted.file()))?;
         let from = open.setting(wanted.file())?;
-        match self.version() {
-            // v1's kernel makes room for the limit in the same write, or refuses it.
-            CgroupVersion::V1 => self.check_usage(from, kept)?,
-            CgroupVersion::V2 => refuse_below_usage(dir, from, kept)?,
-        }
         let burst = match kept {
             Setting::CpuMax(_) => self.read(ControlFile::CpuMaxBurst)?,
             _ => None,
         };
-        write_value(dir, &open, kept)?;
-        let read_back = open.setting(wanted.file())?;
-        // Also where another process has written the quota meanwhile.
-        let restored = self.restore_burst(burst);
+        let read_back = until_read_back(from, kept, || {
+            match self.version() {
+                // v1's kernel makes room for the limit in the same write, or refuses it.
+                CgroupVersion::V1 => self.check_usage(from, kept)?,
+                CgroupVersion::V2 => refuse_below_usage(dir, from, kept)?,
+            }
+            write_value(dir, &open, kept)?;
+            let read_back = open.setting(wanted.file())?;
+            // Also where another process has written the quota meanwhile.
+            self.restore_burst(burst)?;
+            Ok(read_back)
+        })?;
         if read_back != kept {
             return Err(dir.error(wanted.file().name(), Reason::Mismatch { wanted, read_back }));
         }
         undo_below_usage(dir, &open, from, kept)?;
-        restored.map(|()| read_back)
+        Ok(read_back)
     }
 
     /// Writes the burst of before a write of `cpu.max` again, if the kernel has divided it by 1000: before Linux 6.10 each such write
@@ -55,6 +61,23 @@ impl CgroupDir {
         }
         Ok(())
     }
+}
+
+/// Writes a value until the file holds it, at most [`MOST_WRITES`] times, and returns what is read back. While the kubelet
+/// resizes a pod, the file may get the value `from` before once more. A memory limit that is neither value stays: the guard may have
+/// raised it.
+fn until_read_back<E>(
+    from: Setting,
+    wanted: Setting,
+    mut write: impl FnMut() -> Result<Setting, E>,
+) -> Result<Setting, E> {
+    for _ in 1..MOST_WRITES {
+        let read_back = write()?;
+        if read_back == wanted || read_back != from && read_back.memory().is_some() {
+            return Ok(read_back);
+        }
+    }
+    write()
 }
 
 /// From Linux 6.16 a non-blocking write of `memory.max` neither reclaims nor kills when usage has just grown past it
@@ -105,7 +128,7 @@ mod tests {
 
     use super::*;
     use crate::cgroup::Hierarchy;
-    use crate::model::{CgroupPath, MemoryLimit};
+    use crate::model::{CgroupPath, CpuWeight, MemoryLimit};
 
     fn max(mebibytes: u64) -> Setting {
         Setting::MemoryMax(MemoryLimit::Bytes(mebibytes << 20))
@@ -124,6 +147,25 @@ mod tests {
         }
         let hierarchy = Hierarchy::of_tree(root).unwrap();
         CgroupDir::open(&hierarchy, &CgroupPath::new("/app").unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_value_that_is_written_back_is_written_again() {
+        let weight = |weight| Setting::CpuWeight(CpuWeight::new(weight));
+        for (from, wanted, read, writes) in [
+            (weight(7), weight(10), vec![weight(10)], 1),
+            (weight(7), weight(10), vec![weight(7), weight(10)], 2),
+            (weight(7), weight(10), vec![weight(8), weight(7), weight(10)], 3),
+            (weight(7), weight(10), vec![weight(7); 4], 3),
+            (max(8), max(16), vec![max(8), max(16)], 2),
+            // The guard has raised it.
+            (max(8), max(16), vec![max(24), max(16)], 1),
+        ] {
+            let mut values = read.iter();
+            let held = until_read_back(from, wanted, || values.next().copied().ok_or(()));
+            assert_eq!(held.ok(), read.get(writes - 1).copied(), "{read:?}");
+            assert_eq!(values.len(), read.len() - writes, "{read:?}");
+        }
     }
 
     #[test]

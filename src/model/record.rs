@@ -184,7 +184,7 @@ pub enum Outcome {
     Withheld(Withheld),
     /// The pass wrote nothing: a check before the first step failed. The text says which, with the numbers.
     Refused(String),
-    /// A cgroup ended during the pass. The next pass plans the rest anew.
+    /// During the pass a cgroup ended, or the kubelet or the guard wrote the same files. The next pass plans the rest anew.
     Interrupted(String),
     /// A step failed, and the pass undid all steps before it.
     RolledBack(String),

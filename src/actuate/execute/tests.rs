@@ -173,9 +173,18 @@ fn a_file_that_reads_differently_undoes_all() {
         wanted: shares(200),
         read_back: shares(150),
     };
-    assert_eq!(parts(&step, &failed(mismatch)), std::slice::from_ref(&step));
+    let mismatch = failed(mismatch);
+    assert_eq!(parts(&step, &mismatch), std::slice::from_ref(&step));
     let invalid = failed(Reason::Invalid { wanted: shares(200) });
     assert_eq!(parts(&step, &invalid), []);
+    let root = tempfile::tempdir().unwrap();
+    let (node, handles) = pod(root.path(), &[]);
+    let is_noted = [&mismatch, &invalid].map(|error| {
+        let mut executor = Executor::new(&node, &handles);
+        executor.note_failure(&step, error);
+        executor.mismatch
+    });
+    assert_eq!(is_noted, [true, false]);
     let [from, to] = [shares(100), shares(200)].map(|shares| Settings::from_iter([shares]));
     let unit = Step {
         target: Target::Pod,

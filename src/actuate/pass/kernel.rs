@@ -138,6 +138,7 @@ impl Pass {
         let ended = executor.run(&observed.plan);
         let (took, verified) = (start.elapsed(), self.job.asked.elapsed());
         self.done.systemd_failed |= executor.systemd_failed;
+        let is_mismatch = executor.mismatch;
         self.least_limits.clone_from(&observed.least_limits);
         let raised_again = self.raise_again();
         // After the write, and not part of its time: this makes room for the kubelet's next try.
@@ -162,7 +163,18 @@ impl Pass {
         if !observed.plan.steps.is_empty() {
             self.done.record.stages.write = took;
         }
-        ended
+        self.end_writes(ended, is_mismatch)
+    }
+
+    /// How the writes end the pass. Where a file holds another value after a patch, the kubelet is resizing the pod: the patch and the
+    /// written values stay, and the next pass, which has no patch to take back, writes the rest.
+    fn end_writes(&mut self, ended: Result<(), Outcome>, is_mismatch: bool) -> Result<(), Outcome> {
+        match ended {
+            Err(Outcome::RolledBack(why)) if is_mismatch && self.patched.take().is_some() => {
+                Err(Outcome::Interrupted(why))
+            }
+            ended => ended,
+        }
     }
 
     /// Raises the limits again that the guard has raised since the pass observed: where the guard wrote between the latest check of the
@@ -233,7 +245,9 @@ mod tests {
 
     use super::*;
     use crate::actuate::node::Node;
-    use crate::model::{LivePod, Step};
+    use crate::model::objects::Pod;
+    use crate::model::{Cause, LivePod, Step};
+    use crate::resize::{Act, Facts, Resize};
 
     #[test]
     fn only_a_first_burst_notes_the_throttling() {
@@ -285,6 +299,25 @@ mod tests {
         fs::remove_dir_all(root.path().join("pod/app")).unwrap();
         pass.plan_again(&mut observed).unwrap();
         assert!(pass.done.stale, "a container has ended");
+    }
+
+    #[test]
+    fn a_patch_outlasts_a_race_with_the_kubelet() {
+        let root = tempfile::tempdir().unwrap();
+        let mut pass = Pass::on_plain_files(root.path(), Node::on_files(root.path()));
+        let object = Pod::clone(pass.job.targets.bound.object());
+        let mut targets = object.requirements();
+        targets.containers[0].resources.limits.memory = Some(Bytes::new(192 << 20));
+        let act = Resize::default().next(&object, &targets, &Cause::Sweep, &Facts::default());
+        let Act::Patch(patch) = act else { panic!("no patch") };
+        let failed = || Err(Outcome::RolledBack("7000 is read back".to_owned()));
+        pass.patched = Some((Box::new(object), Box::new(patch)));
+        assert_eq!(pass.end_writes(failed(), false), failed());
+        assert!(pass.patched.is_some());
+        let interrupted = Outcome::Interrupted("7000 is read back".to_owned());
+        assert_eq!(pass.end_writes(failed(), true), Err(interrupted));
+        assert!(pass.patched.is_none(), "the end would take it back");
+        assert_eq!(pass.end_writes(failed(), true), failed(), "no patch was sent");
     }
 
     #[test]

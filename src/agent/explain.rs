@@ -268,6 +268,11 @@ fn kernel_difference(
             let why = state.detail(now);
             Some(match state.drift.writers.paused(target, held.file(), now) {
                 Some(until) => format!("another program keeps changing it; left alone until {until:.0}"),
+                // The pod's detail says why, once for all files.
+                None if state.has_failed() => {
+                    "the latest attempt to write the wanted value failed; the next step says when it is tried again"
+                        .to_owned()
+                }
                 None if state.resize.withheld().is_some() => {
                     format!("the kubelet has not granted the wanted value: {why}")
                 }

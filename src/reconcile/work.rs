@@ -435,6 +435,11 @@ mod tests {
             self.request_pass(Cause::Sweep, false, now);
             self.begin(number, uid.into(), None, now).unwrap().1
         }
+
+        /// Notes a failed pass.
+        pub(crate) fn fail(&mut self) {
+            self.back_off(None, Now::read());
+        }
     }
 
     fn recommended() -> Cause {

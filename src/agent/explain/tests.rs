@@ -191,6 +191,18 @@ fn a_difference_is_explained() {
 }
 
 #[test]
+fn a_failed_pass_promises_no_repair() {
+    let mut snapshot = snapshot();
+    snapshot.state.work.fail();
+    let values = [Some(memory(4096)), None, None];
+    let told = kernel_difference(memory(8192), &Target::Pod, values, &snapshot);
+    assert_eq!(
+        told.as_deref(),
+        Some("the latest attempt to write the wanted value failed; the next step says when it is tried again")
+    );
+}
+
+#[test]
 fn systemds_whole_percents_are_no_difference() {
     let max = |quota| {
         Setting::CpuMax(CpuMax {

@@ -67,7 +67,7 @@ impl PodState {
 
     /// Whether the latest pass did not do what it was to. One whose values hold may be repeated all the same: the API server did not show
     /// whether the pod's object is late.
-    fn has_failed(&self) -> bool {
+    pub(crate) fn has_failed(&self) -> bool {
         self.work.has_failed() && !self.drift.is_in_sync
     }
 

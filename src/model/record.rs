@@ -55,6 +55,9 @@ pub enum Cause {
     /// Another process changed a value.
     #[display("drift: another program changed a value")]
     Drift,
+    /// Another process, most likely the kubelet, changed a value while the kubelet resized the pod.
+    #[display("drift: another program changed a value while the kubelet resized the pod")]
+    DriftInFlight,
     /// The kubelet answered a resize.
     #[display("the kubelet answered")]
     Kubelet,
@@ -454,6 +457,10 @@ mod tests {
                 "the pending resize is no longer wanted: it is withdrawn",
             ),
             (Cause::Drift, "drift: another program changed a value"),
+            (
+                Cause::DriftInFlight,
+                "drift: another program changed a value while the kubelet resized the pod",
+            ),
             (Cause::Kubelet, "the kubelet answered"),
             (Cause::ApiServerReturned, "the API server is back"),
             (Cause::ContainerStarted, "container started"),

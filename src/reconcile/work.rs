@@ -405,7 +405,7 @@ const fn rank(cause: &Cause) -> u8 {
     match cause {
         Cause::Sweep | Cause::Hook { .. } => 0,
         Cause::Retry => 1,
-        Cause::Drift => 2,
+        Cause::Drift | Cause::DriftInFlight => 2,
         Cause::AgentStarted => 3,
         Cause::Kubelet | Cause::ApiServerReturned => 4,
         Cause::ContainerStarted | Cause::PodLevel => 5,

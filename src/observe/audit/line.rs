@@ -61,7 +61,8 @@ impl<'a> From<&'a Cause> for Actor<'a> {
             | ChangeLost
             | FailedShrink { .. }
             | Hook { .. } => of_kind("agent"),
-            Drift | Kubelet | ApiServerReturned | ContainerStarted | AgentStarted | Sweep | Retry => of_kind("agent"),
+            Drift | DriftInFlight | Kubelet | ApiServerReturned => of_kind("agent"),
+            ContainerStarted | AgentStarted | Sweep | Retry => of_kind("agent"),
         }
     }
 }

@@ -11,12 +11,11 @@ use crate::plan::{PodTargets, lift_kept};
 use crate::reconcile::work::{FIRST_RETRY, PassId, RequestId};
 use crate::resize::{Act, Report};
 
-/// The cause of a pass that only checked the pod: drift if another process had changed a value. This agent, or the kubelet at
-/// its request, may have written the files that the kernel reported.
-fn noticed(cause: Cause, has_drifted: bool) -> Cause {
+/// The cause of a pass that only checked the pod: the drift that it found, if any. This agent, or the kubelet at its request, may have
+/// written the files that the kernel reported.
+fn noticed(cause: Cause, drift: Option<Cause>) -> Cause {
     match cause {
-        Cause::Drift | Cause::Sweep if has_drifted => Cause::Drift,
-        Cause::Drift | Cause::Sweep => Cause::Sweep,
+        Cause::Drift | Cause::Sweep => drift.unwrap_or(Cause::Sweep),
         cause => cause,
     }
 }
@@ -126,7 +125,11 @@ impl PodState {
             });
         };
         let is_current = self.work.is_current(pass);
-        record.cause = noticed(record.cause, !done.flipped.is_empty());
+        let drift = match done.flipped.as_slice() {
+            [] => self.drift_in_flight(&record),
+            _ => Some(Cause::Drift),
+        };
+        record.cause = noticed(record.cause, drift);
         let avoided = self.desired.note_resized(&record, &live);
         effects.list.extend(avoided.map(Effect::Avoided));
         self.desired.scope.quotas.update(done.quotas, &live);
@@ -158,6 +161,14 @@ impl PodState {
         self.record(record, answers, true, effects);
         self.resize.ended(outcome, api.no_room);
         effects.list.extend(self.work.admit_next());
+    }
+
+    /// The drift that a pass repaired while the kubelet resizes the pod: every file had its value, and then held another one.
+    fn drift_in_flight(&self, record: &ChangeRecord) -> Option<Cause> {
+        let held = self.drift.is_in_sync && self.resize.withheld().is_none();
+        let has_patched = record.steps.iter().any(|step| !step.change.writes_cgroups());
+        let is_repair = held && self.resize.is_in_flight(&self.pod) && !record.steps.is_empty() && !has_patched;
+        is_repair.then_some(Cause::DriftInFlight)
     }
 
     /// Takes the API server's answers to a pass with this outcome, which names the limits that are denied.

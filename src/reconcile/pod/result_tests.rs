@@ -7,7 +7,9 @@ use super::input_tests::{
 use super::*;
 use crate::decide::Ceiling;
 use crate::guard::{CpuTerms, GuardEvent};
-use crate::model::{ControlFile, MilliCpu, Outcome, Requirements, ResourceList};
+use crate::model::{
+    ControlFile, MemoryLimit, MilliCpu, Outcome, Requirements, ResourceList, Setting, Step, StepRecord,
+};
 use crate::plan::shrink::FailedShrinks;
 use crate::reconcile::desired::TemporaryLimit;
 use crate::reconcile::overrides::Override;
@@ -249,6 +251,29 @@ fn a_flipped_value_makes_a_check_drift() {
         let effects = end_pass(&mut enforced(), done);
         assert_eq!(recorded(&effects).0.cause, expected);
     }
+}
+
+#[test]
+fn a_repair_amid_a_resize_is_drift() {
+    let repaired = |observed: &str, before: &Outcome| {
+        let mut state = running(&RESIZES.replace("observedGeneration: 2", observed));
+        state.desired.put_override(by_hand(None, PodAmounts::default()));
+        state.resize = requested();
+        state.drift.ended(before, ForeignWriters::default(), true);
+        let mut done = done(Outcome::Applied);
+        let [from, to] = [100, 200].map(|mib| Setting::MemoryMax(MemoryLimit::Bytes(mib * MIB)));
+        let step = Step::of_file(Target::Pod, from, to);
+        done.record.steps.push(StepRecord::planned(&step));
+        recorded(&end_pass(&mut state, done)).0.cause.clone()
+    };
+    let (applied, in_flight) = (Outcome::Applied, "observedGeneration: 1");
+    assert_eq!(repaired(in_flight, &applied), Cause::DriftInFlight);
+    assert_eq!(
+        repaired(in_flight, &Outcome::Refused(why())),
+        Cause::Sweep,
+        "it wrote new values"
+    );
+    assert_eq!(repaired("observedGeneration: 2", &applied), Cause::Sweep);
 }
 
 #[test]

@@ -49,7 +49,7 @@ fn ranks() -> [Vec<Cause>; 11] {
     [
         vec![Cause::Sweep, hook],
         vec![Cause::Retry],
-        vec![Cause::Drift],
+        vec![Cause::Drift, Cause::DriftInFlight],
         vec![Cause::AgentStarted],
         vec![Cause::Kubelet, Cause::ApiServerReturned],
         vec![Cause::ContainerStarted, Cause::PodLevel],

@@ -186,7 +186,9 @@ const fn wants_change(cause: &Cause) -> bool {
         Recommendation { .. } | BoostEnded { .. } | Operator { .. } | Released { .. } | OverrideEnded => true,
         Guard { .. } | TemporaryLimitEnded { .. } | TemporaryLimitDenied { .. } => true,
         PodLevel | Drift | ChangeLost | FailedShrink { .. } | Withdrawn => true,
-        Sweep | Kubelet | ApiServerReturned | ContainerStarted | AgentStarted | Hook { .. } | Retry => false,
+        DriftInFlight | Sweep | Kubelet | ApiServerReturned | ContainerStarted | AgentStarted | Hook { .. } | Retry => {
+            false
+        }
     }
 }
 
@@ -332,6 +334,7 @@ mod tests {
         let internal = [
             Cause::Retry,
             Cause::Kubelet,
+            Cause::DriftInFlight,
             Cause::Sweep,
             Cause::AgentStarted,
             Cause::ContainerStarted,

@@ -51,8 +51,8 @@ pub trait PodResizer: Debug + Send + Sync {
     }
 }
 
-/// Completes when a prepared resize is on the disk, or cannot be written.
-pub type Saved = Shared<BoxFuture<'static, ()>>;
+/// Completes when the state from which a pass was begun is on the disk, or cannot be saved, for this reason.
+pub type Saved = Shared<BoxFuture<'static, Result<(), String>>>;
 
 /// So long a pass waits for an object that it could do without: undone shrinks and operators wait behind it.
 const SOON: Duration = Duration::from_secs(2);
@@ -65,8 +65,11 @@ impl Pass {
     pub(super) async fn patch(&mut self, patch: &Patch) -> Result<Pod, ResizeError> {
         if let Some(saved) = self.job.saved.take().filter(|_| self.job.resizer.is_some()) {
             // An agent that is killed after the call recognises its own request in the spec by what is saved.
-            saved.await;
-            tracing::debug!("the resize is saved");
+            match saved.await {
+                Ok(()) => tracing::debug!("the resize is saved"),
+                // A recommendation does not wait for a disk with room.
+                Err(problem) => tracing::warn!(problem, "continuing although the disk has not saved the state"),
+            }
             failpoint("patch.saved");
         }
         let resizer = self.resizer()?;

@@ -276,16 +276,24 @@ impl Store {
         });
     }
 
-    /// Waits until all content is saved or has failed to be, for [`LONGEST_SAVE_WAIT`] at most. Content that
-    /// [`Self::save`] is still to take counts, too. All of that is written without a pause.
-    pub(crate) fn saved(&self) -> impl Future<Output = ()> + use<> {
+    /// Waits until all content is saved, for [`LONGEST_SAVE_WAIT`] at most. Content that [`Self::save`] is still to take counts, too. All
+    /// of that is written without a pause.
+    ///
+    /// Errors: why it is not saved, in a sentence.
+    pub(crate) fn saved(&self) -> impl Future<Output = Result<(), String>> + use<> {
         let mut progress = self.progress.subscribe();
         let latest = progress.borrow().latest + u64::from(self.changed);
         self.progress.send_modify(|progress| progress.awaited = latest);
         async move {
             let settled = progress.wait_for(|progress| progress.done >= latest);
-            if timeout(LONGEST_SAVE_WAIT, settled).await.is_err() {
-                tracing::warn!(waited = ?LONGEST_SAVE_WAIT, "continuing although the disk has not saved the state");
+            match timeout(LONGEST_SAVE_WAIT, settled).await {
+                Ok(Ok(progress)) => progress.problem.clone().map_or(Ok(()), Err),
+                Ok(Err(_)) | Err(_) => {
+                    let waited = LONGEST_SAVE_WAIT.as_secs();
+                    Err(format!(
+                        "the disk with stateDir has not saved the state within {waited} s"
+                    ))
+                }
             }
         }
     }

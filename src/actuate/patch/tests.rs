@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::fs;
 
+use futures::FutureExt as _;
+use futures::future::ready;
 use parking_lot::Mutex;
 use tempfile::TempDir;
 
@@ -298,6 +300,15 @@ async fn a_withdrawal_keeps_later_amounts() {
 
 /// A pass from 160 MiB to this limit, with the limits of the pod's and of the container's cgroup in MiB after it.
 async fn passed(server: OnePodServer, to: u64) -> (JobDone, Arc<OnePodServer>, [u64; 2]) {
+    passed_unsaved(server, to, [false; 2]).await
+}
+
+/// Such a pass, where the prepared resize and an operator's request cannot be saved.
+async fn passed_unsaved(
+    server: OnePodServer,
+    to: u64,
+    [resize, request]: [bool; 2],
+) -> (JobDone, Arc<OnePodServer>, [u64; 2]) {
     let Scene {
         _root: root,
         mut pass,
@@ -315,6 +326,9 @@ async fn passed(server: OnePodServer, to: u64) -> (JobDone, Arc<OnePodServer>, [
     targets.containers[0].resources.limits.memory = Some(Bytes::new(to << 20));
     let act = Resize::default().next(object, &targets, &Cause::Sweep, &Facts::default());
     pass.job.resize = act;
+    let unsaved: Saved = ready(Err::<(), _>("the disk is full".to_owned())).boxed().shared();
+    pass.job.saved = Some(unsaved.clone()).filter(|_| resize);
+    pass.job.request_saved = Some(unsaved).filter(|_| request);
     let Pass { node, job, .. } = *pass;
     let done = reconcile(node, job).await;
     let held = directories.map(|directory| {
@@ -334,6 +348,22 @@ async fn the_spec_is_patched_before_the_files() {
         (server.calls(), server.mebibytes(), held),
         (vec!["read", "resize"], 192, [192; 2])
     );
+}
+
+#[tokio::test]
+async fn an_unsaved_request_changes_nothing() {
+    let (done, server, held) = passed_unsaved(OnePodServer::default(), 192, [true; 2]).await;
+    let Outcome::Refused(why) = &done.record.outcome else {
+        panic!("{done:#?}")
+    };
+    assert!(why.ends_with(": the disk is full"), "{why}");
+    assert_eq!((server.calls(), held), (vec![], [160; 2]));
+    let (unsaved, answer) = (done.unsaved, done.api.answer);
+    assert_eq!((unsaved, answer), (true, Answer::NotCarriedOut));
+    // A recommendation is followed all the same.
+    let (done, server, held) = passed_unsaved(OnePodServer::default(), 192, [true, false]).await;
+    assert_eq!((done.record.outcome, done.unsaved), (Outcome::Applied, false));
+    assert_eq!((server.mebibytes(), held), (192, [192; 2]));
 }
 
 #[tokio::test]

@@ -213,14 +213,17 @@ impl Controller {
         let Some(node) = self.node.known() else { return };
         job.cgroups = self.files.cgroups(key).cloned();
         job.resizer = self.endpoint.resizer(&job.cause);
-        let by_operator = matches!(job.cause, Cause::Operator { .. } | Cause::Released { .. });
+        let answers = self.pods.get(key).is_some_and(|state| state.work.request().is_some());
+        // An undone shrink does not wait for the disk.
+        let answers = answers && !job.cause.is_emergency();
         let patches = matches!(job.resize, Act::Patch(_));
-        let saved = (by_operator || patches).then(|| {
+        let saved = (answers || patches).then(|| {
             self.store.retry_failed();
             self.store.saved().boxed().shared()
         });
         // The patch waits until the prepared resize is saved.
         job.saved = saved.clone().filter(|_| patches);
+        job.request_saved = saved.filter(|_| answers);
         let marked = self.store.limit_files.note_written(&id.uid);
         // The span has the level of errors, so that every log level includes it.
         let span = tracing::error_span!("pass", pod = %job.targets.bound.live().id, cause = %job.cause);
@@ -228,10 +231,6 @@ impl Controller {
         let (key, of_pass) = (key.clone(), span.clone());
         let work = async move {
             marked.await;
-            // An agent that is killed after the first write leaves no value of an operator that its successor does not know.
-            if let Some(saved) = saved.filter(|_| by_operator) {
-                saved.await;
-            }
             let done = Box::new(reconcile(node, job).await);
             Some(Event::PassEnded {
                 key,

@@ -80,10 +80,10 @@ impl Requests {
     }
 
     /// Answers once the desired state is saved: a confirmed override ends on time also if the agent is killed.
-    pub(super) fn answer_once<F: Future<Output = ()>>(&mut self, saved: F) -> impl Future<Output = ()> + use<F> {
+    pub(super) fn answer_once<F: Future>(&mut self, saved: F) -> impl Future<Output = ()> + use<F> {
         let ended = std::mem::take(&mut self.ended);
         async move {
-            saved.await;
+            drop(saved.await);
             for (reply, record) in ended {
                 send(reply, Ok(record));
             }

@@ -215,6 +215,33 @@ async fn an_override_is_saved_before_it_is_written() {
 }
 
 #[tokio::test]
+async fn an_override_that_cannot_be_saved_is_refused() {
+    let [directory, root] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let mut controller = controller(directory.path());
+    let (events, mut ended) = mpsc::channel(1);
+    controller.passes = Passes::new(events);
+    controller.node.found.node = Some(Arc::new(Node::on_files(root.path())));
+    let key = request_override(&mut controller, LivePod::on_files(["app"]));
+    // A directory in the place of the file beside makes the write fail, also for root.
+    std::fs::create_dir(directory.path().join("state.json.new")).unwrap();
+    controller.start_passes();
+    controller.store.save(saved(&controller.pods, false));
+    let event = ended.recv().await.unwrap();
+    controller.take_event(event);
+    let state = controller.pods.get(&key).unwrap();
+    assert_eq!(
+        (state.work.requests().count(), state.desired.overridden.is_some()),
+        (0, false)
+    );
+    let record = controller.publisher.history.records.back().unwrap();
+    let outcome = &record.outcome;
+    assert!(
+        matches!(outcome, Outcome::Refused(why) if why.contains("stateDir")),
+        "{outcome:?}"
+    );
+}
+
+#[tokio::test]
 async fn an_agent_that_comes_to_observe_refuses_what_waits() {
     let directory = tempfile::tempdir().unwrap();
     let mut controller = controller(directory.path());

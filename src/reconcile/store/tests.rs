@@ -119,7 +119,7 @@ fn store(directory: &Path) -> Store {
 
 /// The UIDs in the file, once all content is saved.
 async fn written(store: &Store, directory: &Path) -> Vec<String> {
-    store.saved().await;
+    drop(store.saved().await);
     let pods = StateFile::in_directory(directory).unwrap().load().unwrap().pods;
     pods.into_keys().map(|uid| uid.to_string()).collect()
 }
@@ -197,11 +197,12 @@ async fn a_failed_save_is_reported_and_repeated() {
         matches!(&problems[..], [problem] if problem.contains("stateDir")),
         "{problems:?}"
     );
+    assert_eq!(store.saved().await, Err(problems[0].clone()));
     fs::remove_dir(&beside).unwrap();
     store.retry_failed();
     store.save(std::iter::once(another()));
     assert_eq!(written(&store, directory.path()).await, ["u1", "u2"]);
-    assert_eq!(store.problems().count(), 0);
+    assert_eq!((store.problems().count(), store.saved().await), (0, Ok(())));
     store.retry_failed();
     assert!(!store.changed);
     store.finish(LONGEST_SAVE_WAIT).await;
@@ -310,7 +311,7 @@ async fn what_somebody_waits_for_is_urgent() {
     assert!(!is_urgent(&store));
     let settled = store.saved();
     assert!(is_urgent(&store));
-    settled.await;
+    assert_eq!(settled.await, Ok(()));
     assert!(!is_urgent(&store) && directory.path().join(FILE_NAME).exists());
 }
 

@@ -1,7 +1,20 @@
 {{/* Gives a value that is null, such as a key with comments alone below it, what it has in values.yaml. Comes first in each template. */}}
 {{- define "vscaled.defaults" -}}
-{{- range $key, $default := include "vscaled.file" (dict "root" . "name" "values.yaml") | fromYaml -}}
-  {{- if kindIs "invalid" (index $.Values $key) -}}{{- $_ := set $.Values $key $default -}}{{- end -}}
+{{- include "vscaled.fill" (dict "values" .Values "defaults" (include "vscaled.file" (dict "root" . "name" "values.yaml") | fromYaml)) -}}
+{{- range $key, $value := .Values.config -}}
+  {{- if kindIs "invalid" $value -}}{{- $_ := unset $.Values.config $key -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Gives the values that are null or missing (.values) what they have in .defaults. */}}
+{{- define "vscaled.fill" -}}
+{{- range $key, $default := .defaults -}}
+  {{- $value := index $.values $key -}}
+  {{- if kindIs "invalid" $value -}}
+    {{- $_ := set $.values $key $default -}}
+  {{- else if and (kindIs "map" $value) (kindIs "map" $default) -}}
+    {{- include "vscaled.fill" (dict "values" $value "defaults" $default) -}}
+  {{- end -}}
 {{- end -}}
 {{- end -}}
 

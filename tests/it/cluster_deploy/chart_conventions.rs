@@ -150,11 +150,16 @@ fn a_value_without_content_is_the_default() {
     let values = objects(&fs::read_to_string(format!("{CHART}/values.yaml")).unwrap()).remove(0);
     let file = helm.home.path().join("values.yaml");
     let nothing = values.as_object().unwrap().keys().filter(|key| *key != "image");
-    fs::write(&file, nothing.map(|key| format!("{key}:\n")).collect::<String>()).unwrap();
-    let mut command = helm.command(&["template", "vscaled", CHART, "--set", IMAGE, "--values"]);
-    let empty = output(command.arg(&file));
-    let mut command = helm.command(&["template", "vscaled", CHART, "--set", IMAGE]);
-    assert_eq!(empty, output(&mut command));
+    let top = nothing.map(|key| format!("{key}:\n")).collect::<String>();
+    let below =
+        "networkPolicy: {enabled: , from: }\nimage: {tag: }\nconfig: {source: , httpAddress: , observeOnly: }\n";
+    let chart = ["template", "vscaled", CHART, "--set", IMAGE];
+    let defaults = output(&mut helm.command(&chart));
+    for empty in [top.as_str(), below] {
+        fs::write(&file, empty).unwrap();
+        let found = output(helm.command(&chart).arg("--values").arg(&file));
+        assert_eq!(found, defaults, "{empty}");
+    }
     assert!(helm.refusal("image=null").contains("image.repository is required"));
 }
 

@@ -34,9 +34,13 @@
 {{- if hasSuffix ".sock" .Values.runtimeDirectory -}}
 {{- fail (printf "runtimeDirectory=%s is a socket: name its directory, %s" .Values.runtimeDirectory (dir .Values.runtimeDirectory)) -}}
 {{- end -}}
-{{- /* The variable would also precede the one that keeps agents from acting again after they restored. */ -}}
-{{- range .Values.extraEnv -}}
-{{- if eq .name "VSCALED_OBSERVE_ONLY" -}}{{- fail "extraEnv has VSCALED_OBSERVE_ONLY: set observeOnly alone" -}}{{- end -}}
+{{- /* The templates read these values. A variable precedes them, also the one that keeps agents from acting again after they restored. */ -}}
+{{- $read := dict "VSCALED_OBSERVE_ONLY" "observeOnly" "VSCALED_SOURCE" "kubeletPods or config.source" -}}
+{{- range list "httpAddress" "operatorGroup" "readerGroup" "reportVpaEvents" "runtimeSocket" -}}
+{{- $_ := set $read (printf "VSCALED_%s" (snakecase . | upper)) (printf "config.%s" .) -}}
+{{- end -}}
+{{- range $variable := .Values.extraEnv -}}
+{{- with get $read $variable.name -}}{{- fail (printf "extraEnv has %s: set %s alone" $variable.name .) -}}{{- end -}}
 {{- end -}}
 {{- /* One agent on each node: two would write the same files. */ -}}
 {{- range (lookup "apps/v1" "DaemonSet" "" "").items -}}

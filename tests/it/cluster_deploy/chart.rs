@@ -409,12 +409,30 @@ fn values_that_mean_nothing_are_refused_by_name() {
         ("wholly.different=1", "there is no value wholly: the chart's README"),
         ("image.repository=", "image.repository is required"),
         ("config.observeOnly=false", "contradict"),
-        ("extraEnv[0].name=VSCALED_OBSERVE_ONLY", "set observeOnly alone"),
         ("reportTls.clientCertificate=true", "reportTls.secretName"),
         ("admissionPolicy=maybe", "/admissionPolicy"),
     ] {
         let said = helm.refusal(value);
         assert!(said.contains(named), "{value}: {said}");
+    }
+}
+
+#[test]
+fn variables_that_the_templates_read_are_refused() {
+    let Some(helm) = Helm::new("cluster_deploy::chart::variables_that_the_templates_read") else {
+        return;
+    };
+    for (variable, values) in [
+        ("OBSERVE_ONLY", "observeOnly"),
+        ("SOURCE", "kubeletPods or config.source"),
+        ("HTTP_ADDRESS", "config.httpAddress"),
+        ("OPERATOR_GROUP", "config.operatorGroup"),
+        ("READER_GROUP", "config.readerGroup"),
+        ("REPORT_VPA_EVENTS", "config.reportVpaEvents"),
+        ("RUNTIME_SOCKET", "config.runtimeSocket"),
+    ] {
+        let said = helm.refusal(&format!("extraEnv[0].name=VSCALED_{variable}"));
+        assert!(said.contains(&format!("set {values} alone")), "{said}");
     }
 }
 

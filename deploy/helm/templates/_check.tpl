@@ -31,6 +31,10 @@
 {{- if and (hasKey .Values.config "observeOnly") (ne (toString .Values.config.observeOnly) (toString .Values.observeOnly)) -}}
 {{- fail (printf "config.observeOnly=%v and observeOnly=%v contradict each other: set observeOnly alone" .Values.config.observeOnly .Values.observeOnly) -}}
 {{- end -}}
+{{- $source := get .Values.config "source" -}}
+{{- if or (eq $source "kubelet") (and $source .Values.kubeletPods) -}}
+{{- fail (printf "config.source=%v and kubeletPods=%v: set kubeletPods alone, which also mounts the kubelet's socket" $source .Values.kubeletPods) -}}
+{{- end -}}
 {{- if hasSuffix ".sock" .Values.runtimeDirectory -}}
 {{- fail (printf "runtimeDirectory=%s is a socket: name its directory, %s" .Values.runtimeDirectory (dir .Values.runtimeDirectory)) -}}
 {{- end -}}

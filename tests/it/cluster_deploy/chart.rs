@@ -409,6 +409,8 @@ fn values_that_mean_nothing_are_refused_by_name() {
         ("wholly.different=1", "there is no value wholly: the chart's README"),
         ("image.repository=", "image.repository is required"),
         ("config.observeOnly=false", "contradict"),
+        ("config.source=kubelet", "set kubeletPods alone"),
+        ("config.source=both,kubeletPods=true", "set kubeletPods alone"),
         ("reportTls.clientCertificate=true", "reportTls.secretName"),
         ("admissionPolicy=maybe", "/admissionPolicy"),
     ] {

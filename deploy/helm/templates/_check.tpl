@@ -35,6 +35,9 @@
 {{- if or (eq $source "kubelet") (and $source .Values.kubeletPods) -}}
 {{- fail (printf "config.source=%v and kubeletPods=%v: set kubeletPods alone, which also mounts the kubelet's socket" $source .Values.kubeletPods) -}}
 {{- end -}}
+{{- if and .Values.monitoring (not (include "vscaled.port" .)) -}}
+{{- fail (printf "monitoring=true and config.httpAddress=%v: Prometheus reaches no agent there" (get .Values.config "httpAddress")) -}}
+{{- end -}}
 {{- if hasSuffix ".sock" .Values.runtimeDirectory -}}
 {{- fail (printf "runtimeDirectory=%s is a socket: name its directory, %s" .Values.runtimeDirectory (dir .Values.runtimeDirectory)) -}}
 {{- end -}}

@@ -411,6 +411,11 @@ fn values_that_mean_nothing_are_refused_by_name() {
         ("config.observeOnly=false", "contradict"),
         ("config.source=kubelet", "set kubeletPods alone"),
         ("config.source=both,kubeletPods=true", "set kubeletPods alone"),
+        (
+            "monitoring=true,config.httpAddress=127.0.0.1:9464",
+            "Prometheus reaches no agent",
+        ),
+        ("monitoring=true,config.httpAddress=", "Prometheus reaches no agent"),
         ("reportTls.clientCertificate=true", "reportTls.secretName"),
         ("admissionPolicy=maybe", "/admissionPolicy"),
     ] {

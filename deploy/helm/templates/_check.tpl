@@ -49,6 +49,11 @@
 {{- range $variable := .Values.extraEnv -}}
 {{- with get $read $variable.name -}}{{- fail (printf "extraEnv has %s: set %s alone" $variable.name .) -}}{{- end -}}
 {{- end -}}
+{{- /* The new agent would wait for the lock of the old one, and the old one for the new one to become ready. */ -}}
+{{- $surge := toString (get (get .Values.updateStrategy "rollingUpdate" | default dict) "maxSurge" | default 0) -}}
+{{- if not (has $surge (list "0" "0%")) -}}
+{{- fail (printf "updateStrategy.rollingUpdate.maxSurge=%s: a node can have one agent, so a rollout would never end: set maxUnavailable alone" $surge) -}}
+{{- end -}}
 {{- /* One agent on each node: two would write the same files. */ -}}
 {{- range (lookup "apps/v1" "DaemonSet" "" "").items -}}
   {{- $metadata := .metadata -}}

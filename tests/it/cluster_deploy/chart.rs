@@ -416,6 +416,7 @@ fn values_that_mean_nothing_are_refused_by_name() {
             "Prometheus reaches no agent",
         ),
         ("monitoring=true,config.httpAddress=", "Prometheus reaches no agent"),
+        ("updateStrategy.rollingUpdate.maxSurge=1", "would never end"),
         ("reportTls.clientCertificate=true", "reportTls.secretName"),
         ("admissionPolicy=maybe", "/admissionPolicy"),
     ] {

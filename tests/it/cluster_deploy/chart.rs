@@ -393,6 +393,7 @@ fn values_that_mean_nothing_are_refused_by_name() {
         ("namespace=Resizer", "/namespace"),
         ("image.repository=r/v@sha256:1", "/image/repository"),
         ("image.repository=r:5000/v:1", "/image/repository"),
+        ("image.repository=ghcr.io/Owner/vscaled", "/image/repository"),
         ("image.digest=latest", "/image/digest"),
         ("image.pullPolicy=Sometimes", "/image/pullPolicy"),
         ("resources.limits.memory=plenty", "/resources/limits/memory"),

@@ -345,7 +345,7 @@ fn what_cannot_be_done_is_said_with_what_to_do() {
         daemon_set: "",
         ..ONE_NODE
     };
-    let cases: [(Cluster, &[&str], i32, &str); 11] = [
+    let cases: [(Cluster, &[&str], i32, &str); 13] = [
         (nowhere, &["explain", "shop/web"], 1, "--agent-namespace NAME"),
         (gone, &["explain", "web"], 1, "needs --node NODE"),
         (alone, &["explain", "shop/web"], 3, "taints"),
@@ -374,6 +374,8 @@ fn what_cannot_be_done_is_said_with_what_to_do() {
             2,
             "run vscalectl lint on this machine",
         ),
+        (ONE_NODE, &["top", "--node=n", "--sort=cpu"], 2, "leave it out"),
+        (ONE_NODE, &["get", "--sort=cpu"], 2, "leave it out"),
         (ONE_NODE, &["--frobnicate", "get"], 2, "--frobnicate"),
         (ONE_NODE, &["--node"], 2, "needs a value"),
         (ONE_NODE, &[], 2, "--help"),

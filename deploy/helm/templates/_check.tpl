@@ -75,6 +75,21 @@
 {{- end -}}
 {{- end -}}
 
+{{/* Refuses paths of the configuration (.config) that the container lacks: they are neither below one of .mounts nor above one. */}}
+{{- define "vscaled.mounted" -}}
+{{- range $key := list "auditLog" "cgroupRoot" "kubeconfig" "kubeletDir" "kubeletSocket" "manifests" "runtimeSocket" "socket" "stateDir" -}}
+  {{- $path := get $.config $key | toString | trimSuffix "/" | printf "%s/" -}}
+  {{- $found := not (hasPrefix "/" $path) -}}
+  {{- range $.mounts -}}
+    {{- $mount := .mountPath | trimSuffix "/" | printf "%s/" -}}
+    {{- if or (hasPrefix $mount $path) (hasPrefix $path $mount) -}}{{- $found = true -}}{{- end -}}
+  {{- end -}}
+  {{- if not $found -}}
+    {{- fail (printf "config.%s=%v is not in the agent's container: name the node's directories by runtimeDirectory, kubeletDirectory or extraVolumes" $key (get $.config $key)) -}}
+  {{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Says whether this release made an object of the cluster (.metadata). */}}
 {{- define "vscaled.made" -}}
 {{- $annotations := .metadata.annotations | default dict -}}

@@ -445,6 +445,37 @@ fn variables_that_the_templates_read_are_refused() {
     }
 }
 
+#[test]
+fn paths_of_the_configuration_are_those_of_the_mounts() {
+    let Some(helm) = Helm::new("cluster_deploy::chart::paths_of_the_configuration") else {
+        return;
+    };
+    for value in [
+        "config.runtimeSocket=/run/k3s/containerd/containerd.sock",
+        "config.kubeletDir=/var/lib/k0s/kubelet",
+        "config.stateDir=/var/lib/vscaled-2",
+        "config.auditLog=/var/log/vscaled",
+    ] {
+        let said = helm.refusal(value);
+        assert!(said.contains("is not in the agent's container"), "{value}: {said}");
+    }
+    helm.template(
+        CHART,
+        &[
+            "cgroup=v1",
+            "restore=true",
+            "config.runtimeSocket=/host/runtime/containerd.sock",
+            "config.kubeletDir=/host/kubelet/",
+            "config.stateDir=/var/lib/vscaled/state",
+            "config.auditLog=none",
+            "config.kubeconfig=/etc/kube/config",
+            "extraVolumes[0].name=kube",
+            "extraVolumeMounts[0].name=kube",
+            "extraVolumeMounts[0].mountPath=/etc/kube/",
+        ],
+    );
+}
+
 /// The first released chart, as it was packaged.
 const FIRST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/charts/vscaled-0.1.0.tgz");
 

@@ -132,12 +132,15 @@ fn a_bare_name_is_looked_up_where_kubectl_looks_and_passed_on_in_full() {
         "{:?}",
         ran.calls
     );
-    let ran = ONE_NODE.run(&["-n", "shop", "explain", "web"]);
-    assert!(
-        ran.calls[0].starts_with("[get][pod][--namespace][shop][web]"),
-        "{:?}",
-        ran.calls
-    );
+    for words in [
+        &["-n", "shop", "explain", "web"][..],
+        &["-nshop", "explain", "web"],
+        &["explain", "web", "-n=shop"],
+    ] {
+        let ran = ONE_NODE.run(words);
+        let pod = "[get][pod][--namespace][shop][web]";
+        assert!(ran.calls[0].starts_with(pod), "{words:?}: {:?}", ran.calls);
+    }
 }
 
 #[test]
@@ -488,6 +491,8 @@ fn command_lines_are_completed() {
         (&["explain", ""], &["pods-1"]),
         (&["--context", "x", "explain", "shop/"], &["shop/shop-pod"]),
         (&["-n", "shop", "resize", ""], &["shop-pod"]),
+        (&["-nshop", "resize", ""], &["shop-pod"]),
+        (&["resize", "-n=shop", ""], &["shop-pod"]),
         (&["--namespace=shop", "release", "other"], &[]),
         (&["resize", "web", ""], &[]),
         (&["--context", ""], &[]),

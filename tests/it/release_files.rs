@@ -248,6 +248,32 @@ fn packages_are_complete_and_the_same_whoever_makes_them() {
 }
 
 #[test]
+fn a_purge_leaves_the_state_of_a_running_agent() {
+    if !Path::new("/usr/bin/dpkg-deb").exists() {
+        return skipped("release_files::a_purge_leaves_the_state", "no dpkg-deb here");
+    }
+    let made = packages("022");
+    let deb = made.path().join(format!("vscaled_{VERSION}_{}.deb", architecture()));
+    let root = tempfile::tempdir().unwrap();
+    let control = root.path().join("control");
+    output(Command::new("dpkg-deb").arg("-e").arg(deb).arg(&control));
+    let mut script = fs::read_to_string(control.join("postrm")).unwrap();
+    for path in ["/var/lib/vscaled", "/run/vscaled", "/run/systemd/system"] {
+        script = script.replace(path, &format!("{}{path}", root.path().display()));
+    }
+    let purge = || output(Command::new("sh").args(["-c", &script, "postrm", "purge"]));
+    let state = root.path().join("var/lib/vscaled");
+    fs::create_dir_all(&state).unwrap();
+    let lock = fs::File::create(state.join("vscaled.lock")).unwrap();
+    lock.lock().unwrap();
+    purge();
+    assert!(state.is_dir(), "the agent of a pod has its state there");
+    drop(lock);
+    purge();
+    assert!(!state.exists());
+}
+
+#[test]
 fn lintian_finds_no_error_in_the_package() {
     if !Path::new("/usr/bin/lintian").exists() {
         return skipped("release_files::lintian_finds_no_error", "no lintian here");

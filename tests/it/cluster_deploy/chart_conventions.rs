@@ -143,6 +143,26 @@ fn an_agent_with_a_group_may_give_it_the_socket() {
 }
 
 #[test]
+fn vscalectl_in_the_pod_knows_another_socket() {
+    let Some(helm) = Helm::new("cluster_deploy::chart_conventions::vscalectl_in_the_pod") else {
+        return;
+    };
+    let socket = "config.socket=/run/vscaled/other.sock";
+    let all = helm.template_for("1.36.0", CHART, &[IMAGE, socket]);
+    assert_eq!(
+        variable(&all, "VSCALED_SOCKET").unwrap()["value"],
+        "/run/vscaled/other.sock"
+    );
+    let name = "extraEnv[0].name=VSCALED_SOCKET";
+    let value = "extraEnv[0].value=/run/vscaled/third.sock";
+    let all = helm.template_for("1.36.0", CHART, &[IMAGE, socket, name, value]);
+    assert_eq!(
+        variable(&all, "VSCALED_SOCKET").unwrap()["value"],
+        "/run/vscaled/third.sock"
+    );
+}
+
+#[test]
 fn a_value_without_content_is_the_default() {
     let Some(helm) = Helm::new("cluster_deploy::chart_conventions::a_value_without_content") else {
         return;

@@ -139,12 +139,12 @@ are lists of objects, whose members are found by `name`, or by `mountPath` where
 {{- if .imagePullSecrets -}}
   {{- $secrets := list -}}
   {{- range .imagePullSecrets -}}
-    {{- if kindIs "string" . -}}{{- $secrets = append $secrets (dict "name" .) -}}{{- else -}}{{- $secrets = append $secrets . -}}{{- end -}}
+    {{- $secrets = append $secrets (kindIs "string" . | ternary (dict "name" .) .) -}}
   {{- end -}}
   {{- $_ := set $pod "imagePullSecrets" $secrets -}}
 {{- end -}}
 {{- $_ := set $pod "nodeSelector" (merge .nodeSelector $pod.nodeSelector) -}}
-{{- if kindIs "slice" .tolerations -}}{{- $_ := set $pod "tolerations" .tolerations -}}{{- end -}}
+{{- $_ := set $pod "tolerations" .tolerations -}}
 {{- if .affinity -}}{{- $_ := set $pod "affinity" .affinity -}}{{- end -}}
 {{- if .priorityClassName -}}{{- $_ := set $pod "priorityClassName" .priorityClassName -}}{{- end -}}
 {{- end -}}

@@ -38,6 +38,9 @@
 {{- if and .Values.monitoring (not (include "vscaled.port" .)) -}}
 {{- fail (printf "monitoring=true and config.httpAddress=%v: Prometheus reaches no agent there" (get .Values.config "httpAddress")) -}}
 {{- end -}}
+{{- if eq (include "vscaled.name" .) "default" -}}
+{{- fail "the name default would give the agents' rights to every pod of the namespace that names no service account" -}}
+{{- end -}}
 {{- if hasSuffix ".sock" .Values.runtimeDirectory -}}
 {{- fail (printf "runtimeDirectory=%s is a socket: name its directory, %s" .Values.runtimeDirectory (dir .Values.runtimeDirectory)) -}}
 {{- end -}}

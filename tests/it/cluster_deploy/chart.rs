@@ -418,6 +418,7 @@ fn values_that_mean_nothing_are_refused_by_name() {
         ),
         ("monitoring=true,config.httpAddress=", "Prometheus reaches no agent"),
         ("updateStrategy.rollingUpdate.maxSurge=1", "would never end"),
+        ("fullnameOverride=default", "rights to every pod"),
         ("reportTls.clientCertificate=true", "reportTls.secretName"),
         ("admissionPolicy=maybe", "/admissionPolicy"),
     ] {

@@ -149,6 +149,22 @@ fn the_same_files_make_the_same_image_whoever_packs_them_when() {
     assert_eq!(digests[0], digests[1]);
 }
 
+#[test]
+fn cargo_reads_the_context_of_the_dockerfile() {
+    let text = fs::read_to_string(format!("{SOURCE}/.dockerignore")).unwrap();
+    let kept = text.lines().filter_map(|line| line.strip_prefix('!'));
+    let context = tempfile::tempdir().unwrap();
+    let mut copy = Command::new("cp");
+    copy.args(["--recursive", "--parents"]).args(kept).arg(context.path());
+    output(copy.current_dir(SOURCE));
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["metadata", "--no-deps", "--offline", "--format-version=1"]);
+    let metadata: Value = serde_json::from_str(&output(cargo.current_dir(context.path()))).unwrap();
+    let packages = metadata["packages"].as_array().unwrap().iter();
+    let names: BTreeSet<_> = packages.filter_map(|package| package["name"].as_str()).collect();
+    assert_eq!(names, BTreeSet::from(["vscaled", "vscaled-notify", "vscaled-sys"]));
+}
+
 /// The files that scripts/package makes, with substitutes for the released programs.
 fn packages(umask: &str) -> TempDir {
     let programs = tempfile::tempdir().unwrap();

@@ -31,31 +31,27 @@
 {{- if and (hasKey .Values.config "observeOnly") (ne (toString .Values.config.observeOnly) (toString .Values.observeOnly)) -}}
 {{- fail (printf "config.observeOnly=%v and observeOnly=%v contradict each other: set observeOnly alone" .Values.config.observeOnly .Values.observeOnly) -}}
 {{- end -}}
-{{- $source := get .Values.config "source" -}}
-{{- if or (eq $source "kubelet") (and $source .Values.kubeletPods) -}}
-{{- fail (printf "config.source=%v and kubeletPods=%v: set kubeletPods alone, which also mounts the kubelet's socket" $source .Values.kubeletPods) -}}
-{{- end -}}
-{{- if and .Values.monitoring (not (include "vscaled.port" .)) -}}
-{{- fail (printf "monitoring=true and config.httpAddress=%v: Prometheus reaches no agent there" (get .Values.config "httpAddress")) -}}
+{{- $source := (include "vscaled.effective" . | fromYaml).source -}}
+{{- if and .Values.kubeletPods (not (has $source (list "kubelet" "kubernetes"))) -}}
+{{- fail (printf "config.source=%v and kubeletPods=true contradict each other: set kubeletPods alone" $source) -}}
 {{- end -}}
 {{- if eq (include "vscaled.name" .) "default" -}}
-{{- fail "the name default would give the agents' rights to every pod of the namespace that names no service account" -}}
+{{- fail (printf "%s=default would give the agents' rights to every pod of the namespace that names no service account: choose another name" (ternary "fullnameOverride" "nameOverride" (eq .Values.fullnameOverride "default"))) -}}
 {{- end -}}
 {{- if hasSuffix ".sock" .Values.runtimeDirectory -}}
 {{- fail (printf "runtimeDirectory=%s is a socket: name its directory, %s" .Values.runtimeDirectory (dir .Values.runtimeDirectory)) -}}
 {{- end -}}
-{{- /* The templates read these values. A variable precedes them, also the one that keeps agents from acting again after they restored. */ -}}
-{{- $read := dict "VSCALED_OBSERVE_ONLY" "observeOnly" "VSCALED_SOURCE" "kubeletPods or config.source" -}}
-{{- range list "httpAddress" "operatorGroup" "readerGroup" "reportVpaEvents" "runtimeSocket" -}}
-{{- $_ := set $read (printf "VSCALED_%s" (snakecase . | upper)) (printf "config.%s" .) -}}
+{{- /* The variable would also precede the one that keeps agents from acting again after they restored. */ -}}
+{{- range .Values.extraEnv -}}
+{{- if eq .name "VSCALED_OBSERVE_ONLY" -}}{{- fail "extraEnv has VSCALED_OBSERVE_ONLY: set observeOnly alone" -}}{{- end -}}
+{{- if and $.Values.kubeletPods (eq .name "VSCALED_SOURCE") (ne (get . "value") "kubelet") -}}
+{{- fail (printf "VSCALED_SOURCE=%v in extraEnv and kubeletPods=true contradict each other: set kubeletPods alone" (get . "value")) -}}
 {{- end -}}
-{{- range $variable := .Values.extraEnv -}}
-{{- with get $read $variable.name -}}{{- fail (printf "extraEnv has %s: set %s alone" $variable.name .) -}}{{- end -}}
 {{- end -}}
 {{- /* The new agent would wait for the lock of the old one, and the old one for the new one to become ready. */ -}}
 {{- $surge := toString (get (get .Values.updateStrategy "rollingUpdate" | default dict) "maxSurge" | default 0) -}}
-{{- if not (has $surge (list "0" "0%")) -}}
-{{- fail (printf "updateStrategy.rollingUpdate.maxSurge=%s: a node can have one agent, so a rollout would never end: set maxUnavailable alone" $surge) -}}
+{{- if not (or (has $surge (list "0" "0%")) (eq (get .Values.updateStrategy "type") "OnDelete")) -}}
+{{- fail (printf "updateStrategy.rollingUpdate.maxSurge=%s: a node can have one agent, so a rollout would never end: leave it out, or set 0, and set maxUnavailable" $surge) -}}
 {{- end -}}
 {{- /* One agent on each node: two would write the same files. */ -}}
 {{- range (lookup "apps/v1" "DaemonSet" "" "").items -}}
@@ -78,19 +74,19 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Refuses paths of the configuration (.config) that the container lacks: they are neither below one of .mounts nor above one. */}}
-{{- define "vscaled.mounted" -}}
-{{- range $key := list "auditLog" "cgroupRoot" "kubeconfig" "kubeletDir" "kubeletSocket" "manifests" "runtimeSocket" "socket" "stateDir" -}}
+{{/* Names the first of .keys of the configuration (.config) whose path the container lacks: it is neither below one of .mounts nor above one. */}}
+{{- define "vscaled.unmounted" -}}
+{{- $first := "" -}}
+{{- range $key := .keys -}}
   {{- $path := get $.config $key | toString | trimSuffix "/" | printf "%s/" -}}
   {{- $found := not (hasPrefix "/" $path) -}}
   {{- range $.mounts -}}
     {{- $mount := .mountPath | trimSuffix "/" | printf "%s/" -}}
     {{- if or (hasPrefix $mount $path) (hasPrefix $path $mount) -}}{{- $found = true -}}{{- end -}}
   {{- end -}}
-  {{- if not $found -}}
-    {{- fail (printf "config.%s=%v is not in the agent's container: name the node's directories by runtimeDirectory, kubeletDirectory or extraVolumes" $key (get $.config $key)) -}}
-  {{- end -}}
+  {{- if not (or $found $first) -}}{{- $first = printf "config.%s=%v" $key (get $.config $key) -}}{{- end -}}
 {{- end -}}
+{{- $first -}}
 {{- end -}}
 
 {{/* Says whether this release made an object of the cluster (.metadata). */}}

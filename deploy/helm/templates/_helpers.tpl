@@ -42,6 +42,8 @@ deploy/ begin with vscaled. Labels that the object has already stay, because sel
 {{- define "vscaled.config" -}}
 {{- $config := include "vscaled.file" (dict "root" . "name" "base/agent.yaml") -}}
 {{- $changed := deepCopy .Values.config -}}
+{{- /* The overlay sets it for the agent alone: what restores gets no pods from the kubelet. */ -}}
+{{- if and .Values.kubeletPods (eq (get $changed "source") "kubelet") -}}{{- $_ := unset $changed "source" -}}{{- end -}}
 {{- with .Values.reportTls -}}
 {{- if .secretName -}}
   {{- $files := dict "reportGrpcCaFile" "/etc/vscaled-tls/ca.crt" -}}
@@ -61,9 +63,22 @@ deploy/ begin with vscaled. Labels that the object has already stay, because sel
 {{- end -}}
 {{- end -}}
 
+{{/* The configuration that counts where the templates read it: a variable (extraEnv) precedes the file. */}}
+{{- define "vscaled.effective" -}}
+{{- $config := include "vscaled.config" . | fromYaml -}}
+{{- range $key := list "httpAddress" "kubeletSocket" "operatorGroup" "readerGroup" "reportVpaEvents" "runtimeSocket" "socket" "source" -}}
+  {{- range $variable := $.Values.extraEnv -}}
+    {{- if and (hasKey $variable "value") (eq $variable.name (printf "VSCALED_%s" (snakecase $key | upper))) -}}
+      {{- $_ := set $config $key $variable.value -}}
+    {{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- toYaml $config -}}
+{{- end -}}
+
 {{/* The port of httpAddress, or nothing where neither the kubelet nor Prometheus reaches it. */}}
 {{- define "vscaled.port" -}}
-{{- $address := (include "vscaled.config" . | fromYaml).httpAddress | default "" -}}
+{{- $address := (include "vscaled.effective" . | fromYaml).httpAddress | default "" -}}
 {{- if not (regexMatch "^(127\\.|\\[::1\\]|localhost:)" $address) -}}{{- regexFind "[0-9]+$" $address -}}{{- end -}}
 {{- end -}}
 

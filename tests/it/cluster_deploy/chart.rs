@@ -410,13 +410,13 @@ fn values_that_mean_nothing_are_refused_by_name() {
         ("wholly.different=1", "there is no value wholly: the chart's README"),
         ("image.repository=", "image.repository is required"),
         ("config.observeOnly=false", "contradict"),
-        ("config.source=kubelet", "set kubeletPods alone"),
+        ("extraEnv[0].name=VSCALED_OBSERVE_ONLY", "set observeOnly alone"),
+        ("config.source=kubelet", "set kubeletPods=true alone"),
         ("config.source=both,kubeletPods=true", "set kubeletPods alone"),
         (
-            "monitoring=true,config.httpAddress=127.0.0.1:9464",
-            "Prometheus reaches no agent",
+            "kubeletPods=true,extraEnv[0].name=VSCALED_SOURCE,extraEnv[0].value=both",
+            "set kubeletPods alone",
         ),
-        ("monitoring=true,config.httpAddress=", "Prometheus reaches no agent"),
         ("updateStrategy.rollingUpdate.maxSurge=1", "would never end"),
         ("fullnameOverride=default", "rights to every pod"),
         ("reportTls.clientCertificate=true", "reportTls.secretName"),
@@ -428,34 +428,15 @@ fn values_that_mean_nothing_are_refused_by_name() {
 }
 
 #[test]
-fn variables_that_the_templates_read_are_refused() {
-    let Some(helm) = Helm::new("cluster_deploy::chart::variables_that_the_templates_read") else {
-        return;
-    };
-    for (variable, values) in [
-        ("OBSERVE_ONLY", "observeOnly"),
-        ("SOURCE", "kubeletPods or config.source"),
-        ("HTTP_ADDRESS", "config.httpAddress"),
-        ("OPERATOR_GROUP", "config.operatorGroup"),
-        ("READER_GROUP", "config.readerGroup"),
-        ("REPORT_VPA_EVENTS", "config.reportVpaEvents"),
-        ("RUNTIME_SOCKET", "config.runtimeSocket"),
-    ] {
-        let said = helm.refusal(&format!("extraEnv[0].name=VSCALED_{variable}"));
-        assert!(said.contains(&format!("set {values} alone")), "{said}");
-    }
-}
-
-#[test]
 fn paths_of_the_configuration_are_those_of_the_mounts() {
     let Some(helm) = Helm::new("cluster_deploy::chart::paths_of_the_configuration") else {
         return;
     };
     for value in [
-        "config.runtimeSocket=/run/k3s/containerd/containerd.sock",
-        "config.kubeletDir=/var/lib/k0s/kubelet",
+        "config.cgroupRoot=/sys/fs/cgroup",
+        "config.kubeconfig=/etc/kube/config",
+        "config.socket=/run/vscaled.sock",
         "config.stateDir=/var/lib/vscaled-2",
-        "config.auditLog=/var/log/vscaled",
     ] {
         let said = helm.refusal(value);
         assert!(said.contains("is not in the agent's container"), "{value}: {said}");
@@ -465,10 +446,8 @@ fn paths_of_the_configuration_are_those_of_the_mounts() {
         &[
             "cgroup=v1",
             "restore=true",
-            "config.runtimeSocket=/host/runtime/containerd.sock",
-            "config.kubeletDir=/host/kubelet/",
-            "config.stateDir=/var/lib/vscaled/state",
-            "config.auditLog=none",
+            "config.runtimeSocket=/run/k3s/containerd/containerd.sock",
+            "config.stateDir=/var/lib/vscaled/state/",
             "config.kubeconfig=/etc/kube/config",
             "extraVolumes[0].name=kube",
             "extraVolumeMounts[0].name=kube",

@@ -163,6 +163,72 @@ fn vscalectl_in_the_pod_knows_another_socket() {
 }
 
 #[test]
+fn the_templates_read_variables_as_the_agents_do() {
+    let Some(helm) = Helm::new("cluster_deploy::chart_conventions::the_templates_read_variables") else {
+        return;
+    };
+    let with = |name: &str, value: &str| {
+        let name = format!("extraEnv[0].name=VSCALED_{name}");
+        let value = format!("extraEnv[0].value={value}");
+        helm.template_for("1.36.0", CHART, &[IMAGE, name.as_str(), value.as_str()])
+    };
+    let all = with("HTTP_ADDRESS", "0.0.0.0:9000");
+    assert_eq!(agent(&all)["ports"][0]["containerPort"], 9000);
+    let all = with("READER_GROUP", "adm");
+    let added = &agent(&all)["securityContext"]["capabilities"]["add"];
+    assert!(added.as_array().unwrap().contains(&json!("CHOWN")), "{added}");
+    let all = with("RUNTIME_SOCKET", "none");
+    let volumes = pod(&all)["volumes"].as_array().unwrap();
+    assert!(volumes.iter().all(|volume| volume["name"] != "runtime"));
+    let all = with("REPORT_VPA_EVENTS", "true");
+    let admits = |object: &Value| object.to_string().contains("in ['OOMKilled', 'Evicted',");
+    assert!(all.iter().any(admits));
+}
+
+#[test]
+fn what_restores_gets_no_pods_from_the_kubelet() {
+    let Some(helm) = Helm::new("cluster_deploy::chart_conventions::what_restores_gets_no_pods") else {
+        return;
+    };
+    let values = "kubeletPods=true,restore=true,config.source=kubelet";
+    let all = helm.template_for("1.36.0", CHART, &[IMAGE, values]);
+    assert_eq!(variable(&all, "VSCALED_SOURCE").unwrap()["value"], "kubelet");
+    let config = the("ConfigMap", &all)["data"]["agent.yaml"].as_str().unwrap();
+    assert!(config.contains("source: kubernetes\n"), "{config}");
+}
+
+#[test]
+fn notes_name_what_the_agents_run_without() {
+    let Some(helm) = Helm::new("cluster_deploy::chart_conventions::notes_name_what") else {
+        return;
+    };
+    let notes = |values: &str| {
+        let install = ["install", "vscaled", CHART, "--dry-run=client", "--set", IMAGE];
+        let printed = output(helm.command(&install).args(["--set", values]));
+        printed.split_once("\nNOTES:\n").unwrap().1.to_owned()
+    };
+    for (values, note) in [
+        ("monitoring=true,config.httpAddress=127.0.0.1:9464", "VscaledAbsent"),
+        ("monitoring=true,config.httpAddress=", "VscaledAbsent"),
+        (
+            "config.runtimeSocket=/run/k3s/containerd/containerd.sock",
+            "run without it",
+        ),
+        ("config.kubeletDir=/var/lib/k0s/kubelet", "run without it"),
+        ("config.auditLog=/var/log/vscaled", "run without it"),
+        ("config.source=both,config.manifests=/manifests", "run without it"),
+    ] {
+        let said = notes(values);
+        assert!(said.contains(note), "{values}: {said}");
+    }
+    let said = notes("monitoring=true,config.auditLog=/var/lib/vscaled/a,config.manifests=/manifests");
+    assert!(
+        !said.contains("VscaledAbsent") && !said.contains("run without it"),
+        "{said}"
+    );
+}
+
+#[test]
 fn a_value_without_content_is_the_default() {
     let Some(helm) = Helm::new("cluster_deploy::chart_conventions::a_value_without_content") else {
         return;

@@ -264,28 +264,37 @@ fn packages_are_complete_and_the_same_whoever_makes_them() {
 }
 
 #[test]
-fn a_purge_leaves_the_state_of_a_running_agent() {
+fn a_removal_and_a_purge_leave_a_running_agent_alone() {
     if !Path::new("/usr/bin/dpkg-deb").exists() {
-        return skipped("release_files::a_purge_leaves_the_state", "no dpkg-deb here");
+        return skipped("release_files::a_removal_and_a_purge", "no dpkg-deb here");
     }
     let made = packages("022");
     let deb = made.path().join(format!("vscaled_{VERSION}_{}.deb", architecture()));
     let root = tempfile::tempdir().unwrap();
     let control = root.path().join("control");
     output(Command::new("dpkg-deb").arg("-e").arg(deb).arg(&control));
-    let mut script = fs::read_to_string(control.join("postrm")).unwrap();
-    for path in ["/var/lib/vscaled", "/run/vscaled", "/run/systemd/system"] {
-        script = script.replace(path, &format!("{}{path}", root.path().display()));
-    }
-    let purge = || output(Command::new("sh").args(["-c", &script, "postrm", "purge"]));
+    let (bin, restored) = (root.path().join("bin"), root.path().join("restored"));
+    write_program(&bin.join("vscaled"), &format!("sh -c 'touch {}'", restored.display()));
+    let run = |script: &str, action: &str| {
+        let mut text = fs::read_to_string(control.join(script)).unwrap();
+        for path in ["/var/lib/vscaled", "/run/vscaled", "/run/systemd/system"] {
+            text = text.replace(path, &format!("{}{path}", root.path().display()));
+        }
+        let path = format!("{}:/usr/bin:/bin", bin.display());
+        output(Command::new("sh").args(["-c", &text, script, action]).env("PATH", path));
+    };
     let state = root.path().join("var/lib/vscaled");
     fs::create_dir_all(&state).unwrap();
     let lock = fs::File::create(state.join("vscaled.lock")).unwrap();
     lock.lock().unwrap();
-    purge();
+    run("prerm", "remove");
+    assert!(!restored.exists(), "an agent has the lock");
+    run("postrm", "purge");
     assert!(state.is_dir(), "the agent of a pod has its state there");
     drop(lock);
-    purge();
+    run("prerm", "remove");
+    assert!(restored.exists());
+    run("postrm", "purge");
     assert!(!state.exists());
 }
 
@@ -337,6 +346,10 @@ fn the_release_workflow_runs_pinned_actions_and_scripts_that_there_are() {
     // A job that compiles code of dependencies has no right to write.
     assert_eq!(workflow["jobs"]["build"]["permissions"], json!({"contents": "read"}));
     assert_eq!(build[0]["with"]["persist-credentials"], false);
+    // The checksums are those of all files.
+    let commands = build.iter().filter_map(|step| step["run"].as_str());
+    let last = commands.flat_map(str::lines).next_back().unwrap();
+    assert!(last.starts_with("scripts/package "), "{last}");
     let mut scripts = BTreeSet::new();
     for step in build.into_iter().chain(steps("publish")) {
         if let Some(action) = step["uses"].as_str() {

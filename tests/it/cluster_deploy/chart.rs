@@ -454,6 +454,7 @@ fn paths_of_the_configuration_are_those_of_the_mounts() {
             "extraVolumeMounts[0].mountPath=/etc/kube/",
         ],
     );
+    helm.template(CHART, &["kernelLog=true", "config.cgroupRoot=/sys/fs/cgroup"]);
 }
 
 /// The first released chart, as it was packaged.

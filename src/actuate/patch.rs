@@ -45,6 +45,11 @@ pub trait PodResizer: Debug + Send + Sync {
     /// Why callers should not wait for the API server now, in a sentence; `None` while it answers.
     fn away(&self) -> Option<String>;
 
+    /// The rights that the agent's calls lack, a sentence each, as far as none of `told` has it.
+    fn missing_rights(&self, _told: &[String]) -> Vec<String> {
+        Vec::new()
+    }
+
     /// The resizer for requests that an operator waits for, where it is another one.
     fn for_operators(&self) -> Option<Arc<dyn PodResizer>> {
         None

@@ -319,6 +319,7 @@ impl ApiClient {
     /// Records the outcome of a call. An error may begin a pause of all calls, a little longer than the API server asks for.
     fn record<T>(&self, call: &Call, outcome: Result<T, Problem>) -> Result<T, ApiError> {
         self.count(call.verb, call.resource(), &outcome);
+        self.health.observe_rights(call, &outcome);
         outcome.map_err(|problem| {
             if let Some(asked_for) = problem.pause() {
                 let until = Instant::now() + asked_for.min(LONGEST_PAUSE) + scattered(PAUSE_SPREAD);

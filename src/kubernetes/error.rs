@@ -121,6 +121,17 @@ impl Status {
     }
 }
 
+/// The RBAC rule that allows a call, as YAML, and its scope.
+pub(super) fn needed_rule(call: &Call) -> (String, String) {
+    let scope = match &call.namespace {
+        Some(namespace) => format!("in namespace {namespace}"),
+        None => "in a ClusterRole bound with a ClusterRoleBinding".to_owned(),
+    };
+    let (group, resource, verb) = (call.kind.group, call.resource(), call.verb);
+    let rule = format!("{{apiGroups: [\"{group}\"], resources: [{resource}], verbs: [{verb}]}}");
+    (rule, scope)
+}
+
 impl Problem {
     /// The problem that a status describes.
     pub(super) fn of(status: Status, call: &Call) -> Self {
@@ -130,14 +141,8 @@ impl Problem {
         if status.code != 403 || !(message.contains(": User \"") && message.contains("\" cannot ")) {
             return Self::Refused(status);
         }
-        let scope = match &call.namespace {
-            Some(namespace) => format!("in namespace {namespace}"),
-            None => "in a ClusterRole bound with a ClusterRoleBinding".to_owned(),
-        };
-        let (group, resource, verb) = (call.kind.group, call.resource(), call.verb);
-        Self::Forbidden(format!(
-            "{{apiGroups: [\"{group}\"], resources: [{resource}], verbs: [{verb}]}} {scope}"
-        ))
+        let (rule, scope) = needed_rule(call);
+        Self::Forbidden(format!("{rule} {scope}"))
     }
 
     /// The HTTP status of the answer, if there was an answer.

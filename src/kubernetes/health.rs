@@ -1,15 +1,19 @@
-//! Whether the API server answers: the outcomes of all calls → the start of an outage, for callers that would wait.
+//! Whether the API server answers: the outcomes of all calls → the start of an outage, for callers that would wait; and the rights
+//! that its answers found missing.
 //!
 //! A call without an answer begins an outage, any answer ends it. During an outage, and after a stream breaks, the client probes
 //! `/readyz`, so that no call has to wait for a deadline to find out.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
+use super::call::Call;
 use super::error::Problem;
+use super::rights::MissingRights;
 
 /// The longest wait of a call during an outage.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
@@ -23,12 +27,23 @@ pub struct ApiHealth {
     /// The outage, with its beginning and its cause.
     away: watch::Sender<Option<String>>,
     suspected: Arc<Notify>,
+    rights: Arc<Mutex<MissingRights>>,
 }
 
 impl ApiHealth {
     /// The outage, if there is one now.
     pub fn away(&self) -> Option<String> {
         self.away.borrow().clone()
+    }
+
+    /// Notes which rights the outcome of a call shows to be missing.
+    pub(super) fn observe_rights<T>(&self, call: &Call, outcome: &Result<T, Problem>) {
+        self.rights.lock().observe(call, outcome, Instant::now());
+    }
+
+    /// The rights that the agent's calls lack, a sentence each, as far as none of `told` has it.
+    pub fn missing_rights(&self, told: &[String]) -> Vec<String> {
+        self.rights.lock().problems(told, Instant::now())
     }
 
     /// Waits for an outage and then for its end.

@@ -21,6 +21,7 @@ mod kept;
 pub mod metrics;
 mod object;
 mod patch;
+mod rights;
 mod splitter;
 
 pub use call::{Call, Kind, Verb};

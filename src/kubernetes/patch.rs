@@ -67,6 +67,10 @@ impl PodResizer for ApiResizer {
         self.client.health.away()
     }
 
+    fn missing_rights(&self, told: &[String]) -> Vec<String> {
+        self.client.health.missing_rights(told)
+    }
+
     fn for_operators(&self) -> Option<Arc<dyn PodResizer>> {
         Some(Arc::new(Self {
             client: self.client.for_operators(),

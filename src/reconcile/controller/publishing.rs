@@ -71,12 +71,17 @@ impl Controller {
     /// The problems that metrics count.
     fn problems_by_kind(&self) -> [(&'static str, Vec<String>); 4] {
         let annotator = self.publisher.annotator.iter().flat_map(Annotator::problems);
-        let sources = self.sources.problems.iter().cloned().chain(annotator);
+        let mut sources: Vec<_> = self.sources.problems.iter().cloned().chain(annotator).collect();
+        let kills = (self.publisher.kill_problems)();
+        if let Some(resizer) = &self.endpoint.resizer {
+            let told = [&sources[..], &kills].concat();
+            sources.extend(resizer.missing_rights(&told));
+        }
         [
             ("node", self.node.found.problems.clone()),
-            ("manifests", sources.collect()),
+            ("manifests", sources),
             ("state", self.store.problems().collect()),
-            ("kills", (self.publisher.kill_problems)()),
+            ("kills", kills),
         ]
     }
 
@@ -113,5 +118,39 @@ impl Controller {
                 )
             })
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use axum::Router;
+    use axum::http::StatusCode;
+    use serde_json::json;
+
+    use crate::actuate::PodResizer as _;
+    use crate::kubernetes::{ApiClient, ApiResizer};
+    use crate::model::objects::Pod;
+    use crate::reconcile::controller::tests::controller;
+
+    #[tokio::test]
+    async fn a_rule_that_pods_lack_is_told_once() {
+        let words = "pods \"web\" is forbidden: User \"vscaled\" cannot patch resource \"pods/resize\"";
+        let body = json!({"message": words}).to_string();
+        let router = Router::new().fallback(async move || (StatusCode::FORBIDDEN, body.clone()));
+        let resizer = ApiResizer::new(ApiClient::to(&router), None);
+        for name in ["web", "db"] {
+            let pod = json!({"metadata": {"namespace": "shop", "name": name}});
+            let pod: Pod = serde_json::from_value(pod).unwrap();
+            resizer.read(&pod).await.unwrap_err();
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let mut controller = controller(directory.path());
+        assert!(controller.problems().is_empty());
+        controller.endpoint.resizer = Some(Arc::new(resizer));
+        let problems = controller.problems();
+        let rule = "{apiGroups: [\"\"], resources: [pods/resize], verbs: [patch]} in namespace shop";
+        assert!(problems.len() == 1 && problems[0].ends_with(rule), "{problems:?}");
     }
 }

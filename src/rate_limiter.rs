@@ -26,6 +26,9 @@ impl Rate {
     }
 }
 
+/// The rate of log lines that repeat what an earlier one says: failures of the same kind, or the refusals of one user.
+pub const REPEATED_LINES: Rate = Rate::new(1, Duration::from_secs(60));
+
 /// Limits one caller to a rate (the generic cell rate algorithm of ATM).
 #[derive(Debug, Clone, Copy)]
 pub struct RateLimiter {

@@ -23,18 +23,13 @@ use super::proto::control_server::{Control, ControlServer};
 use super::proto::{Change, WatchRequest};
 use super::socket::ControlSocket;
 use crate::feed::FeedListener;
-use crate::rate_limiter::{KeyedRateLimiter, Rate};
+use crate::rate_limiter::{KeyedRateLimiter, REPEATED_LINES, Rate};
 use crate::slots::Slots;
 
 /// The largest request that is read, in bytes.
 const LARGEST_REQUEST: usize = 64 << 10;
 /// The largest answer that is sent, in bytes.
 pub const LARGEST_ANSWER: usize = 4 << 20;
-/// The rate of log lines about the refusals of one user.
-const LOGGED_REFUSALS: Rate = Rate {
-    burst: 1,
-    every: Duration::from_secs(60),
-};
 
 /// The limits on the use of the agent by callers.
 #[derive(Debug, Clone, Copy)]
@@ -121,7 +116,7 @@ impl CallGate {
                 burst: limits.rate.saturating_mul(2),
                 every: Duration::from_secs(1) / limits.rate.max(1),
             }),
-            logged_refusals: KeyedRateLimiter::new(LOGGED_REFUSALS),
+            logged_refusals: KeyedRateLimiter::new(REPEATED_LINES),
             changes: TaskTracker::new(),
             stop,
             record_refusal: Box::new(record_refusal),

@@ -27,6 +27,7 @@ use crate::model::objects::{Pod, PodId};
 use crate::model::{PodAmounts, Requirements};
 use crate::pace::{Backoff, scattered};
 use crate::plan::lift_kept;
+use crate::rate_limiter::{REPEATED_LINES, RateLimiter};
 
 /// So many patches are under way at once, one of each namespace at most.
 const AT_ONCE: usize = 4;
@@ -67,6 +68,7 @@ impl Annotator {
             problems: telling,
             order: PatchOrder::default(),
             rests_until: Instant::now(),
+            logged: RateLimiter::new(REPEATED_LINES, Instant::now().into_std()),
         };
         // Cancel-safe: the next agent sends a patch that was not sent.
         tokio::spawn(stop.run_until_cancelled_owned(writer.run()));
@@ -97,6 +99,8 @@ struct AnnotationWriter {
     order: PatchOrder,
     /// When the next patch may begin.
     rests_until: Instant,
+    /// The log lines about failed patches: each namespace may have its own.
+    logged: RateLimiter,
 }
 
 type EndedPatch = (PodId, Annotations, Result<(), ApiError>);
@@ -146,7 +150,9 @@ impl AnnotationWriter {
         let names = names.join(", ");
         let problem = format!("cannot write the annotations that show what is applied to pods ({names}): {error}");
         let wait = self.order.failed(pod, &error.problem, now);
-        tracing::warn!(?wait, "{problem}");
+        if self.logged.try_use(now.into_std()) {
+            tracing::warn!(?wait, "{problem}");
+        }
         self.problems.send_replace(vec![problem]);
     }
 }

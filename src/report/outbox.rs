@@ -35,6 +35,7 @@ use crate::model::ChangeRecord;
 use crate::model::objects::PodUid;
 use crate::oom::KillFacts;
 use crate::pace::Backoff;
+use crate::rate_limiter::{KeyedRateLimiter, REPEATED_LINES};
 use crate::report::content::Report;
 use crate::report::destination::{Destination, SharedWindow};
 use crate::report::events::{Composer, ContainerFacts, EventLimits, EventMessage, LastEvent, PlannedEvent};
@@ -265,6 +266,8 @@ pub struct ChangeEvents {
     /// Messages that wait for the API server, oldest first.
     messages: VecDeque<EventMessage>,
     metrics: EventMetrics,
+    /// The log lines about Events that are not written, by the status of the answer.
+    logged: KeyedRateLimiter<Option<u16>>,
 }
 
 impl ChangeEvents {
@@ -275,6 +278,7 @@ impl ChangeEvents {
             limits: EventLimits::new(Timestamp::now().as_nanosecond()),
             messages: VecDeque::new(),
             metrics,
+            logged: KeyedRateLimiter::new(REPEATED_LINES),
         }
     }
 
@@ -341,7 +345,9 @@ impl ChangeEvents {
             failpoint("event.posted");
             return self.metrics.count(EventOutcome::Written, 1);
         };
-        tracing::warn!("an Event was not written: {error}");
+        if self.logged.try_use(error.problem.status(), Instant::now()) {
+            tracing::warn!("an Event was not written: {error}");
+        }
         self.metrics.count(EventOutcome::Lost, 1);
     }
 }

@@ -25,6 +25,7 @@ use super::content::Report;
 use super::destination::Destination;
 use super::log::{KillLog, LogStatus, Pending};
 use super::metrics::{LinkOutcome, ReportMetrics, ReportOutcome};
+use crate::rate_limiter::{REPEATED_LINES, RateLimiter};
 
 /// The shortest time between two waits for the disk.
 const SYNC_EVERY: Duration = Duration::from_millis(500);
@@ -69,6 +70,7 @@ impl Reporter {
             highest: 0,
             after: 0,
             known: None,
+            logged: RateLimiter::new(REPEATED_LINES, Instant::now()),
         };
         queue.set_link(Link::Starting);
         queue
@@ -171,6 +173,8 @@ pub struct ReportQueue {
     after: u64,
     /// Once [`Self::next`] has returned all there were: the number of the last report of the log then.
     known: Option<u64>,
+    /// The log lines about failed attempts: each namespace may have its own.
+    logged: RateLimiter,
 }
 
 impl ReportQueue {
@@ -255,8 +259,10 @@ impl ReportQueue {
     }
 
     /// Records that reports cannot be delivered for so long.
-    pub fn waits(&self, reports: &str, error: String, pause: Duration) {
-        tracing::warn!(error, wait = ?pause, "{reports} are not delivered; they are kept");
+    pub fn waits(&mut self, reports: &str, error: String, pause: Duration) {
+        if self.logged.try_use(Instant::now()) {
+            tracing::warn!(error, wait = ?pause, "{reports} are not delivered; they are kept");
+        }
         self.log.metrics.link(self.destination, LinkOutcome::Failed);
         let until = Timestamp::now() + pause;
         self.set_link(Link::Waiting { error, until });

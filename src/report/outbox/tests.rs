@@ -15,6 +15,8 @@ use crate::feed::Feed;
 use crate::kubernetes::Status;
 use crate::kubernetes::events::{NamedEvent, Severity};
 use crate::model::objects::PodId;
+use crate::observe::log::LogFormat;
+use crate::observe::log::tests::logged;
 use crate::report::Reporter;
 use crate::report::events::{PodEvents, VpaEvents};
 use crate::report::log::{Bounds, KillLog};
@@ -377,6 +379,22 @@ fn refusal(code: u16) -> Problem {
         code,
         ..Status::default()
     })
+}
+
+#[test]
+fn a_missing_right_is_not_logged_for_each_event() {
+    let changes = ChangeEvents::new(EventMetrics::register(&mut Registry::default()));
+    let end = |problem| {
+        let call = "create events in namespace shop".to_owned();
+        changes.end(Err(ApiError { call, problem }));
+    };
+    let lines = logged(LogFormat::Text, "info", |_| {
+        (0..3).for_each(|_| end(Problem::Forbidden("a rule".to_owned())));
+        end(refusal(404));
+    });
+    let lines: Vec<_> = lines.lines().collect();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(lines[0].contains("a rule") && lines[1].contains("404"), "{lines:?}");
 }
 
 #[test]

@@ -7,6 +7,8 @@
 //!
 //! This module opens no path of the configuration, and no other module reads a flag or a variable.
 
+#[cfg(test)]
+mod chart_tests;
 mod layers;
 mod parse;
 mod report;

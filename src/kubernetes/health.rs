@@ -14,6 +14,7 @@ use tokio::sync::{Notify, watch};
 use super::call::Call;
 use super::error::Problem;
 use super::rights::MissingRights;
+use crate::rate_limiter::{REPEATED_LINES, RateLimiter};
 
 /// The longest wait of a call during an outage.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
@@ -22,12 +23,50 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 const NEVER_HEARD: &str = "the API server has not answered since the agent started";
 
 /// The health of the API server. Clones share one state.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct ApiHealth {
     /// The outage, with its beginning and its cause.
     away: watch::Sender<Option<String>>,
     suspected: Arc<Notify>,
     rights: Arc<Mutex<MissingRights>>,
+    logged: Arc<Mutex<OutageLog>>,
+}
+
+impl Default for ApiHealth {
+    fn default() -> Self {
+        Self {
+            away: watch::Sender::default(),
+            suspected: Arc::default(),
+            rights: Arc::default(),
+            logged: Arc::new(Mutex::new(OutageLog {
+                rate: RateLimiter::new(REPEATED_LINES, Instant::now()),
+                has_outage: false,
+            })),
+        }
+    }
+}
+
+/// The log lines about outages, instead of one for each list and call.
+#[derive(Debug)]
+struct OutageLog {
+    rate: RateLimiter,
+    /// Whether the log has the present outage.
+    has_outage: bool,
+}
+
+impl OutageLog {
+    fn begin(&mut self, outage: &str) {
+        self.has_outage = self.rate.try_use(Instant::now());
+        if self.has_outage {
+            tracing::warn!("{outage}");
+        }
+    }
+
+    fn end(&mut self) {
+        if std::mem::take(&mut self.has_outage) {
+            tracing::info!("the API server answers again");
+        }
+    }
 }
 
 impl ApiHealth {
@@ -63,10 +102,15 @@ impl ApiHealth {
             Some(_) if away.as_ref().is_some_and(|away| away != NEVER_HEARD) => false,
             Some(why) => {
                 let since = Timestamp::now();
-                *away = Some(format!("the API server is away since {since:.0} ({why})"));
+                let outage = format!("the API server is away since {since:.0} ({why})");
+                self.logged.lock().begin(&outage);
+                *away = Some(outage);
                 true
             }
-            None => away.take().is_some(),
+            None => {
+                self.logged.lock().end();
+                away.take().is_some()
+            }
         });
     }
 
@@ -107,6 +151,8 @@ impl ApiHealth {
 mod tests {
     use super::*;
     use crate::kubernetes::error::Status;
+    use crate::observe::log::LogFormat;
+    use crate::observe::log::tests::logged;
 
     fn unreachable() -> Result<(), Problem> {
         Err(Problem::Unreachable("refused".to_owned()))
@@ -142,6 +188,26 @@ mod tests {
         health.observe(&unreachable());
         ends.await;
         assert!(health.away().is_some());
+    }
+
+    #[test]
+    fn an_outage_has_one_line_in_the_log() {
+        let health = ApiHealth::default();
+        let lines = logged(LogFormat::Text, "info", |_| {
+            health.begin_unknown();
+            health.observe(&Ok(()));
+            for _ in 0..3 {
+                health.observe(&unreachable());
+                health.observe(&unreachable());
+                health.observe(&Ok(()));
+            }
+        });
+        let lines: Vec<_> = lines.lines().collect();
+        assert_eq!(lines.len(), 2, "{lines:?}");
+        assert!(
+            lines[0].contains("away since") && lines[1].contains("answers again"),
+            "{lines:?}"
+        );
     }
 
     #[test]

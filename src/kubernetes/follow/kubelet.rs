@@ -57,7 +57,7 @@ async fn run(socket: PathBuf, timing: Timing, shared: Arc<SharedList<Pod>>) {
                 message => message,
             };
             let socket = socket.display();
-            shared.trouble(&format!("the kubelet lists no pods at {socket}: {why}"), false);
+            shared.trouble(&format!("the kubelet lists no pods at {socket}: {why}"), true, false);
         }
         sleep(backoff.next(None)).await;
     }

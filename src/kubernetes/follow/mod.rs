@@ -17,6 +17,7 @@ mod task;
 mod tests;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -96,6 +97,8 @@ struct SharedList<T> {
     /// The name of the list in logs.
     about: String,
     changed: Arc<Notify>,
+    /// Whether the log has the trouble.
+    is_logged: AtomicBool,
 }
 
 impl<T> SharedList<T> {
@@ -104,6 +107,7 @@ impl<T> SharedList<T> {
             followed: Mutex::new(Followed::new(memory)),
             about,
             changed,
+            is_logged: AtomicBool::new(false),
         })
     }
 
@@ -117,7 +121,7 @@ impl<T> SharedList<T> {
             followed.refused = false;
             followed.trouble.take()
         });
-        if mended.is_some() {
+        if self.is_logged.swap(false, Ordering::Relaxed) {
             tracing::info!(list = %self.about, "the watch works again");
         }
         if news || mended.is_some() {
@@ -125,11 +129,11 @@ impl<T> SharedList<T> {
         }
     }
 
-    /// Notes that the state may be outdated.
-    fn trouble(&self, trouble: &str, news: bool) {
+    /// Notes that the state may be outdated. Logs that once, if it is for the log.
+    fn trouble(&self, trouble: &str, for_log: bool, news: bool) {
         let before = self.with(|followed| followed.trouble.replace(trouble.to_owned()));
         let other = before.as_deref() != Some(trouble);
-        if other {
+        if for_log && (!self.is_logged.swap(true, Ordering::Relaxed) || other) {
             tracing::warn!(list = %self.about, "{trouble}");
         }
         if news || other {

@@ -221,8 +221,8 @@ impl<T: Object> Task<T> {
         } else {
             ("the last known ones stay", self.backoff.next(None))
         };
-        self.shared
-            .trouble(&format!("the API server knows no {}: {what}", T::plural()), news);
+        let trouble = format!("the API server knows no {}: {what}", T::plural());
+        self.shared.trouble(&trouble, true, news);
         sleep(pause).await;
     }
 
@@ -292,8 +292,11 @@ impl<T: Object> Task<T> {
     /// Notes the trouble, and waits.
     async fn failed(&mut self, error: &ApiError, news: bool) {
         let pause = self.backoff.next(error.problem.retry_after());
-        self.shared.trouble(&error.to_string(), news);
         let health = &self.client.health;
+        // An outage has a line of its own, and a connection that broke is mostly made again at once.
+        let is_first = self.shared.with(|followed| followed.trouble.is_none());
+        let for_log = !error.problem.is_silence() || health.away().is_none() && !is_first;
+        self.shared.trouble(&error.to_string(), for_log, news);
         // Cancel-safe: both branches only wait.
         tokio::select! {
             () = sleep(pause) => {}

@@ -8,12 +8,8 @@ const RECORDED: &[u8] = include_bytes!("../../../../tests/data/pod-protobuf/pod.
 /// The same pod as JSON, of the same API server.
 const AS_JSON: &str = include_str!("../../../../tests/data/pod-protobuf/pod.json");
 
-fn known() -> SharedList<Pod> {
-    SharedList {
-        followed: parking_lot::Mutex::new(Followed::new(ObjectMemory::new(1 << 20))),
-        about: "pods".to_owned(),
-        changed: Arc::default(),
-    }
+fn known() -> Arc<SharedList<Pod>> {
+    SharedList::new("pods".to_owned(), ObjectMemory::new(1 << 20), Arc::default())
 }
 
 fn pod(name: &str, uid: &str) -> core::Pod {

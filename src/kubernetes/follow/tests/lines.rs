@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::super::SharedList;
 use super::super::state::{Followed, WatchResult};
 use super::{Thing, bookmark, line, nothing, thing, thing_in};
 use crate::kubernetes::call::{Call, Verb};
@@ -9,6 +10,8 @@ use crate::kubernetes::error::Problem;
 use crate::kubernetes::kept::ObjectMemory;
 use crate::kubernetes::object::Object;
 use crate::kubernetes::splitter::{LARGEST_OBJECT, RawObject};
+use crate::observe::log::LogFormat;
+use crate::observe::log::tests::logged;
 
 fn piece(text: &str) -> RawObject {
     RawObject::Object(text.as_bytes().to_vec())
@@ -219,4 +222,26 @@ fn an_object_beyond_its_share_keeps_its_state() {
     assert!(problems(&known)[0].contains("does not fit"), "{:?}", problems(&known));
     assert!(news(&mut known, "MODIFIED", &thing("x", 3, 3)));
     assert!(sizes(&known) == [("x", 3)] && problems(&known).is_empty());
+}
+
+#[test]
+fn a_connection_made_again_is_not_in_the_log() {
+    let shared = SharedList::<Thing>::new("things".to_owned(), ObjectMemory::new(1 << 20), Arc::default());
+    let lines = |troubles: &[(&str, bool)]| {
+        let text = logged(LogFormat::Text, "info", |_| {
+            for (trouble, for_log) in troubles {
+                shared.trouble(trouble, *for_log, false);
+            }
+            shared.publish(false);
+        });
+        text.lines().count()
+    };
+    assert_eq!(lines(&[("reset", false)]), 0);
+    let warning_and_end = 2;
+    assert_eq!(
+        lines(&[("reset", false), ("reset", true), ("reset", true)]),
+        warning_and_end
+    );
+    assert_eq!(lines(&[("refused", true), ("reset", true)]), 1 + warning_and_end);
+    assert_eq!(lines(&[]), 0);
 }

@@ -116,7 +116,11 @@ impl Owners {
                 (slot.answer, slot.problem) = (Some(owner.map(Shared::from)), None);
             }
             Err(error) => {
-                tracing::warn!("{error}");
+                let before = slot.problem.as_ref().map(ToString::to_string);
+                // An outage has a line of its own.
+                if !error.problem.is_silence() && before != Some(error.to_string()) {
+                    tracing::warn!("{error}");
+                }
                 slot.due = Some(now + slot.backoff.next(error.problem.retry_after()));
                 slot.problem = Some(error);
             }

@@ -17,6 +17,8 @@ use super::view::{FirstPods, Missing, Namespace, is_known};
 use super::{KubernetesSource, PROBLEM_BYTES, within_room};
 use crate::kubernetes::{ApiClient, ApiError, Call, Kind, Problem, Status, Timing, Verb};
 use crate::model::objects::{Owner, OwnerKind, Pod, VerticalPodAutoscaler};
+use crate::observe::log::LogFormat;
+use crate::observe::log::tests::logged;
 use crate::sources::{NodeView, parse_manifests};
 
 const HOUR: Duration = Duration::from_secs(60 * 60);
@@ -205,6 +207,21 @@ fn refused_credentials_say_nothing_of_a_workload() {
         owners.store(set.clone(), Err(failed), Instant::now());
         assert_eq!(owners.is_refused(&set), refused, "{code}");
     }
+}
+
+#[test]
+fn a_refused_workload_is_logged_once() {
+    let set = key(OwnerKind::ReplicaSet, "web-5c", "r");
+    let call = Call::new(Verb::Get, Kind::new("apps", "v1", "replicasets"));
+    let lines = logged(LogFormat::Text, "info", |_| {
+        let mut owners = Owners::default();
+        let timeout = || Problem::Timeout(Duration::from_secs(1));
+        let forbidden = || Problem::Forbidden("a rule".to_owned());
+        for problem in [timeout(), forbidden(), forbidden(), timeout()] {
+            owners.store(set.clone(), Err(ApiError::of(&call, problem)), Instant::now());
+        }
+    });
+    assert!(lines.lines().count() == 1 && lines.contains("a rule"), "{lines}");
 }
 
 #[test]

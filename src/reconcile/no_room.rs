@@ -18,25 +18,30 @@ pub(crate) struct NoRoomFor {
     pub(crate) since: Timestamp,
     /// The refusal is in the history.
     recorded: bool,
+    /// A refusal since then is in the log: recommenders change what they recommend all the time.
+    logged: bool,
 }
 
 impl NoRoomFor {
     /// The refusal of these targets; `known` is the one before.
     pub(crate) fn after(known: Option<Self>, targets: PodAmounts, why: String, now: Timestamp) -> Self {
         let since = known.as_ref().map_or(now, |known| known.since);
+        let logged = known.as_ref().is_some_and(|known| known.logged);
         let recorded = known.is_some_and(|known| known.recorded && known.targets == targets);
         Self {
             targets,
             why,
             since,
             recorded,
+            logged,
         }
     }
 
-    /// The refusal for the history, once for each recommendation.
-    pub(crate) fn take_news(&mut self) -> Option<String> {
+    /// The refusal for the history, once for each recommendation, and whether it is also for the log.
+    pub(crate) fn take_news(&mut self) -> Option<(String, bool)> {
         let is_recorded = std::mem::replace(&mut self.recorded, true);
-        (!is_recorded).then(|| self.why.clone())
+        let is_logged = std::mem::replace(&mut self.logged, true);
+        (!is_recorded).then(|| (self.why.clone(), !is_logged))
     }
 
     /// What the pod waits for, as a sentence.
@@ -68,7 +73,8 @@ mod tests {
                 (why, at(1)),
                 "since the first refusal"
             );
-            assert_eq!(no_room.take_news(), is_news.then(|| why.to_owned()));
+            let for_log = second == 1;
+            assert_eq!(no_room.take_news(), is_news.then(|| (why.to_owned(), for_log)));
             assert_eq!(no_room.take_news(), None);
             known = Some(no_room);
         }

@@ -184,16 +184,16 @@ impl PodState {
         }
     }
 
-    /// Records once for each recommendation that the node has no room for it, if the pod runs.
+    /// Records once for each recommendation that the node has no room for it, if the pod runs. Logs the first.
     pub(super) fn record_no_room(&mut self, cause: Option<Cause>, effects: &mut Effects) {
         let no_room = self.no_room.as_mut().filter(|_| self.live.is_some());
-        let Some((cause, reason)) = cause.zip(no_room.and_then(NoRoomFor::take_news)) else {
+        let Some((cause, (reason, for_log))) = cause.zip(no_room.and_then(NoRoomFor::take_news)) else {
             return;
         };
-        effects.push(Effect::Log(LogLine::NoRoom {
-            cause: cause.clone(),
-            why: reason.clone(),
-        }));
+        if for_log {
+            let (cause, why) = (cause.clone(), reason.clone());
+            effects.push(Effect::Log(LogLine::NoRoom { cause, why }));
+        }
         self.record_refusal(cause, reason, effects);
     }
 }

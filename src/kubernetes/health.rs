@@ -108,8 +108,12 @@ impl ApiHealth {
                 true
             }
             None => {
-                self.logged.lock().end();
-                away.take().is_some()
+                let is_back = away.take().is_some();
+                if is_back {
+                    self.logged.lock().end();
+                    self.rights.lock().end_outage(Instant::now());
+                }
+                is_back
             }
         });
     }

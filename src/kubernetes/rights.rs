@@ -9,6 +9,9 @@ use super::error::{Problem, needed_rule};
 /// How long a refusal counts that no other answer has ended: longer than the pause of any retry. A pod that is gone retries nothing.
 const COUNTS_FOR: Duration = Duration::from_secs(10 * 60);
 
+/// How long after an outage no refusal counts: an API server that has just started may not have read its rules yet.
+const STARTS_FOR: Duration = Duration::from_secs(10);
+
 /// The rights that the latest answers found missing.
 #[derive(Debug, Default)]
 pub(super) struct MissingRights {
@@ -16,12 +19,20 @@ pub(super) struct MissingRights {
     rules: BTreeMap<(String, String), Instant>,
     /// When the API server last refused the credentials, and its words.
     credentials: Option<(String, Instant)>,
+    outage_ended: Option<Instant>,
 }
 
 impl MissingRights {
+    /// Notes that the API server answers again.
+    pub(super) const fn end_outage(&mut self, now: Instant) {
+        self.outage_ended = Some(now);
+    }
+
     /// Takes the outcome of a call.
     pub(super) fn observe<T>(&mut self, call: &Call, outcome: &Result<T, Problem>, now: Instant) {
+        let starts = |ended| now.saturating_duration_since(ended) < STARTS_FOR;
         match outcome {
+            Err(Problem::Forbidden(_)) if self.outage_ended.is_some_and(starts) => {}
             Err(problem @ Problem::Refused(status)) if status.code == 401 && !status.is_by_webhook() => {
                 self.credentials = Some((problem.to_string(), now));
             }
@@ -128,6 +139,17 @@ mod tests {
             assert_eq!(!rights.problems(&[], now).is_empty(), is_missing, "{answer:?}");
         }
         assert!(rights.problems(&[], now + COUNTS_FOR).is_empty(), "the pod is gone");
+    }
+
+    #[test]
+    fn an_api_server_that_starts_refuses_nothing() {
+        let (mut rights, now) = (MissingRights::default(), Instant::now());
+        rights.end_outage(now);
+        rights.observe(&resize("shop"), &forbidden(), now);
+        assert!(rights.problems(&[], now).is_empty());
+        let later = now + STARTS_FOR;
+        rights.observe(&resize("shop"), &forbidden(), later);
+        assert_eq!(rights.problems(&[], later).len(), 1);
     }
 
     #[test]

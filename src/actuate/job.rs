@@ -31,8 +31,8 @@ pub struct Job {
     pub resizer: Option<Arc<dyn PodResizer>>,
     /// The pass waits for this before it patches; `None` where nothing is prepared.
     pub saved: Option<Saved>,
-    /// The pass carries out an operator's request only once this has succeeded; `None` where there is no request.
-    pub request_saved: Option<Saved>,
+    /// The pass carries out an operator's override only once this has succeeded; `None` where no override is new.
+    pub override_saved: Option<Saved>,
     /// The generation of the pod with the request that the API server accepted last.
     pub accepted_generation: Option<i64>,
     pub cause: Cause,
@@ -64,7 +64,7 @@ impl Job {
             resize: Act::Direct,
             resizer: None,
             saved: None,
-            request_saved: None,
+            override_saved: None,
             accepted_generation: None,
             cause,
             asked: Instant::now(),
@@ -91,8 +91,6 @@ pub struct JobDone {
     pub stale: bool,
     /// systemd refused a step, or could not be reached: discovery must run again.
     pub systemd_failed: bool,
-    /// The pass did nothing, because the operator's request could not be saved.
-    pub unsaved: bool,
     /// The runtime's formula, where it differs from the assumed one.
     pub formula: Option<WeightFormula>,
     /// The quotas that the kubelet enforces, as far as the pass has seen.
@@ -159,7 +157,6 @@ impl JobDone {
             flipped: Vec::new(),
             stale: false,
             systemd_failed: false,
-            unsaved: false,
             formula: None,
             quotas: Quotas::default(),
             shrink: ShrinkReport::default(),

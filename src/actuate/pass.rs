@@ -69,7 +69,7 @@ pub async fn reconcile(node: Arc<Node>, job: Box<Job>) -> JobDone {
 }
 
 async fn stages(pass: Box<Pass>) -> Staged<Box<Pass>> {
-    let pass = pass.save_request().await?;
+    let pass = pass.save_override().await?;
     let (pass, observed) = pass.find_aim().await?;
     // The files before the runtime: only they bound the containers, and a runtime that hangs must not delay them.
     let (pass, observed) = pass.run_kernel_stages(observed, Pass::write).await?;
@@ -112,10 +112,10 @@ impl Pass {
         })
     }
 
-    /// Waits until an operator's request is saved, and ends the pass if it cannot be: an agent that is killed after the first write leaves
+    /// Waits until an operator's override is saved, and ends the pass if it cannot be: an agent that is killed after the first write leaves
     /// no value of an operator that its successor does not know.
-    async fn save_request(mut self: Box<Self>) -> Staged<Box<Self>> {
-        let Some(saved) = self.job.request_saved.take() else {
+    async fn save_override(mut self: Box<Self>) -> Staged<Box<Self>> {
+        let Some(saved) = self.job.override_saved.take() else {
             return Ok(self);
         };
         let Err(problem) = saved.await else {
@@ -124,7 +124,6 @@ impl Pass {
         if matches!(&self.job.resize, Act::Patch(patch) if !patch.changes.is_empty()) {
             self.done.api.answer = Answer::NotCarriedOut;
         }
-        self.done.unsaved = true;
         let why = format!("the request cannot be saved, and would not survive a restart of the agent: {problem}");
         Err(self.stop(Outcome::Refused(why)))
     }

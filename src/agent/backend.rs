@@ -20,6 +20,7 @@ use crate::control::{
     resize_values,
 };
 use crate::doctor::Locations;
+use crate::model::ChangeRecord;
 use crate::model::objects::{PodId, PodKey};
 use crate::observe::audit::{Audit, Refusal};
 use crate::reconcile::controller::{Controller, Event, PodSnapshot, Reply, send};
@@ -98,12 +99,10 @@ impl AgentBackend {
         };
         let ended = change.await;
         let ended = ended.inspect_err(|error| record_refusal(&self.audit, caller, call, Some(pod), &error.to_string()));
-        let record = ended?;
-        Ok(proto::Change {
-            // The caller asked for the kernel's values, and they are verified. Whether the kubelet agrees, the history tells.
-            outcome: record.outcome.word().to_owned(),
-            ..view::change(&record)
-        })
+        let (record, unsaved) = ended?;
+        // An override that was not carried out is taken back.
+        let unsaved = unsaved.filter(|_| call == "release" || record.outcome.is_kept());
+        Ok(answer(&record, unsaved.as_deref()))
     }
 
     /// The steps of a request, without doing them.
@@ -338,6 +337,18 @@ impl Control for AgentBackend {
     }
 }
 
+/// The answer to a request that a pass carried out; `unsaved` says why the state after it is not saved.
+fn answer(record: &ChangeRecord, unsaved: Option<&str>) -> proto::Change {
+    let mut change = view::change(record);
+    // The caller asked for the kernel's values, and they are verified. Whether the kubelet agrees, the history tells.
+    record.outcome.word().clone_into(&mut change.outcome);
+    if let Some(problem) = unsaved {
+        let and = if change.reason.is_empty() { "" } else { "; " };
+        change.reason += &format!("{and}this is not saved, and a restart of the agent may take it back: {problem}");
+    }
+    change
+}
+
 /// Records the refusal of a call in the audit log.
 pub(super) fn record_refusal(audit: &Audit, caller: Caller, call: &'static str, pod: Option<String>, reason: &str) {
     audit.refused(Refusal {
@@ -348,4 +359,34 @@ pub(super) fn record_refusal(audit: &Audit, caller: Caller, call: &'static str, 
         pod,
         reason: reason.to_owned(),
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Cause, Outcome};
+
+    #[test]
+    fn an_answer_warns_of_an_unsaved_state() {
+        let pod = PodId {
+            uid: "u1".into(),
+            namespace: "shop".to_owned(),
+            name: "web".to_owned(),
+        };
+        let full = "this is not saved, and a restart of the agent may take it back: the disk is full";
+        for (outcome, unsaved, reason) in [
+            (Outcome::Applied, None, String::new()),
+            (Outcome::Applied, Some("the disk is full"), full.to_owned()),
+            (
+                Outcome::RuntimeOwed("no runtime".to_owned()),
+                Some("the disk is full"),
+                format!("no runtime; {full}"),
+            ),
+        ] {
+            let mut record = ChangeRecord::new(pod.clone(), Cause::Sweep, outcome);
+            record.in_flight = true;
+            let change = answer(&record, unsaved);
+            assert_eq!((&*change.outcome, change.reason), (record.outcome.word(), reason));
+        }
+    }
 }

@@ -234,8 +234,9 @@ impl Controller {
             }
         }
         self.save_all();
-        self.store.finish(LONGEST_SAVE_WAIT).await;
-        self.requests.answer_once(std::future::ready(())).await;
+        let saved = self.store.saved();
+        let (saved, ()) = tokio::join!(saved, self.store.finish(LONGEST_SAVE_WAIT));
+        self.requests.answer_once(std::future::ready(saved)).await;
     }
 
     /// Has everything saved that has changed, also what could wait.

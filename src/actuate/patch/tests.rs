@@ -303,11 +303,11 @@ async fn passed(server: OnePodServer, to: u64) -> (JobDone, Arc<OnePodServer>, [
     passed_unsaved(server, to, [false; 2]).await
 }
 
-/// Such a pass, where the prepared resize and an operator's request cannot be saved.
+/// Such a pass, where the prepared resize and an operator's override cannot be saved.
 async fn passed_unsaved(
     server: OnePodServer,
     to: u64,
-    [resize, request]: [bool; 2],
+    [resize, overridden]: [bool; 2],
 ) -> (JobDone, Arc<OnePodServer>, [u64; 2]) {
     let Scene {
         _root: root,
@@ -328,7 +328,7 @@ async fn passed_unsaved(
     pass.job.resize = act;
     let unsaved: Saved = ready(Err::<(), _>("the disk is full".to_owned())).boxed().shared();
     pass.job.saved = Some(unsaved.clone()).filter(|_| resize);
-    pass.job.request_saved = Some(unsaved).filter(|_| request);
+    pass.job.override_saved = Some(unsaved).filter(|_| overridden);
     let Pass { node, job, .. } = *pass;
     let done = reconcile(node, job).await;
     let held = directories.map(|directory| {
@@ -351,18 +351,17 @@ async fn the_spec_is_patched_before_the_files() {
 }
 
 #[tokio::test]
-async fn an_unsaved_request_changes_nothing() {
+async fn an_unsaved_override_changes_nothing() {
     let (done, server, held) = passed_unsaved(OnePodServer::default(), 192, [true; 2]).await;
     let Outcome::Refused(why) = &done.record.outcome else {
         panic!("{done:#?}")
     };
     assert!(why.ends_with(": the disk is full"), "{why}");
     assert_eq!((server.calls(), held), (vec![], [160; 2]));
-    let (unsaved, answer) = (done.unsaved, done.api.answer);
-    assert_eq!((unsaved, answer), (true, Answer::NotCarriedOut));
+    assert_eq!(done.api.answer, Answer::NotCarriedOut);
     // A recommendation is followed all the same.
     let (done, server, held) = passed_unsaved(OnePodServer::default(), 192, [true, false]).await;
-    assert_eq!((done.record.outcome, done.unsaved), (Outcome::Applied, false));
+    assert_eq!(done.record.outcome, Outcome::Applied);
     assert_eq!((server.mebibytes(), held), (192, [192; 2]));
 }
 

@@ -22,7 +22,7 @@ use crate::model::{Cause, ContainerId, HookEnd, PodAmounts, Reason};
 use crate::plan::shrink::next_turns;
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::pod::{Now, PodInput, PodState};
-use crate::reconcile::work::PassId;
+use crate::reconcile::work::{Before, PassId};
 use crate::resize::{Act, Facts, NodeSupport};
 
 /// Writes come in bursts, like those of a pass: files are compared this long after the first write.
@@ -213,17 +213,16 @@ impl Controller {
         let Some(node) = self.node.known() else { return };
         job.cgroups = self.files.cgroups(key).cloned();
         job.resizer = self.endpoint.resizer(&job.cause);
-        let answers = self.pods.get(key).is_some_and(|state| state.work.request().is_some());
-        // An undone shrink does not wait for the disk.
-        let answers = answers && !job.cause.is_emergency();
+        let state = self.pods.get(key);
+        let overrides = state.is_some_and(|state| is_saved_first(state, &job.cause));
         let patches = matches!(job.resize, Act::Patch(_));
-        let saved = (answers || patches).then(|| {
+        let saved = (overrides || patches).then(|| {
             self.store.retry_failed();
             self.store.saved().boxed().shared()
         });
         // The patch waits until the prepared resize is saved.
         job.saved = saved.clone().filter(|_| patches);
-        job.request_saved = saved.filter(|_| answers);
+        job.override_saved = saved.filter(|_| overrides);
         let marked = self.store.limit_files.note_written(&id.uid);
         // The span has the level of errors, so that every log level includes it.
         let span = tracing::error_span!("pass", pod = %job.targets.bound.live().id, cause = %job.cause);
@@ -378,12 +377,22 @@ impl Controller {
     }
 }
 
+/// Whether a pass waits until the state is saved, before anything else: it carries out an override. The end of an override, which may hurt,
+/// waits for no disk, and neither does an undone shrink.
+fn is_saved_first(state: &PodState, cause: &Cause) -> bool {
+    let request = state.work.request();
+    let overrides = request.is_some_and(|request| matches!(request.before, Some(Before::Override(_))));
+    overrides && !cause.is_emergency()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::decide::PodDecision;
     use crate::model::objects::Pod;
     use crate::model::{KubeletVersion, ResourceList, Step};
+    use crate::plan::shrink::FailedShrinks;
+    use crate::reconcile::overrides::Override;
     use crate::resize::ResizeError;
     use crate::sources::{NodeView, parse_manifests};
 
@@ -443,6 +452,31 @@ mod tests {
             [&operator, &released, &Cause::Sweep].map(|cause| format!("{:?}", endpoint.resizer(cause).unwrap()))
         });
         assert_eq!(words, [["Way", "Way", "Ways"], ["Way"; 3]]);
+    }
+
+    #[test]
+    fn only_an_override_waits_for_the_disk() {
+        let pod = Pod::default();
+        let decision = PodDecision::undecided(&pod);
+        let mut state = PodState::new(Arc::new(pod), decision);
+        let ended = Override {
+            uid: 0,
+            pid: 1,
+            reason: String::new(),
+            since: Timestamp::UNIX_EPOCH,
+            until: None,
+            values: PodAmounts::default(),
+        };
+        let replaced = Box::new((state.desired.clone(), FailedShrinks::default()));
+        let shrink = Cause::FailedShrink { why: String::new() };
+        // Also after an interruption, which is another cause.
+        let causes = [Cause::Retry, shrink];
+        let waits = |state: &PodState| causes.each_ref().map(|cause| is_saved_first(state, cause));
+        assert_eq!(waits(&state), [false; 2]);
+        state.work.wait_for_answer(7, Before::Override(replaced));
+        assert_eq!(waits(&state), [true, false]);
+        state.work.wait_for_answer(8, Before::Release(ended));
+        assert_eq!(waits(&state), [false; 2]);
     }
 
     #[test]

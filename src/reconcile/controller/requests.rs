@@ -18,7 +18,8 @@ use crate::reconcile::work::{OperatorRequest, RequestId};
 use crate::resize::Facts;
 
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, ControlError>>;
-type RecordReply = Reply<Arc<ChangeRecord>>;
+/// Gets the record of the pass that carried out a request, and why the state after it is not saved.
+type RecordReply = Reply<(Arc<ChangeRecord>, Option<String>)>;
 
 /// The state of the agent and of every pod.
 #[derive(Debug)]
@@ -79,13 +80,16 @@ impl Requests {
         }
     }
 
-    /// Answers once the desired state is saved: a confirmed override ends on time also if the agent is killed.
-    pub(super) fn answer_once<F: Future>(&mut self, saved: F) -> impl Future<Output = ()> + use<F> {
+    /// Answers once the desired state is saved, or cannot be: a confirmed override ends on time also if the agent is killed.
+    pub(super) fn answer_once<F>(&mut self, saved: F) -> impl Future<Output = ()> + use<F>
+    where
+        F: Future<Output = Result<(), String>>,
+    {
         let ended = std::mem::take(&mut self.ended);
         async move {
-            drop(saved.await);
+            let unsaved = saved.await.err();
             for (reply, record) in ended {
-                send(reply, Ok(record));
+                send(reply, Ok((record, unsaved.clone())));
             }
         }
     }

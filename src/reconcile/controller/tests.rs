@@ -242,6 +242,19 @@ async fn an_override_that_cannot_be_saved_is_refused() {
 }
 
 #[tokio::test]
+async fn an_answer_says_that_the_state_is_unsaved() {
+    for saved in [Ok(()), Err("the disk is full".to_owned())] {
+        let (reply, answer) = oneshot::channel();
+        let mut requests = requests::Requests::default();
+        let record = ChangeRecord::new(pod(), Cause::Sweep, Outcome::Applied);
+        requests.ended.push((reply, Arc::new(record)));
+        requests.answer_once(std::future::ready(saved.clone())).await;
+        let (_, unsaved) = answer.await.unwrap().unwrap();
+        assert_eq!(unsaved, saved.err());
+    }
+}
+
+#[tokio::test]
 async fn an_agent_that_comes_to_observe_refuses_what_waits() {
     let directory = tempfile::tempdir().unwrap();
     let mut controller = controller(directory.path());

@@ -67,12 +67,10 @@ impl PodState {
         Ok(Before::Override(Box::new(before)))
     }
 
-    /// The request that an ended pass answers. An override whose values the kernel does not hold is taken back, and so is an `unsaved`
-    /// request.
-    pub(super) fn answer_request(&mut self, outcome: &Outcome, unsaved: bool, now: Now) -> Option<RequestId> {
+    /// The request that an ended pass answers. An override whose values the kernel does not hold is taken back.
+    pub(super) fn answer_request(&mut self, outcome: &Outcome, now: Now) -> Option<RequestId> {
         let PendingRequest { id, before } = self.work.take_request()?;
-        let is_taken_back = |before: &Before| unsaved || matches!(before, Before::Override(_)) && !outcome.is_kept();
-        if let Some(before) = before.filter(is_taken_back) {
+        if let (false, Some(before @ Before::Override(_))) = (outcome.is_kept(), before) {
             self.restore_before(before, now);
             self.start_over();
             if let Outcome::Incomplete(_) = outcome {

@@ -157,7 +157,7 @@ impl PodState {
         }
         self.end_turn(&outcome, effects);
         effects.push(Effect::WatchFiles(done.handles));
-        let answers = self.schedule_next(&outcome, &api, done.unsaved, effects);
+        let answers = self.schedule_next(&outcome, &api, effects);
         self.record(record, answers, true, effects);
         self.resize.ended(outcome, api.no_room);
         effects.list.extend(self.work.admit_next());
@@ -214,15 +214,8 @@ impl PodState {
         }
     }
 
-    /// Schedules the next pass after this outcome; returns the request that the ended pass answers. An `unsaved` request has changed
-    /// nothing.
-    fn schedule_next(
-        &mut self,
-        outcome: &Outcome,
-        api: &Report,
-        unsaved: bool,
-        effects: &mut Effects,
-    ) -> Option<RequestId> {
+    /// Schedules the next pass after this outcome; returns the request that the ended pass answers.
+    fn schedule_next(&mut self, outcome: &Outcome, api: &Report, effects: &mut Effects) -> Option<RequestId> {
         let now = effects.now;
         let failed = self.work.ended(outcome, api, now);
         let is_verified = matches!(outcome, Outcome::Applied | Outcome::Unchanged) && !api.unread;
@@ -244,7 +237,7 @@ impl PodState {
         match outcome {
             // The pass that follows answers the operator.
             Outcome::Interrupted(_) => None,
-            _ => self.answer_request(outcome, unsaved, now),
+            _ => self.answer_request(outcome, now),
         }
     }
 

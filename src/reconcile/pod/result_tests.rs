@@ -372,22 +372,6 @@ fn a_failed_override_is_taken_back_and_answered() {
 }
 
 #[test]
-fn an_unsaved_release_leaves_the_override() {
-    for unsaved in [false, true] {
-        let (mut state, now) = (enforced(), Now::read());
-        let released = state.desired.end_override().unwrap();
-        state.work.wait_for_answer(7, Before::Release(released));
-        let mut refused = done(Outcome::Refused(why()));
-        refused.unsaved = unsaved;
-        let effects = end_pass(&mut state, refused);
-        let answers = |effect: &Effect| matches!(effect, Effect::Record { answers: Some(7), .. });
-        assert!(effects.iter().any(answers), "{effects:?}");
-        assert_eq!(state.desired.overridden.is_some(), unsaved);
-        assert!(state.work.wakes_at() > Some(now.instant), "another pass follows");
-    }
-}
-
-#[test]
 fn the_end_of_a_managed_pod_is_logged() {
     for (mut state, is_managed) in [(unmanaged(), false), (enforced(), true)] {
         let effects = state.apply(PodInput::Removed, Now::read());

@@ -38,9 +38,13 @@ impl CgroupDir {
             }
             write_value(dir, &open, kept)?;
             let read_back = open.setting(wanted.file())?;
-            // Also where another process has written the quota meanwhile.
-            self.restore_burst(burst)?;
-            Ok(read_back)
+            // Also where another process has written the quota meanwhile, which may be too low for the burst: the next write mends that.
+            let restored = self.restore_burst(burst);
+            if read_back == kept {
+                restored.map(|()| read_back)
+            } else {
+                Ok(read_back)
+            }
         })?;
         if read_back != kept {
             return Err(dir.error(wanted.file().name(), Reason::Mismatch { wanted, read_back }));
@@ -50,13 +54,14 @@ impl CgroupDir {
     }
 
     /// Writes the burst of before a write of `cpu.max` again, if the kernel has divided it by 1000: before Linux 6.10 each such write
-    /// takes its microseconds for nanoseconds (`cpu_max_write`, kernel/sched/core.c). Leaves any other value to who wrote it.
+    /// takes its microseconds for nanoseconds (`cpu_max_write`, kernel/sched/core.c), also one of another process beside. Leaves any other
+    /// value to who wrote it.
     ///
     /// Errors: [`CgroupError`].
     pub fn restore_burst(&self, before: Option<Setting>) -> Result<(), CgroupError> {
         let Some(burst) = before else { return Ok(()) };
-        let divided = burst.map_burst(|micros| micros / 1000);
-        if burst != divided && self.read(burst.file())? == Some(divided) {
+        let divided = [1_000, 1_000_000].map(|by| burst.map_burst(|micros| micros / by));
+        if !divided.contains(&burst) && self.read(burst.file())?.is_some_and(|held| divided.contains(&held)) {
             self.write(burst)?;
         }
         Ok(())
@@ -195,8 +200,9 @@ mod tests {
         set("cpu.max", "50000 100000\n");
         let quota = Setting::parse(ControlFile::CpuMax, "40000 100000").unwrap();
         assert_eq!(cgroup.write(quota), Ok(quota), "a kernel without bursts");
-        // As the write of the quota leaves it, or another process.
-        for (before, after) in [(25_000, 25_000), (25_999, 25_999), (0, 25), (26_000, 25)] {
+        // As one or two writes of the quota leave it, or another process.
+        let restored = [25_000, 25_999, 25_000_000].map(|before| (before, before));
+        for (before, after) in restored.into_iter().chain([(0, 25), (26_000, 25)]) {
             set("cpu.max.burst", "25\n");
             cgroup.restore_burst(Some(Setting::CpuMaxBurst(before))).unwrap();
             let burst = Setting::CpuMaxBurst(after);

@@ -8,11 +8,10 @@ use tonic::Status;
 use super::ControlError;
 use super::proto;
 use super::select;
+use crate::model::objects::LONGEST_LABEL;
 use crate::model::quantity::Quantity;
 use crate::model::{NamedRequirements, PodAmounts, Requirements, Resource, ResourceList};
 
-/// The longest name of a container in bytes, as at the API server.
-const LONGEST_CONTAINER: usize = 63;
 /// The longest reason in bytes: the agent keeps reasons and shows them again.
 const LONGEST_REASON: usize = 1024;
 /// The longest selector in bytes: each requirement is checked for each pod while no other task runs.
@@ -66,7 +65,7 @@ pub fn resize_values(request: &proto::ResizeRequest) -> Result<PodAmounts, Contr
     let read = |(index, container): (usize, &proto::ContainerValues)| {
         let (path, name) = (format!("containers[{index}]"), container.name.clone());
         ensure(!name.is_empty(), format!("{path}.name"), "required")?;
-        at_most(LONGEST_CONTAINER, format!("{path}.name"), &name)?;
+        at_most(LONGEST_LABEL, format!("{path}.name"), &name)?;
         let twice = format!("{name:?} is in the request twice");
         ensure(names.insert(name.clone()), format!("{path}.name"), twice)?;
         let resources = requirements(&path, container.values.clone().unwrap_or_default())?;

@@ -8,6 +8,7 @@ use kube::core::{Expression, Selector};
 
 use super::ControlError;
 use super::proto::Pod;
+use crate::model::objects::{LONGEST_LABEL, LONGEST_SUBDOMAIN};
 
 /// The shortest beginning of a container id: a shorter one would fit by accident.
 const SHORTEST_ID: usize = 4;
@@ -18,7 +19,7 @@ const ALIKE: f64 = 0.6;
 const OFFERED: usize = 3;
 /// The longest text that is compared with names: no pod has a longer one. The comparison takes the product of both lengths, for
 /// each pod, and no other task runs meanwhile.
-pub(super) const LONGEST_NAME: usize = 63 + 1 + 253;
+pub(super) const LONGEST_NAME: usize = LONGEST_LABEL + 1 + LONGEST_SUBDOMAIN;
 
 /// Finds the one pod that `text` names.
 ///

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::call::Kind;
 use super::kept::{KeptObject, reduce, shortened};
 use super::splitter::LARGEST_OBJECT;
-use crate::model::objects::{ObjectMeta, TargetRef};
+use crate::model::objects::{LONGEST_SUBDOMAIN, ObjectMeta, TargetRef};
 
 /// A kind of object that can be followed.
 pub trait Object: KeptObject + DeserializeOwned + PartialEq + Send + Sync + 'static {
@@ -29,9 +29,6 @@ pub trait Object: KeptObject + DeserializeOwned + PartialEq + Send + Sync + 'sta
         None
     }
 }
-
-/// The longest name of an object, in bytes (RFC 1123 subdomain).
-const LONGEST_NAME: usize = 253;
 
 /// The part that every object has, and a list.
 #[derive(Debug, Deserialize)]
@@ -132,7 +129,7 @@ impl<'de> Visitor<'de> for Identity<'_> {
                     continue;
                 }
             };
-            *known = fields.next_value::<String>()?.chars().take(LONGEST_NAME).collect();
+            *known = fields.next_value::<String>()?.chars().take(LONGEST_SUBDOMAIN).collect();
         }
         Ok(())
     }

@@ -18,6 +18,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::pod::PodState;
+use crate::model::objects::{LONGEST_LABEL, LONGEST_SUBDOMAIN};
 use crate::model::{PodAmounts, Resource, ResourceList};
 use crate::plan::sum;
 use crate::share::places_of_most;
@@ -27,10 +28,6 @@ const MOST_HOURS: usize = 8192;
 const HOUR: i64 = 3600;
 /// The most workloads with series: a tenant can make any number of workloads. Of more, the oldest of the namespace with most goes.
 const MOST_WORKLOADS: usize = 1024;
-/// The most bytes of the kind and the name of a workload that are kept: no object has more, but what a tenant writes about owners
-/// and targets may.
-const LONGEST_KIND: usize = 63;
-const LONGEST_NAME: usize = 253;
 /// How long series stay after the last pod that followed a recommendation, or the last count.
 const SERIES_STAY: SignedDuration = SignedDuration::from_hours(2);
 /// How long the counters of a new workload are shown as zero: scrapers see the first count as a rise.
@@ -323,7 +320,8 @@ fn begin_of(hour: i64) -> Timestamp {
     Timestamp::from_second(hour.saturating_mul(HOUR)).unwrap_or(Timestamp::MIN)
 }
 
-/// The key of a pod's workload. Keys stay, and each is the label of several series, so they are short.
+/// The key of a pod's workload. Keys stay, and each is the label of several series: no object has a longer kind or name, but what a tenant
+/// writes about owners and targets may.
 pub(crate) fn key_of(state: &PodState) -> WorkloadKey {
     let workload = &state.decision.workload;
     let begin = |text: &str, longest: usize| -> String {
@@ -334,8 +332,8 @@ pub(crate) fn key_of(state: &PodState) -> WorkloadKey {
     let namespace = state.pod.metadata.namespace.clone();
     (
         namespace,
-        begin(&workload.kind, LONGEST_KIND),
-        begin(&workload.name, LONGEST_NAME),
+        begin(&workload.kind, LONGEST_LABEL),
+        begin(&workload.name, LONGEST_SUBDOMAIN),
     )
 }
 

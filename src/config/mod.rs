@@ -19,7 +19,7 @@ mod values;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 pub use layers::{KEYS, Key, Layer, RunArguments};
 pub use report::ReportConfig;
@@ -74,8 +74,16 @@ impl Config {
 
     /// Reads all layers again. Every key must have an allowed value, live or not; otherwise nothing changes.
     ///
-    /// Errors: as [`Self::load`].
+    /// Errors: as [`Self::load`], or the file is none that can be read twice.
     pub fn reload(&self, arguments: &RunArguments) -> Result<Reload> {
+        if let Some(path) = &arguments.config {
+            // To open a pipe again would wait for its next writer, and no signal would end the agent meanwhile.
+            ensure!(
+                path.is_file() || !path.exists(),
+                "{}: is no regular file, and is read only at the start",
+                path.display()
+            );
+        }
         let wanted = Self::load(arguments)?;
         let config = Self::parse(self.given.with(&wanted.given, KEYS.iter().filter(|key| key.live)))?;
         Ok(Reload {

@@ -452,7 +452,13 @@ fn a_configuration_in_a_pipe_is_read_once() {
     let path = format!("/proc/self/fd/{}", reader.as_raw_fd());
     let arguments = sources(command(), &["--node-name=node-1", "--config", &path]);
     assert_eq!(arguments.outdated_file(), None);
-    assert_eq!(Config::load(&arguments).unwrap().workers, 7);
+    let config = Config::load(&arguments).unwrap();
+    assert_eq!(config.workers, 7);
+    let refused = config.reload(&arguments).unwrap_err().to_string();
+    assert!(
+        refused.ends_with("is no regular file, and is read only at the start"),
+        "{refused}"
+    );
 }
 
 #[test]

@@ -63,7 +63,7 @@ pub(super) async fn explain(
     Ok(reply)
 }
 
-/// A note that the decision found the decided amounts in order, and not those that the spec of a pod still has whose kubelet resizes.
+/// A note where the decision is about the decided amounts, and the spec of a pod whose kubelet resizes still has others.
 fn decided_otherwise(state: &PodState) -> Option<&'static str> {
     let is_in_order = matches!(
         state.decision.reason,

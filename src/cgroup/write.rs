@@ -53,9 +53,9 @@ impl CgroupDir {
         Ok(read_back)
     }
 
-    /// Writes the burst of before a write of `cpu.max` again, if the kernel has divided it by 1000: before Linux 6.10 each such write
-    /// takes its microseconds for nanoseconds (`cpu_max_write`, kernel/sched/core.c), also one of another process beside. Leaves any other
-    /// value to who wrote it.
+    /// Restores the burst from before a write of `cpu.max`, if the kernel has divided it by 1000: before Linux 6.10 each such write
+    /// takes its microseconds for nanoseconds (`cpu_max_write`, kernel/sched/core.c), also that of another process. Leaves any other
+    /// value alone.
     ///
     /// Errors: [`CgroupError`].
     pub fn restore_burst(&self, before: Option<Setting>) -> Result<(), CgroupError> {

@@ -54,7 +54,8 @@ pub struct Refusals {
     pub policies: NodePolicies,
     pub kubelet: KubeletVersion,
     answers: Vec<Refusal>,
-    /// The rules that denials have named, with the namespace: a policy of a namespace can deny in the same words. Since when.
+    /// The rules that denials have named, with the namespace: a policy of a namespace can deny in the same words.
+    /// The value is the time of the latest denial.
     denials: BTreeMap<(ApiRule, String), Timestamp>,
 }
 

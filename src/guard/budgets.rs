@@ -176,19 +176,13 @@ impl Budgets {
         }
         let above = need.least.max(need.limit.saturating_add(Bytes::new(1)));
         let least = self.page.round_up(above).min(highest).get();
-        let to = need.wanted.min(highest).get().max(least);
-        let to = to.min(
-            need.used
-                .get()
-                .saturating_add(self.room(claimant, to.saturating_sub(need.used.get()), free)),
-        );
+        let wanted = need.wanted.min(highest).get().max(least);
+        let used = need.used.get();
+        let room = self.room(claimant, wanted.saturating_sub(used), free);
+        let to = wanted.min(used.saturating_add(room));
         if to < least {
             let namespace = &claimant.pod.namespace;
-            let (left, needed) = (
-                to.saturating_sub(need.used.get()),
-                least.saturating_sub(need.used.get()),
-            );
-            let (left, needed) = (mib(Bytes::new(left)), mib(Bytes::new(needed)));
+            let [left, needed] = [to, least].map(|limit| mib(Bytes::new(limit.saturating_sub(used))));
             let why = format!(
                 "the node can give {left} to namespace {namespace} beyond its reserve and what other pods may still claim, but \
                  {needed} are needed"
@@ -208,8 +202,7 @@ impl Budgets {
             pod: claimant.pod.clone(),
             bytes: whole - need.limit.get(),
         });
-        self.promised
-            .insert(claimant.clone(), whole.saturating_sub(need.used.get()));
+        self.promised.insert(claimant.clone(), whole.saturating_sub(used));
         Ok(Bytes::new(whole))
     }
 
@@ -252,16 +245,12 @@ impl Budgets {
         };
         let growths = self.growths.take(namespace, 1, 1);
         growths.map_err(|left_out| of_node(left_out, |growths| format!("{growths} raised limits")))?;
-        match self
-            .bytes
-            .take(namespace, least.saturating_sub(limit), to.saturating_sub(limit))
-        {
-            Ok(bytes) => Ok(limit + bytes),
-            Err(left_out) => {
-                self.growths.give_back(namespace, 1);
-                Err(of_node(left_out, |bytes| mib(Bytes::new(bytes))))
-            }
-        }
+        let [least, most] = [least, to].map(|to| to.saturating_sub(limit));
+        let bytes = self.bytes.take(namespace, least, most).map_err(|left_out| {
+            self.growths.give_back(namespace, 1);
+            of_node(left_out, |bytes| mib(Bytes::new(bytes)))
+        })?;
+        Ok(limit + bytes)
     }
 
     /// Notes how much of its limit a container will probably take, by the rate that its use grows at.

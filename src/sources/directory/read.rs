@@ -67,33 +67,11 @@ impl Reader {
     /// Reads all files but those in `writing`. Returns the objects of all files, and the problems of the directory and of
     /// files. If several files describe an object, the first by file name counts, and the others are problems. Blocks.
     pub(super) fn read(&mut self, writing: &HashSet<OsString>) -> (NodeView, Vec<FileProblem>) {
-        let mut problems = Vec::new();
-        match manifests_in(&self.directory) {
-            Ok(names) => {
-                let known: HashSet<OsString> = self.files.keys().cloned().collect();
-                let gone: Vec<Manifest> = known
-                    .difference(&names)
-                    .filter_map(|name| self.files.remove(name))
-                    .collect();
-                let mut freed = !gone.is_empty();
-                gone.iter().for_each(|file| give_back(&self.memory, &file.held));
-                // In this order, files that share the memory get the same parts of it each time.
-                let mut present: Vec<_> = names.difference(writing).collect();
-                present.sort_unstable();
-                for name in present {
-                    freed |= self.read_file(name);
-                }
-                if freed {
-                    // There may be memory for objects that were left out.
-                    let partial = self.files.iter_mut().filter(|(_, file)| file.is_partial);
-                    partial.for_each(|(_, file)| file.hash = None);
-                }
-            }
-            Err(error) => {
-                let message = format!("the directory cannot be read: {error}");
-                problems.push((self.directory.clone(), message));
-            }
-        }
+        let updated = self.update(writing).map_err(|error| {
+            let message = format!("the directory cannot be read: {error}");
+            (self.directory.clone(), message)
+        });
+        let mut problems = Vec::from_iter(updated.err());
         let mut all = NodeView::default();
         // The objects so far, each with its UID and its file.
         let mut described: HashMap<String, Vec<(String, &OsStr)>> = HashMap::new();
@@ -122,6 +100,32 @@ impl Reader {
         self.memory
             .expect(all.pods.iter().map(|pod| pod.metadata.namespace.clone()));
         (all, problems)
+    }
+
+    /// Forgets the files that are gone, and reads the others but those in `writing`.
+    fn update(&mut self, writing: &HashSet<OsString>) -> io::Result<()> {
+        let names = manifests_in(&self.directory)?;
+        let mut freed = false;
+        self.files.retain(|name, file| {
+            let is_there = names.contains(name);
+            if !is_there {
+                give_back(&self.memory, &file.held);
+                freed = true;
+            }
+            is_there
+        });
+        // In this order, files that share the memory get the same parts of it each time.
+        let mut present: Vec<_> = names.difference(writing).collect();
+        present.sort_unstable();
+        for name in present {
+            freed |= self.read_file(name);
+        }
+        if freed {
+            // There may be memory for objects that were left out.
+            let partial = self.files.values_mut().filter(|file| file.is_partial);
+            partial.for_each(|file| file.hash = None);
+        }
+        Ok(())
     }
 
     /// Reads a file, and parses it if its text has changed. Returns whether the file takes less memory than before.

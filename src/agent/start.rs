@@ -1,6 +1,5 @@
 //! Starts the tasks of the agent and connects them.
 
-use std::collections::VecDeque;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +20,6 @@ use super::{machine, reporting, view};
 use crate::actuate::{LeastLimits, PodResizer};
 use crate::config::{Config, RunArguments, Source};
 use crate::control::{Access, CallGate, ChangeFeed, ControlSocket, Limits, serve};
-use crate::decide::Refusals;
 use crate::doctor::Locations;
 use crate::feed::Feed;
 use crate::guard::{Guard, LimitFiles};
@@ -35,9 +33,7 @@ use crate::observe::http::{self, Exposed};
 use crate::observe::metrics::registry;
 use crate::oom::watch::NodePods;
 use crate::reconcile::annotations::Annotator;
-use crate::reconcile::controller::{
-    Controller, Discovered, Event, GuardLink, NodeFacts, Passes, Publisher, ResizeEndpoint,
-};
+use crate::reconcile::controller::{Controller, Event, GuardLink, NodeFacts, Publisher};
 use crate::reconcile::history::History;
 use crate::reconcile::metrics::Metrics;
 use crate::reconcile::savings::Savings;
@@ -126,19 +122,9 @@ pub(super) async fn start(
     let changes = channels.changes.clone();
     let controller = Controller::new(
         config.clone(),
-        NodeFacts {
-            answers: Refusals::default(),
-            found: Discovered::default(),
-            machine: machine::capacity(),
-            discover,
-            formula,
-            starting: Some(starting),
-        },
-        Passes::new(channels.events.clone()),
-        ResizeEndpoint {
-            resizer,
-            ..ResizeEndpoint::default()
-        },
+        NodeFacts::new(machine::capacity(), discover, formula, starting),
+        channels.events.clone(),
+        resizer,
         Store::start(state.file, state.restored, state.limit_files),
         guard,
         Publisher {
@@ -146,13 +132,9 @@ pub(super) async fn start(
             savings,
             annotator,
             kill_problems: kill_problems(&oom, &reporter),
-            history: History {
-                records: VecDeque::new(),
-                listeners: channels.records,
-                show: Box::new(move |record| changes.send(|| view::change(record))),
-                audit: channels.audit,
-            },
-            next: None,
+            history: History::new(channels.records, channels.audit, move |record| {
+                changes.send(|| view::change(record));
+            }),
         },
     );
     let controller = tokio::spawn(controller.run(inbox, stop.clone(), heartbeat));

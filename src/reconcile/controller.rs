@@ -17,7 +17,7 @@ use super::pod::{Effect, Now, PodInput, PodState, Pods};
 use super::store::{LONGEST_SAVE_WAIT, SavedPod, Store};
 use super::watching::Watching;
 use super::work::PassId;
-use crate::actuate::{HookRun, JobDone, LeastLimits};
+use crate::actuate::{HookRun, JobDone, LeastLimits, PodResizer};
 use crate::config::Config;
 use crate::guard::budgets::Budget;
 use crate::guard::{self, Guard, GuardEvent, Guarded, Report, Watchlist};
@@ -37,7 +37,7 @@ mod requests;
 
 use logging::log;
 pub(crate) use node::{Discovered, NodeFacts};
-pub(crate) use passes::{Passes, ResizeEndpoint};
+use passes::{Passes, ResizeEndpoint};
 pub(crate) use publishing::Publisher;
 pub(crate) use requests::{AgentSnapshot, PodSnapshot, Reply, send};
 
@@ -103,6 +103,7 @@ pub(crate) struct Controller {
     /// The part of the pods that the latest sweep checked.
     swept: usize,
     next_decisions: Instant,
+    next_publication: Instant,
     /// Whether a pod is to be decided about before that.
     decides: bool,
     /// When the clocks were last compared.
@@ -143,8 +144,8 @@ impl Controller {
     pub(crate) fn new(
         config: Config,
         node: NodeFacts,
-        passes: Passes,
-        endpoint: ResizeEndpoint,
+        events: mpsc::Sender<Event>,
+        resizer: Option<Arc<dyn PodResizer>>,
         store: Store,
         guard: GuardLink,
         publisher: Publisher,
@@ -154,14 +155,18 @@ impl Controller {
             next_sweep: now + config.sweep_interval,
             swept: 0,
             next_decisions: now + DECIDE_EVERY,
+            next_publication: now,
             decides: false,
             clocks: Now::read(),
             config,
             pods: Pods::default(),
             sources: deciding::Sources::default(),
             node,
-            passes,
-            endpoint,
+            passes: Passes::new(events),
+            endpoint: ResizeEndpoint {
+                resizer,
+                ..ResizeEndpoint::default()
+            },
             requests: requests::Requests::default(),
             store,
             guard,

@@ -22,14 +22,27 @@ const STEP_BYTES: usize = 256;
 #[derive(derive_more::Debug)]
 pub(crate) struct History {
     pub(crate) records: VecDeque<Arc<ChangeRecord>>,
-    pub(crate) listeners: Feed<Arc<ChangeRecord>>,
+    listeners: Feed<Arc<ChangeRecord>>,
     /// Shows a change to the watchers at the socket.
     #[debug(skip)]
-    pub(crate) show: Box<dyn Fn(&ChangeRecord) + Send + Sync>,
+    show: Box<dyn Fn(&ChangeRecord) + Send + Sync>,
     pub(crate) audit: Audit,
 }
 
 impl History {
+    pub(crate) fn new(
+        listeners: Feed<Arc<ChangeRecord>>,
+        audit: Audit,
+        show: impl Fn(&ChangeRecord) + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            records: VecDeque::new(),
+            listeners,
+            show: Box::new(show),
+            audit,
+        }
+    }
+
     /// Numbers, keeps and publishes a record that is news. A record that is no news is only returned; listeners get it
     /// if a hook has begun.
     pub(crate) fn add(&mut self, mut record: ChangeRecord, news: bool) -> Arc<ChangeRecord> {
@@ -167,12 +180,7 @@ mod tests {
     }
 
     fn empty() -> History {
-        History {
-            records: VecDeque::new(),
-            listeners: Feed::default(),
-            show: Box::new(|_| {}),
-            audit: Audit::default(),
-        }
+        History::new(Feed::default(), Audit::default(), |_| {})
     }
 
     #[test]

@@ -55,6 +55,22 @@ pub(crate) struct NodeFacts {
 }
 
 impl NodeFacts {
+    pub(crate) fn new(
+        machine: ResourceList,
+        discover: mpsc::Sender<()>,
+        formula: watch::Sender<Option<WeightFormula>>,
+        starting: Arc<()>,
+    ) -> Self {
+        Self {
+            found: Discovered::default(),
+            machine,
+            answers: Refusals::default(),
+            discover,
+            formula,
+            starting: Some(starting),
+        }
+    }
+
     pub(super) fn known(&self) -> Option<Arc<Node>> {
         self.found.node.clone()
     }

@@ -30,16 +30,15 @@ pub(crate) struct Publisher {
     #[debug(skip)]
     pub(crate) kill_problems: Box<dyn Fn() -> Vec<String> + Send + Sync>,
     pub(crate) history: History,
-    pub(crate) next: Option<Instant>,
 }
 
 impl Controller {
     /// Updates metrics and annotations, at most once in [`COUNT_EVERY`].
     pub(super) fn publish(&mut self, now: Instant) {
-        if self.publisher.next.is_some_and(|next| now < next) {
+        if now < self.next_publication {
             return;
         }
-        self.publisher.next = Some(now + COUNT_EVERY);
+        self.next_publication = now + COUNT_EVERY;
         let metrics = &self.publisher.metrics;
         for (kind, problems) in self.problems_by_kind() {
             let gauges = metrics.problems.get_or_create(&[("with", kind)]);

@@ -1,6 +1,5 @@
 //! What the controller keeps of pods whose state or node it does not know.
 
-use std::collections::VecDeque;
 use std::path::Path;
 
 use tokio::sync::watch;
@@ -9,7 +8,7 @@ use super::*;
 use crate::actuate::{Grown, Node};
 use crate::cgroup::{PodEntry, PodPlace, uid_in_cgroup_name};
 use crate::config::tests::load;
-use crate::decide::{NodePolicies, PodDecision, Refusals};
+use crate::decide::{NodePolicies, PodDecision};
 use crate::feed::Feed;
 use crate::guard::{LatestLimit, LatestLimits, LimitFiles};
 use crate::model::objects::{LimitRange, Pod, PodId, ResourceQuota, VerticalPodAutoscaler};
@@ -39,16 +38,14 @@ pub(super) fn controller(directory: &Path) -> Controller {
     let file = StateFile::in_directory(directory).unwrap();
     Controller::new(
         load(&[]).unwrap(),
-        NodeFacts {
-            answers: Refusals::default(),
-            found: Discovered::default(),
-            machine: ResourceList::default(),
-            discover: mpsc::channel(1).0,
-            formula: watch::channel(None).0,
-            starting: None,
-        },
-        Passes::new(mpsc::channel(1).0),
-        ResizeEndpoint::default(),
+        NodeFacts::new(
+            ResourceList::default(),
+            mpsc::channel(1).0,
+            watch::channel(None).0,
+            Arc::default(),
+        ),
+        mpsc::channel(1).0,
+        None,
         Store::start(file, Restored::default(), limit_files),
         GuardLink {
             guard: None,
@@ -61,13 +58,7 @@ pub(super) fn controller(directory: &Path) -> Controller {
             savings: Savings::register(&mut registry),
             annotator: None,
             kill_problems: Box::new(Vec::<String>::new),
-            history: History {
-                records: VecDeque::new(),
-                listeners: Feed::default(),
-                show: Box::new(|_| {}),
-                audit: Audit::default(),
-            },
-            next: None,
+            history: History::new(Feed::default(), Audit::default(), |_| {}),
         },
     )
 }

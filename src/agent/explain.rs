@@ -248,48 +248,48 @@ fn kernel_difference(
     snapshot: &PodSnapshot,
 ) -> Option<String> {
     let (state, now) = (&snapshot.state, Timestamp::now());
-    let quotas = &state.desired.scope.quotas;
-    let is_enforced = |live: &Arc<LivePod>| quotas.enforced(live, target);
-    match (wanted, spec) {
-        (Some(wanted), _) if held != wanted && snapshot.observes => {
-            Some("not written: the agent only observes (observeOnly)".to_owned())
-        }
-        (Some(wanted), _) if held != wanted && Some(held) == kept => {
-            let why = match state.shrink.progress(now) {
-                Some(Progress::Waits) => "until it is this pod's turn",
-                Some(Progress::Undone) => "because lowering it was undone",
-                _ => "until the container's before-shrink hook has ended",
-            };
-            Some(format!(
-                "kept for now, {why}; the next step says when it is tried again"
-            ))
-        }
-        (Some(wanted), _) if held != wanted => {
-            let why = state.detail(now);
-            Some(match state.drift.writers.paused(target, held.file(), now) {
-                Some(until) => format!("another program keeps changing it; left alone until {until:.0}"),
-                // The pod's detail says why, once for all files.
-                None if state.has_failed() => {
-                    "the latest attempt to write the wanted value failed; the next step says when it is tried again"
-                        .to_owned()
-                }
-                None if state.resize.withheld().is_some() => {
-                    format!("the kubelet has not granted the wanted value: {why}")
-                }
-                None => {
-                    let why = if why.is_empty() { why } else { format!(" ({why})") };
-                    format!("the file differs from the wanted value{why}; the next pass repairs it")
-                }
-            })
-        }
-        (None, Some(_)) if held.quota() == Some(CpuQuota::Max) && !state.live.as_ref().is_none_or(is_enforced) => {
-            Some("the kubelet enforces no cpu quota here, so vscaled writes none".to_owned())
-        }
-        (None, Some(spec)) if held != spec => {
-            Some("differs from the spec; no decision concerns it, so it is left alone".to_owned())
-        }
-        _ => None,
+    let Some(wanted) = wanted else {
+        let is_enforced = |live: &Arc<LivePod>| state.desired.scope.quotas.enforced(live, target);
+        let has_no_quota = held.quota() == Some(CpuQuota::Max) && !state.live.as_ref().is_none_or(is_enforced);
+        return match spec {
+            Some(_) if has_no_quota => {
+                Some("the kubelet enforces no cpu quota here, so vscaled writes none".to_owned())
+            }
+            Some(spec) if held != spec => {
+                Some("differs from the spec; no decision concerns it, so it is left alone".to_owned())
+            }
+            _ => None,
+        };
+    };
+    if held == wanted {
+        return None;
     }
+    if snapshot.observes {
+        return Some("not written: the agent only observes (observeOnly)".to_owned());
+    }
+    if Some(held) == kept {
+        let why = match state.shrink.progress(now) {
+            Some(Progress::Waits) => "until it is this pod's turn",
+            Some(Progress::Undone) => "because lowering it was undone",
+            _ => "until the container's before-shrink hook has ended",
+        };
+        return Some(format!(
+            "kept for now, {why}; the next step says when it is tried again"
+        ));
+    }
+    let why = state.detail(now);
+    Some(match state.drift.writers.paused(target, held.file(), now) {
+        Some(until) => format!("another program keeps changing it; left alone until {until:.0}"),
+        // The pod's detail says why, once for all files.
+        None if state.has_failed() => {
+            "the latest attempt to write the wanted value failed; the next step says when it is tried again".to_owned()
+        }
+        None if state.resize.withheld().is_some() => format!("the kubelet has not granted the wanted value: {why}"),
+        None => {
+            let why = if why.is_empty() { why } else { format!(" ({why})") };
+            format!("the file differs from the wanted value{why}; the next pass repairs it")
+        }
+    })
 }
 
 /// Explains why the runtime's stored spec differs from the wanted one.

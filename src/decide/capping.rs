@@ -210,19 +210,7 @@ pub(super) fn pod_level(
         let restarts =
             |one: &Candidate<'_>| one.outcome.limits.amount(resource) == 0 && one.spec.restarts_for(resource);
         let kept = has.limits.get(resource).filter(|_| candidates.iter().any(restarts));
-        let [mut request, mut limit] = has.of(resource).map(|amount| amount.map(i128::from));
-        // VPA's webhook boosts containers only, so the end of a boost moves no other amount either.
-        for candidate in candidates.iter().filter(|candidate| !candidate.ends_boost(resource)) {
-            let [before, after] = [&candidate.standing, &candidate.outcome];
-            let requests = [before, after].map(|has| has.requests.get(resource));
-            let limits = [before, after].map(|has| has.limits.get(resource));
-            change(&mut request, requests);
-            // The pod's limit bounds a container without a limit of its own, and a sidecar with a higher one.
-            let is_own = limits[0].is_some_and(|own| has.limits.get(resource).is_none_or(|of_pod| own <= of_pod));
-            change(&mut limit, if is_own { limits } else { requests });
-        }
-        let settled = |sum: i128| u64::try_from(sum.max(0)).unwrap_or(u64::MAX);
-        let [request, limit] = [request, limit].map(|sum| sum.map(settled));
+        let [request, limit] = with_changes(has, candidates, resource);
         let min = policy.map_or(0, |policy| policy.min_allowed.amount(resource));
         let min = min.max(needed.amount(resource));
         let max = policy.and_then(|policy| policy.max_allowed.get(resource));
@@ -257,6 +245,22 @@ fn heaps_of(candidates: &[Candidate<'_>], resource: Resource) -> u64 {
     let inheriting = all.filter(|one| one.outcome.limits.amount(resource) == 0);
     let heaps = inheriting.filter_map(|one| limit_floor(one.spec));
     heaps.map(Bytes::get).fold(0, u64::saturating_add)
+}
+
+/// The pod's own request and limit, changed by as much as those of its containers.
+fn with_changes(has: &Requirements, candidates: &[Candidate<'_>], resource: Resource) -> [Option<u64>; 2] {
+    let [mut request, mut limit] = has.of(resource).map(|amount| amount.map(i128::from));
+    // VPA's webhook boosts containers only, so the end of a boost moves no other amount either.
+    for candidate in candidates.iter().filter(|candidate| !candidate.ends_boost(resource)) {
+        let [before, after] = [&candidate.standing, &candidate.outcome];
+        let requests = [before, after].map(|has| has.requests.get(resource));
+        let limits = [before, after].map(|has| has.limits.get(resource));
+        change(&mut request, requests);
+        // The pod's limit bounds a container without a limit of its own, and a sidecar with a higher one.
+        let is_own = limits[0].is_some_and(|own| has.limits.get(resource).is_none_or(|of_pod| own <= of_pod));
+        change(&mut limit, if is_own { limits } else { requests });
+    }
+    [request, limit].map(|sum| Some(u64::try_from(sum?.max(0)).unwrap_or(u64::MAX)))
 }
 
 /// Adds the difference between two amounts, if both are set. The sum may be below zero until all containers are counted.

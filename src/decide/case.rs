@@ -188,24 +188,7 @@ impl<'a> Case<'a> {
                 }
             }
         }
-        let keeps_memory_limits = self.options.refusals.keep_memory_limits_of(self.pod);
-        let notes = &mut self.decision.notes;
-        for candidate in &mut self.candidates {
-            candidate.outcome = capping::outcome(candidate, &limits.container, notes);
-            if keeps_memory_limits {
-                candidate.keep_memory_limit(notes);
-            }
-        }
-        let policies = self.vpa.and_then(|vpa| vpa.spec.resource_policy.as_ref());
-        let policy = policies.and_then(|policies| policies.pod_policy.as_ref());
-        let mut outcome = amounts(&self.candidates, |one| one.outcome);
-        outcome.pod = self.pod_level.map(|pod_level| {
-            let needed = self.pod.total(&outcome, |has| has.requests);
-            let regular = self.pod.spec.containers.len();
-            let range = &limits.pod;
-            let after = capping::pod_level(&pod_level, range, policy, &self.candidates, regular, &needed);
-            Box::new(after)
-        });
+        let mut outcome = self.outcome(limits);
         self.decision.boosts.done.extend(boost::taken_back(&self.candidates));
         if !self.candidates.iter().any(Candidate::changes) {
             let stuck = self.candidates.iter().any(boost::is_stuck);
@@ -227,6 +210,29 @@ impl<'a> Case<'a> {
             self.admit(vpa, due, &outcome)?;
         }
         Ok((due, outcome))
+    }
+
+    /// The amounts that follow from the recommendations, of each container and of the pod.
+    fn outcome(&mut self, limits: &Limits<'_>) -> PodAmounts {
+        let keeps_memory_limits = self.options.refusals.keep_memory_limits_of(self.pod);
+        let notes = &mut self.decision.notes;
+        for candidate in &mut self.candidates {
+            candidate.outcome = capping::outcome(candidate, &limits.container, notes);
+            if keeps_memory_limits {
+                candidate.keep_memory_limit(notes);
+            }
+        }
+        let mut outcome = amounts(&self.candidates, |one| one.outcome);
+        outcome.pod = self.pod_level.map(|has| {
+            let needed = self.pod.total(&outcome, |has| has.requests);
+            let regular = self.pod.spec.containers.len();
+            let policy = self
+                .vpa
+                .and_then(|vpa| vpa.spec.resource_policy.as_ref()?.pod_policy.as_ref());
+            let after = capping::pod_level(&has, &limits.pod, policy, &self.candidates, regular, &needed);
+            Box::new(after)
+        });
+        outcome
     }
 
     /// Finds the VPA that controls the pod, or would if the agent acted on it; the workloads above the pod; and whether the

@@ -99,29 +99,10 @@ impl Attribution {
         let is_live = facts.is_some_and(|facts| !facts.replayed);
         let counted_at_start = self.swept.is_none_or(|swept| kill.at <= swept.first_by);
         let while_down = self.continues && facts.map_or(counted_at_start, |facts| facts.replayed);
-        let victim = kill.victim();
-        let container_limit = victim
-            .zip(kill.cgroup.as_ref())
-            .and_then(|(victim, cgroup)| container_limit(victim, cgroup, &self.names, files, is_live));
-        let (candidates, more_candidates) = match kill.confidence {
-            Confidence::Ambiguous => self.candidates(&kill.processes),
-            _ => Default::default(),
-        };
         let report = OomReport {
             time: now.wall_at(kill.at),
-            facts: KillFacts {
-                node: self.node.clone(),
-                limit: victim.map(|kill| hit_limit(kill, files)).unwrap_or_default(),
-                container_limit,
-                ..KillFacts::default()
-            },
-            cgroup: kill.cgroup.as_ref().map(ToString::to_string),
-            victim: victim.map(|kill| self.as_victim(kill)),
-            confidence: kill.confidence,
-            candidates,
-            more_candidates,
             while_down,
-            ..OomReport::default()
+            ..self.report_of(&kill, is_live, files)
         };
         let pending = PendingKill {
             since: now.monotonic,
@@ -140,6 +121,28 @@ impl Attribution {
             "a kill waits for the name of its pod and the rest of its group"
         );
         self.pending.push(pending);
+    }
+
+    /// The report of a kill without its time, from the log and the files.
+    fn report_of(&mut self, kill: &OomKill, is_live: bool, files: &impl NodeIo) -> OomReport {
+        let mut report = OomReport {
+            facts: KillFacts {
+                node: self.node.clone(),
+                ..KillFacts::default()
+            },
+            cgroup: kill.cgroup.as_ref().map(ToString::to_string),
+            confidence: kill.confidence,
+            ..OomReport::default()
+        };
+        if let Some(victim) = kill.victim() {
+            report.victim = Some(self.as_victim(victim));
+            report.facts.limit = hit_limit(victim, files);
+            let container_limit = |cgroup| container_limit(victim, cgroup, &self.names, files, is_live);
+            report.facts.container_limit = kill.cgroup.as_ref().and_then(container_limit);
+        } else if kill.confidence == Confidence::Ambiguous {
+            (report.candidates, report.more_candidates) = self.candidates(&kill.processes);
+        }
+        report
     }
 
     /// The first of the possible victims, and the number of the others.

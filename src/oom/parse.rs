@@ -122,7 +122,6 @@ impl Parser {
                 _ => {
                     self.begun = Some(Kill {
                         usage: Some(usage),
-                        timestamp_us: at,
                         ..self.take_begun(at)
                     });
                 }
@@ -132,23 +131,10 @@ impl Parser {
             self.report_without_pid = Some(Kill {
                 limit,
                 task_cgroup,
-                timestamp_us: at,
                 ..self.take_begun(at)
             });
         } else if let Some(chosen) = chosen(text) {
-            if let Some(earlier) = self.chosen.take() {
-                self.keep_alone(earlier);
-            }
-            let named = self.take_named_report(chosen.pid, at);
-            let report = named.or_else(|| self.unnamed_report(&chosen, at));
-            let report = report.unwrap_or_else(|| chosen.clone());
-            self.chosen = Some(Kill {
-                pid: chosen.pid,
-                comm: chosen.comm,
-                seq: line.seq,
-                timestamp_us: at,
-                ..report
-            });
+            self.choose(line, chosen);
         } else if let Some(cgroup) = group(text) {
             let chosen = self.last_kill.take().filter(|kill| within(kill.timestamp_us, at));
             self.group = Some(KilledGroup::new(at, cgroup, chosen, self.may_suppress(at)));
@@ -224,10 +210,13 @@ impl Parser {
         self.reports.clear();
     }
 
-    /// Takes the report that the kernel is printing, if its last line is recent.
+    /// Takes the report that the kernel is printing, if its last line is recent, for a line of this time.
     fn take_begun(&mut self, at: Option<u64>) -> Kill {
-        let begun = self.begun.take();
-        begun.filter(|begun| within(begun.timestamp_us, at)).unwrap_or_default()
+        let begun = self.begun.take().filter(|begun| within(begun.timestamp_us, at));
+        Kill {
+            timestamp_us: at,
+            ..begun.unwrap_or_default()
+        }
     }
 
     fn count_report(&mut self, at: Option<u64>) {
@@ -251,6 +240,23 @@ impl Parser {
             invoker: begun.invoker,
             seq: line.seq,
             timestamp_us: at,
+            ..report
+        });
+    }
+
+    /// The kernel has chosen a process to kill.
+    fn choose(&mut self, line: &Line, chosen: Kill) {
+        if let Some(earlier) = self.chosen.take() {
+            self.keep_alone(earlier);
+        }
+        let named = self.take_named_report(chosen.pid, line.timestamp_us);
+        let report = named.or_else(|| self.unnamed_report(&chosen, line.timestamp_us));
+        let report = report.unwrap_or_else(|| chosen.clone());
+        self.chosen = Some(Kill {
+            pid: chosen.pid,
+            comm: chosen.comm,
+            seq: line.seq,
+            timestamp_us: line.timestamp_us,
             ..report
         });
     }

@@ -18,7 +18,7 @@
 use std::net::Ipv4Addr;
 use std::sync::LazyLock;
 
-use regex_lite::Regex;
+use regex_lite::{Captures, Regex};
 
 use super::DAY_US;
 use super::parse::begins_message;
@@ -75,15 +75,6 @@ pub(super) fn kernel_line(line: &str) -> Option<TextLine<'_>> {
     rest = after;
     let (mut latest, mut is_timed) = (Latest::Nothing, false);
     while !begins_message(rest) {
-        let captures = |pattern: &LazyLock<Option<Regex>>| pattern.as_ref()?.captures(rest);
-        let tag = match latest {
-            Latest::Nothing | Latest::Date => captures(&FACILITY).or_else(|| captures(&KERNEL)),
-            Latest::Bracket | Latest::Facility => captures(&KERNEL),
-            Latest::Kernel => None,
-        };
-        let is_tag = |tag: &regex_lite::Captures<'_>| {
-            tag.name("level").is_some() || tag.name("host").is_none() || latest != Latest::Nothing
-        };
         // The kernel's own time is the first one after its priority or name. A command may be named like another.
         let found = bracket(rest).filter(|(bracket, _)| !(is_timed && matches!(bracket, Bracket::Time(_))));
         if let Some((bracket, after)) = found {
@@ -95,7 +86,7 @@ pub(super) fn kernel_line(line: &str) -> Option<TextLine<'_>> {
             }
             rest = after;
             latest = if is_own { Latest::Kernel } else { Latest::Bracket };
-        } else if let Some(tag) = tag.filter(is_tag) {
+        } else if let Some(tag) = tag(rest, latest) {
             if tag.name("facility").is_some_and(|facility| facility.as_str() != "kern") {
                 return None;
             }
@@ -113,13 +104,9 @@ pub(super) fn kernel_line(line: &str) -> Option<TextLine<'_>> {
         }
     }
     let is_kernels = matches!(latest, Latest::Kernel | Latest::Facility) || begins_message(rest);
-    let names_other = |word: &str| {
-        let has_pid = word.ends_with("]:") && word.contains('[');
-        let facility = FACILITY.as_ref();
-        let has_facility = || facility.is_some_and(|pattern| pattern.is_match(&format!("{word} ")));
-        has_pid || latest == Latest::Date && (is_rfc_5424 || word.ends_with(':') || has_facility())
-    };
-    if !is_kernels && rest.split_ascii_whitespace().take(2).any(names_other) {
+    let is_name = |word: &str| is_rfc_5424 || word.ends_with(':') || is_facility(word);
+    let is_writer = |word: &str| has_pid(word) || latest == Latest::Date && is_name(word);
+    if !is_kernels && rest.split_ascii_whitespace().take(2).any(is_writer) {
         return None;
     }
     Some(TextLine {
@@ -132,6 +119,26 @@ pub(super) fn kernel_line(line: &str) -> Option<TextLine<'_>> {
             ..Line::of_text(rest.to_owned())
         },
     })
+}
+
+/// The facility, or the kernel's name, that a text begins with.
+fn tag(text: &str, latest: Latest) -> Option<Captures<'_>> {
+    let captures = |pattern: &LazyLock<Option<Regex>>| pattern.as_ref()?.captures(text);
+    let tag = match latest {
+        Latest::Nothing | Latest::Date => captures(&FACILITY).or_else(|| captures(&KERNEL)),
+        Latest::Bracket | Latest::Facility => captures(&KERNEL),
+        Latest::Kernel => None,
+    };
+    tag.filter(|tag| latest != Latest::Nothing || tag.name("level").is_some() || tag.name("host").is_none())
+}
+
+fn has_pid(word: &str) -> bool {
+    word.ends_with("]:") && word.contains('[')
+}
+
+fn is_facility(word: &str) -> bool {
+    let facility = FACILITY.as_ref();
+    facility.is_some_and(|pattern| pattern.is_match(&format!("{word} ")))
 }
 
 /// The text of a line that goes on with the message of the line before: `dmesg` and `journalctl` indent it by the width of

@@ -101,19 +101,11 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration> {
         saved: state.restored.pods,
         restored: BTreeSet::new(),
         results: Vec::with_capacity(pods.len()),
-        interrupted: if applies {
-            interruption()?
-        } else {
-            CancellationToken::new()
-        },
+        interrupted: applies.then(interruption).transpose()?.unwrap_or_default(),
     };
     let lowered = restorer.put_back(&pods, api.as_ref(), applies).await;
-    remarks.extend(left_alone(
-        &restorer.unrestored(),
-        &state.earlier_limits,
-        &inventory,
-        &view,
-    ));
+    let saved = restorer.unrestored();
+    remarks.extend(left_alone(&saved, &state.earlier_limits, &inventory, &view));
     if applies {
         let saved = restorer.save_and_watch(&state.file, lowered, how).await;
         saved.context("pods are restored, but a new agent would put the earlier values back")?;

@@ -12,7 +12,7 @@ use ratatui::DefaultTerminal;
 use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use ratatui::crossterm::execute;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use super::render::draw;
@@ -36,24 +36,14 @@ pub(super) async fn show(client: &mut Client, interval: Duration, mut view: View
         tokio::time::sleep(interval).await;
         Some((client.get_with_usage().await, client))
     }));
-    let mut signals = Vec::new();
-    for kind in [
-        SignalKind::interrupt(),
-        SignalKind::terminate(),
-        SignalKind::hangup(),
-        SignalKind::quit(),
-    ] {
-        signals.push(signal(kind).context(UNUSABLE)?);
-    }
+    let mut signals = ends().context(UNUSABLE)?;
     let mut signalled = select_all(signals.iter_mut().map(|signal| signal.recv().boxed_local()));
     let mut screen = Screen::open().context(UNUSABLE)?;
     let mut keys = read_keys();
     loop {
         let mut page = 1;
-        screen
-            .0
-            .draw(|frame| page = draw(frame, &node, &view))
-            .context(UNUSABLE)?;
+        let drawn = screen.0.draw(|frame| page = draw(frame, &node, &view));
+        drawn.context(UNUSABLE)?;
         // Cancel-safe: an input that comes second stays for the next turn.
         tokio::select! {
             event = keys.recv() => match event {
@@ -82,6 +72,17 @@ pub(super) async fn show(client: &mut Client, interval: Duration, mut view: View
             _ = &mut signalled => return Ok(()),
         }
     }
+}
+
+/// The signals that end the screen.
+fn ends() -> io::Result<Vec<Signal>> {
+    let kinds = [
+        SignalKind::interrupt(),
+        SignalKind::terminate(),
+        SignalKind::hangup(),
+        SignalKind::quit(),
+    ];
+    kinds.into_iter().map(signal).collect()
 }
 
 /// Reads keys and changes of the terminal's size on a thread, which ends with the process: nothing interrupts a thread

@@ -387,8 +387,9 @@ impl Controller {
             }
         }
         // The pod's state has the limit now, or will never have it.
-        let end_raise = |to| self.guard.least_limits.end_raise(&pod.uid, &container, to);
-        raised.into_iter().for_each(end_raise);
+        if let Some(to) = raised {
+            self.guard.least_limits.end_raise(&pod.uid, &container, to);
+        }
     }
 
     /// Sends the guard a new watch list, if the limits have changed.

@@ -246,19 +246,25 @@ impl MatchGroup {
         }
         for (at, logged) in self.logged.iter().enumerate() {
             let rise = self.rises.get(places.rises[at]);
+            if !rise.map_or_else(|| is_old(logged), |rise| rise.is_over(end)) {
+                let mut decided = self.rises.iter().filter(|rise| rise.is_over(end));
+                let in_doubt = logged.in_doubt || decided.any(|rise| logged.may_be_in(rise, LATEST));
+                joiner.logged.push(Logged {
+                    in_doubt,
+                    ..logged.clone()
+                });
+                continue;
+            }
+            let Some(rise) = rise else {
+                late.push(logged.clone());
+                continue;
+            };
             match &logged.who {
-                _ if !rise.map_or_else(|| is_old(logged), |rise| rise.is_over(end)) => {
-                    let mut decided = self.rises.iter().filter(|rise| rise.is_over(end));
-                    let in_doubt = logged.in_doubt || decided.any(|rise| logged.may_be_in(rise, LATEST));
-                    joiner.logged.push(Logged {
-                        in_doubt,
-                        ..logged.clone()
-                    });
-                }
-                _ if rise.is_none() => late.push(logged.clone()),
                 LogState::Held(kill) => kills.push(OomKill::clone(kill)),
                 LogState::Waiting(kill) => {
-                    joiner.guessed.extend(rise.filter(|_| !places.is_whole).cloned());
+                    if !places.is_whole {
+                        joiner.guessed.push(rise.clone());
+                    }
                     kills.push(places.paired(at, kill, certainty, &mut lists));
                 }
                 LogState::Placed(_) | LogState::Again(_) => {}

@@ -98,7 +98,7 @@ pub(super) async fn start(
     let cluster = api.as_ref().map(|api| follow_cluster(api, pods, &channels));
     let (resizer, annotator) = cluster.unzip();
     let (node_pods, watched) = watch::channel(Arc::new(NodePods::default()));
-    let (oom, reporter) = report_kills(config, api, (view.clone(), watched), &mut registry, &channels);
+    let (oom, reporter) = report_kills(config, api, view.clone(), watched, &mut registry, &channels);
     let least_limits = Arc::new(LeastLimits::default());
     let (discover, discovery_asked) = mpsc::channel(1);
     let (formula, seen) = watch::channel(None);
@@ -181,7 +181,8 @@ fn follow_cluster(api: &ApiClient, pods: Option<Latest<Pod>>, channels: &Channel
 fn report_kills(
     config: &Config,
     api: Option<ApiClient>,
-    (view, node_pods): (watch::Receiver<Arc<NodeView>>, watch::Receiver<Arc<NodePods>>),
+    view: watch::Receiver<Arc<NodeView>>,
+    node_pods: watch::Receiver<Arc<NodePods>>,
     registry: &mut Registry,
     channels: &Channels,
 ) -> (KillWatch, Reporter) {
@@ -192,8 +193,8 @@ fn report_kills(
     let records = channels.records.listen();
     let (reporter, recovered) =
         reporting::start(config, api.map(|api| (api, records)), known, registry, &channels.stop);
-    let log = (reporter.clone(), recovered);
-    (watch_for_kills(config, channels, node_pods, log, registry), reporter)
+    let kills = watch_for_kills(config, channels, node_pods, reporter.clone(), recovered, registry);
+    (kills, reporter)
 }
 
 /// The present problems of the watcher, the recorder and the receivers of kills.

@@ -50,7 +50,8 @@ pub(super) fn watch_for_kills(
     config: &Config,
     channels: &Channels,
     node_pods: watch::Receiver<Arc<NodePods>>,
-    (reporter, recovered): (Reporter, Recovered),
+    reporter: Reporter,
+    recovered: Recovered,
     registry: &mut Registry,
 ) -> KillWatch {
     let (batches, taken) = mpsc::channel(BATCHES);

@@ -104,16 +104,15 @@ impl<T: Object> Task<T> {
             // An etcd that was restored from a backup has not reached the version, so the API server sends nothing from there.
             let is_mute = mute >= self.timing.watch / 2;
             self.must_list |= is_mute || matches!(end, Ok(WatchEnd::Forgotten));
-            match end {
+            if let Err(error) = end {
+                self.must_list |= !error.problem.is_retryable();
+                self.failed(&error, false).await;
+            } else if lasted < SHORT && (listed || !self.must_list) {
                 // A proxy may end watches as soon as they begin, and one API server may have forgotten what another lists.
-                Ok(_) if lasted < SHORT && (listed || !self.must_list) => sleep(self.backoff.next(None)).await,
+                sleep(self.backoff.next(None)).await;
+            } else if self.must_list {
                 // After a restart of the API server, the watches of many agents are forgotten together.
-                Ok(_) if self.must_list => sleep(scattered(self.timing.first_pause)).await,
-                Ok(_) => {}
-                Err(error) => {
-                    self.must_list |= !error.problem.is_retryable();
-                    self.failed(&error, false).await;
-                }
+                sleep(scattered(self.timing.first_pause)).await;
             }
         }
     }

@@ -89,9 +89,7 @@ impl Attribution {
             confidence = ?kill.confidence, candidates = kill.processes.len(),
             "a kill is attributed to a cgroup"
         );
-        let named = kill.victim().and(kill.cgroup.as_ref());
-        let group = named.and_then(|cgroup| self.pending.iter_mut().find(|pending| pending.is_group_of(cgroup)));
-        if let Some(group) = group {
+        if let Some(group) = self.pending_with_group_of(&kill, now.monotonic) {
             group.add_victim(kill, now.monotonic);
             return;
         }
@@ -143,6 +141,29 @@ impl Attribution {
             (report.candidates, report.more_candidates) = self.candidates(&kill.processes);
         }
         report
+    }
+
+    /// The pending kill of the group that a kill is in. Where the group's cgroup was gone before the agent read the line
+    /// of the first victim, only the lines of the others name the group.
+    fn pending_with_group_of(&mut self, kill: &OomKill, now: Duration) -> Option<&mut PendingKill> {
+        let (victim, cgroup) = (kill.victim()?, kill.cgroup.as_ref()?);
+        let is_first = |pending: &PendingKill, group: &CgroupPath| {
+            let known = pending.kill.victim().and(pending.kill.cgroup.as_ref());
+            pending.group.is_none() && known.is_some_and(|first| first.below(group).is_some())
+        };
+        let pending = self.pending.iter_mut().find(|pending| {
+            let logged = victim.group.as_ref();
+            pending.is_group_of(cgroup) || logged.is_some_and(|group| is_first(pending, group))
+        })?;
+        if pending.group.is_none() {
+            let first = pending.kill.victim().map(|first| first.pid);
+            pending.group = victim.group.clone().zip(first).map(|(cgroup, first)| PendingGroup {
+                cgroup,
+                pids: vec![first],
+                last: now,
+            });
+        }
+        Some(pending)
     }
 
     /// The first of the possible victims, and the number of the others.

@@ -291,6 +291,29 @@ fn a_group_is_told_once_it_is_whole() {
     assert_eq!(finish(&mut next, &kernel, 5001), []);
 }
 
+/// The agent reads the log so late that the container is gone.
+#[test]
+fn a_group_that_is_gone_is_one_kill() {
+    let mut kernel = Kernel::default();
+    let group = container(0, 1);
+    kernel.make(&group);
+    let mut attribution = attribution(None, 0);
+    attribution.names.update(&node_with(&group), ms(0));
+    sweep(&mut attribution, &kernel, 1);
+    (0..3).for_each(|_| kernel.kill(&group));
+    kernel.remove(&group);
+    live(&mut attribution, &kernel, kill(7, 40, Some(group.clone())), 10);
+    let second = Kill {
+        group: Some(group.clone()),
+        ..kill(8, 41, Some(group.clone()))
+    };
+    live(&mut attribution, &kernel, second, 10);
+    let again = logged(Event::Again { pid: 7, group }, number(42), 10, Origin::Live);
+    attribution.add_event(again, <_>::default(), at(10), &kernel);
+    let told = finish(&mut attribution, &kernel, 20);
+    assert_eq!((told.len(), &told[0].group), (1, &vec![7, 8]));
+}
+
 #[test]
 fn no_report_waits_for_ever() {
     let cgroup = container(0, 1);

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{FLOODS, Joiner, LATEST, LOG_DELAY, LogPlace, OomKill, PATIENCE, Progress, SLACK};
+use super::{AWAITED, FLOODS, Joiner, LATEST, LOG_DELAY, LogPlace, OomKill, PATIENCE, Progress, SLACK};
 use crate::model::CgroupPath;
 use crate::oom::kill::{Kill, Limit};
 use crate::oom::numbers::Numbers;
@@ -107,6 +107,9 @@ impl Logged {
     /// Whether this kill fits the rise, if the kernel takes up to `delay` to log.
     pub(super) fn may_be_in(&self, rise: &CounterDelta, delay: Duration) -> bool {
         let at = self.at.time;
+        // A time that is not exact may be too late by seconds: of an agent without a processor, it is the time of reading.
+        let is_exact = self.at.is_exact || self.waiting().is_some();
+        let delay = if is_exact { delay } else { delay.max(AWAITED) };
         let in_time = rise.after <= at.saturating_add(SLACK) && at <= rise.by.saturating_add(delay);
         let is_within = |cgroup: &CgroupPath| cgroup.below(&rise.cgroup).is_some();
         in_time

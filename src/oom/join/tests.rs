@@ -343,6 +343,20 @@ fn a_kill_logged_seconds_later_is_told_once() {
     }
 }
 
+/// The agent reads the log long after counter and kill, and knows only when it read.
+#[test]
+fn a_named_kill_read_late_takes_its_rise() {
+    let mut joiner = Joiner::new(true);
+    assert_eq!(joiner.counted(rise(ms(0), ms(1000), &container(1), once())), []);
+    let at = LogPlace {
+        is_exact: false,
+        ..place(12_000)
+    };
+    assert!(joiner.logged(at, named(7, 1), None).is_some());
+    assert_eq!(joiner.decide_up_to(all_known(11_900)), []);
+    assert_eq!(joiner.decide_up_to(all_known(20_000)), []);
+}
+
 #[test]
 fn a_kill_after_a_lost_record_keeps_its_process() {
     let mut joiner = told_by_counter();

@@ -107,6 +107,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 /// Items of the answers, each with the name of its node.
 pub(super) type Items<T> = Vec<(String, T)>;
 
+/// The name of a node, and what it answered.
+type Answer = (String, Map<String, Value>);
+
 /// The name of a node, the items of its list, and the rest of its answer.
 type List<T> = (String, Vec<T>, Map<String, Value>);
 
@@ -137,7 +140,7 @@ impl Fleet {
     /// The node and the document of the next node that answered.
     ///
     /// Errors: the input ends early or has another form.
-    fn next(&mut self) -> Result<Option<(String, Map<String, Value>)>, Failure> {
+    fn next(&mut self) -> Result<Option<Answer>, Failure> {
         loop {
             let mut header = String::new();
             let read = self.input.by_ref().take(LONGEST_HEADER).read_line(&mut header);

@@ -482,7 +482,7 @@ impl DesiredState {
     /// What happens to the desired values next, as a sentence, if nothing is about to.
     pub(crate) fn next_step(&self) -> String {
         if self.is_empty() {
-            return "Nothing: this pod is not managed.".to_owned();
+            return "Nothing: the pod keeps the values of its spec.".to_owned();
         }
         let Some(TemporaryLimit { container, .. }) = self.temporary.first() else {
             return "Its values are enforced until the VPA's next change is due.".to_owned();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::super::checkpoint::RecordFacts;
 use super::super::node::{NO_LIMIT, NodeIo};
 use super::super::pod_names::PodNames;
-use super::{Attribution, PendingGroup, PendingKill};
+use super::{Attribution, GROUP_GOES_ON, PendingGroup, PendingKill};
 use crate::model::CgroupPath;
 use crate::oom::clock::Moment;
 use crate::oom::join::OomKill;
@@ -149,9 +149,11 @@ impl Attribution {
         let (victim, cgroup) = (kill.victim()?, kill.cgroup.as_ref()?);
         let is_first = |pending: &PendingKill, group: &CgroupPath| {
             let known = pending.kill.victim().and(pending.kill.cgroup.as_ref());
-            pending.group.is_none() && known.is_some_and(|first| first.below(group).is_some())
+            let goes_on = kill.at <= pending.kill.at.saturating_add(GROUP_GOES_ON);
+            pending.group.is_none() && goes_on && known.is_some_and(|first| first.below(group).is_some())
         };
-        let pending = self.pending.iter_mut().find(|pending| {
+        // The kernel logs the first victim just before the name of the group: earlier kills there are others.
+        let pending = self.pending.iter_mut().rfind(|pending| {
             let logged = victim.group.as_ref();
             pending.is_group_of(cgroup) || logged.is_some_and(|group| is_first(pending, group))
         })?;

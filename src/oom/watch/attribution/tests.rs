@@ -291,27 +291,35 @@ fn a_group_is_told_once_it_is_whole() {
     assert_eq!(finish(&mut next, &kernel, 5001), []);
 }
 
-/// The agent reads the log so late that the container is gone.
+/// The agent reads the log so late that the container is gone. An earlier kill there was none of the group.
 #[test]
 fn a_group_that_is_gone_is_one_kill() {
-    let mut kernel = Kernel::default();
     let group = container(0, 1);
-    kernel.make(&group);
-    let mut attribution = attribution(None, 0);
-    attribution.names.update(&node_with(&group), ms(0));
-    sweep(&mut attribution, &kernel, 1);
-    (0..3).for_each(|_| kernel.kill(&group));
-    kernel.remove(&group);
-    live(&mut attribution, &kernel, kill(7, 40, Some(group.clone())), 10);
-    let second = Kill {
-        group: Some(group.clone()),
-        ..kill(8, 41, Some(group.clone()))
+    let groups = |kills: &[(u32, u64)], again: bool| {
+        let mut kernel = Kernel::default();
+        kernel.make(&group);
+        let mut attribution = attribution(None, 0);
+        attribution.names.update(&node_with(&group), ms(0));
+        sweep(&mut attribution, &kernel, 1);
+        (0..kills.len() + usize::from(again)).for_each(|_| kernel.kill(&group));
+        kernel.remove(&group);
+        for &(pid, time) in kills {
+            let mut kill = kill(pid, time * 1000 + u64::from(pid), Some(group.clone()));
+            kill.group = (pid == 8).then(|| group.clone());
+            live(&mut attribution, &kernel, kill, time);
+        }
+        if again {
+            let group = group.clone();
+            let second = logged(Event::Again { pid: 7, group }, number(3_000_000), 2020, Origin::Live);
+            attribution.add_event(second, <_>::default(), at(2020), &kernel);
+        }
+        let reports = finish(&mut attribution, &kernel, 2030).into_iter();
+        reports.map(|report| report.group).collect::<Vec<_>>()
     };
-    live(&mut attribution, &kernel, second, 10);
-    let again = logged(Event::Again { pid: 7, group }, number(42), 10, Origin::Live);
-    attribution.add_event(again, <_>::default(), at(10), &kernel);
-    let told = finish(&mut attribution, &kernel, 20);
-    assert_eq!((told.len(), &told[0].group), (1, &vec![7, 8]));
+    let earlier = [(6, 2000), (7, 2010), (8, 2010)];
+    assert_eq!(groups(&earlier, true), [Vec::<u32>::new(), vec![7, 8]]);
+    let seconds_before = [(6, 10), (8, 2010)];
+    assert_eq!(groups(&seconds_before, false), [Vec::<u32>::new(), Vec::new()]);
 }
 
 #[test]

@@ -161,9 +161,11 @@ impl Joiner {
 
     /// Takes the second line of a group's first victim, which the kernel also counted a second time.
     pub fn logged_again(&mut self, at: LogPlace, pid: u32, group: &CgroupPath) -> Option<OomKill> {
-        let again = Logged::new(at, LogState::Again(group.clone()));
-        if claim(&mut self.reported_by_counter, &again, LATEST).is_none() {
-            self.logged.push(again);
+        let again = |at| Logged::new(at, LogState::Again(group.clone()));
+        // A rise that was returned long before may be of an earlier kill: the counters decide, also of a line that is read late.
+        let read_at_once = LogPlace { is_exact: true, ..at };
+        if claim(&mut self.reported_by_counter, &again(read_at_once), LATEST).is_none() {
+            self.logged.push(again(at));
         }
         let is_it = |logged: &mut Logged| logged.waiting().is_some_and(|kill| kill.pid == pid);
         let first = self.logged.extract_if(.., is_it).next()?;

@@ -343,18 +343,32 @@ fn a_kill_logged_seconds_later_is_told_once() {
     }
 }
 
-/// The agent reads the log long after counter and kill, and knows only when it read.
+/// The place of a kill of which the agent only knows when it read the line, as through syslog(2).
+fn read(milliseconds: u64) -> LogPlace {
+    LogPlace {
+        is_exact: false,
+        ..place(milliseconds)
+    }
+}
+
 #[test]
 fn a_named_kill_read_late_takes_its_rise() {
     let mut joiner = Joiner::new(true);
     assert_eq!(joiner.counted(rise(ms(0), ms(1000), &container(1), once())), []);
-    let at = LogPlace {
-        is_exact: false,
-        ..place(12_000)
-    };
-    assert!(joiner.logged(at, named(7, 1), None).is_some());
+    assert!(joiner.logged(read(12_000), named(7, 1), None).is_some());
     assert_eq!(joiner.decide_up_to(all_known(11_900)), []);
     assert_eq!(joiner.decide_up_to(all_known(20_000)), []);
+}
+
+#[test]
+fn a_second_line_is_of_no_earlier_kill() {
+    let mut joiner = told_by_counter();
+    assert_eq!(joiner.logged(read(9000), named(7, 1), None), None);
+    assert_eq!(joiner.logged_again(read(9001), 7, &container(1)), None);
+    let twice = NonZeroU64::new(2).unwrap();
+    assert_eq!(joiner.counted(rise(ms(3000), ms(9100), &container(1), twice)), []);
+    let told = joiner.decide_up_to(all_known(20_000));
+    assert_eq!(found(&told), [(Some(&container(1)), Confidence::Exact, Some(7))]);
 }
 
 #[test]

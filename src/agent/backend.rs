@@ -268,11 +268,12 @@ impl Control for AgentBackend {
 
     async fn history(&self, request: Request<proto::HistoryRequest>) -> Result<Response<proto::HistoryReply>, Status> {
         let history = async |request: proto::HistoryRequest| {
-            let pod = match request.pod.as_str() {
-                "" => None,
-                pod => Some(self.find(pod).await?),
+            let query = |controller: &mut Controller| {
+                let pods = controller.pods().map(view::identifiers).collect();
+                Ok((pods, controller.recent(None)))
             };
-            let records = self.query(move |controller| controller.recent(pod.as_ref())).await?;
+            let (pods, records): (Vec<proto::Pod>, _) = self.query(query).await?;
+            let records = records_of(&request.pod, &pods, records)?;
             let changes = records.iter().map(|record| view::change(record)).collect();
             Ok(proto::HistoryReply { changes })
         };
@@ -286,7 +287,7 @@ impl Control for AgentBackend {
                 Ok((
                     controller.savings(since),
                     controller.agent_snapshot(),
-                    controller.recent(None)?,
+                    controller.recent(None),
                 ))
             };
             let (savings, snapshot, changes) = self.query(query).await?;
@@ -337,6 +338,30 @@ impl Control for AgentBackend {
     }
 }
 
+/// The records of the pod that a caller names, or of all pods. A pod on this node is found before those that have ended.
+///
+/// Errors: as [`find_pod`], if the text names neither.
+fn records_of(
+    text: &str,
+    pods: &[proto::Pod],
+    mut records: Vec<Arc<ChangeRecord>>,
+) -> Result<Vec<Arc<ChangeRecord>>, ControlError> {
+    if text.is_empty() {
+        return Ok(records);
+    }
+    let found = find_pod(pods, text);
+    let is_of = |pod: &PodId| match &found {
+        // A manifest may have no UID.
+        Ok(found) if !found.uid.is_empty() => *pod.uid == *found.uid,
+        _ => *pod.uid == *text || pod.to_string() == text,
+    };
+    records.retain(|record| is_of(&record.pod));
+    match found {
+        Err(ControlError::NotFound { .. }) if !records.is_empty() => Ok(records),
+        found => found.map(|_| records),
+    }
+}
+
 /// The answer to a request that a pass carried out; `unsaved` says why the state after it is not saved.
 fn answer(record: &ChangeRecord, unsaved: Option<&str>) -> proto::Change {
     let mut change = view::change(record);
@@ -366,13 +391,63 @@ mod tests {
     use super::*;
     use crate::model::{Cause, Outcome};
 
+    fn pod(name: &str, uid: &str) -> PodId {
+        PodId {
+            uid: uid.into(),
+            namespace: "shop".to_owned(),
+            name: name.to_owned(),
+        }
+    }
+
+    #[test]
+    fn an_ended_pod_keeps_its_history() {
+        let present = |name: &str, uid: &str| proto::Pod {
+            namespace: "shop".to_owned(),
+            name: name.to_owned(),
+            uid: uid.to_owned(),
+            ..proto::Pod::default()
+        };
+        let pods = [
+            present("db-0", "u2"),
+            present("manifest", ""),
+            present("twin", "u5"),
+            present("twin", "u6"),
+        ];
+        let records = [
+            ("web", "u1"),
+            ("db-0", "u0"),
+            ("db-0", "u2"),
+            ("manifest", "u3"),
+            ("twin", "u5"),
+        ];
+        let records = records.map(|(name, uid)| {
+            let record = ChangeRecord::new(pod(name, uid), Cause::Sweep, Outcome::Applied);
+            Arc::new(record)
+        });
+        let found = |text: &str| -> Result<String, ControlError> {
+            let records = records_of(text, &pods, records.to_vec())?;
+            let uids: Vec<&str> = records.iter().map(|record| &*record.pod.uid).collect();
+            Ok(uids.join(" "))
+        };
+        for (text, uids) in [
+            ("", "u1 u0 u2 u3 u5"),
+            ("shop/web", "u1"),
+            ("u1", "u1"),
+            ("shop/db-0", "u2"),
+            ("u0", "u0"),
+            ("shop/manifest", "u3"),
+            ("u6", ""),
+        ] {
+            assert_eq!(found(text), Ok(uids.to_owned()), "{text}");
+        }
+        let unknown = found("shop/db-1").unwrap_err().to_string();
+        assert!(unknown.contains("(did you mean shop/db-0"), "{unknown}");
+        assert!(matches!(found("shop/twin"), Err(ControlError::Ambiguous { .. })));
+    }
+
     #[test]
     fn an_answer_warns_of_an_unsaved_state() {
-        let pod = PodId {
-            uid: "u1".into(),
-            namespace: "shop".to_owned(),
-            name: "web".to_owned(),
-        };
+        let pod = pod("web", "u1");
         let full = "this is not saved, and a restart of the agent may take it back: the disk is full";
         for (outcome, unsaved, reason) in [
             (Outcome::Applied, None, String::new()),

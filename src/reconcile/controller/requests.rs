@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use super::Controller;
 use crate::actuate::Node;
-use crate::model::objects::{PodKey, Shared, VerticalPodAutoscaler};
+use crate::model::objects::{PodId, PodKey, Shared, VerticalPodAutoscaler};
 use crate::model::{Cause, ChangeRecord, ControlError, PodAmounts};
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::pod::{Now, PodInput, PodState, not_running};
@@ -134,7 +134,8 @@ impl Controller {
     /// The state of one pod, by namespace and name.
     pub(crate) fn snapshot(&self, pod: &PodKey) -> Result<PodSnapshot, ControlError> {
         let state = self.find(pod)?;
-        let mut changes = self.recent(Some(pod)).unwrap_or_default();
+        let live = state.live.as_ref();
+        let mut changes = live.map(|live| self.recent(Some(&live.id))).unwrap_or_default();
         changes.drain(..changes.len().saturating_sub(5));
         Ok(PodSnapshot {
             state: state.clone(),
@@ -180,14 +181,8 @@ impl Controller {
     }
 
     /// The latest changes of all pods or of one, oldest first.
-    pub(crate) fn recent(&self, pod: Option<&PodKey>) -> Result<Vec<Arc<ChangeRecord>>, ControlError> {
-        let id = pod.map(|pod| {
-            let state = self.find(pod)?;
-            let live = state.live.as_ref().map(|live| live.id.clone());
-            live.ok_or_else(|| not_running(&state.pod))
-        });
-        let id = id.transpose()?;
-        Ok(self.publisher.history.iter(id.as_ref()).cloned().collect())
+    pub(crate) fn recent(&self, pod: Option<&PodId>) -> Vec<Arc<ChangeRecord>> {
+        self.publisher.history.iter(pod).cloned().collect()
     }
 }
 

@@ -50,13 +50,14 @@ const COUNTS: [(&str, &str); 4] = [
 ];
 
 // The values of labels; docs/metrics.md says what each means.
-const PASS_OUTCOMES: [&str; 7] = [
+const PASS_OUTCOMES: [&str; 8] = [
     "applied",
     "unchanged",
     "runtime_owed",
     "withheld",
     "refused",
     "rolled_back",
+    "interrupted",
     "incomplete",
 ];
 const PROBLEM_KINDS: [&str; 4] = ["manifests", "node", "state", "kills"];
@@ -251,7 +252,8 @@ const fn outcome(outcome: &Outcome) -> &'static str {
         Outcome::Withheld(_) => "withheld",
         Outcome::Refused(_) => "refused",
         Outcome::RolledBack(_) => "rolled_back",
-        Outcome::Interrupted(_) | Outcome::Incomplete(_) => "incomplete",
+        Outcome::Interrupted(_) => "interrupted",
+        Outcome::Incomplete(_) => "incomplete",
     }
 }
 

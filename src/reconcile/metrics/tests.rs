@@ -100,6 +100,14 @@ fn what_happened_is_counted_under_its_labels() {
     }
 }
 
+/// The alert VscaledResizesFail is about the incomplete ones.
+#[test]
+fn a_race_with_the_kubelet_is_no_failure() {
+    let why = || "7000 is read back".to_owned();
+    let ended = [Outcome::Interrupted(why()), Outcome::Incomplete(why())];
+    assert_eq!(ended.map(|ended| super::outcome(&ended)), ["interrupted", "incomplete"]);
+}
+
 /// The rows of the documentation's table: name, type and labels of each family.
 fn documented() -> BTreeMap<String, [String; 2]> {
     let rows = include_str!("../../../docs/metrics.md").lines();

@@ -47,7 +47,7 @@ pub const LATEST: Duration = Duration::from_secs(2);
 pub(super) const SLACK: Duration = Duration::from_millis(50);
 /// In a flood, kills and rises form one group without an end. The joiner decides a group of this age with what it
 /// knows, and leaves the newer half of this time undecided. One side may be stuck, hence so long.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a returned kill awaits what would show it once more: a counter that cannot be read, or its record, which the
 /// kernel may log seconds after the count.
 const AWAITED: Duration = Duration::from_secs(30);

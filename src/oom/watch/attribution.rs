@@ -21,7 +21,7 @@ use super::own_writes::OwnWrites;
 use super::pod_names::{Owner, PodNames};
 use crate::model::{CgroupPath, CgroupVersion};
 use crate::oom::clock::Moment;
-use crate::oom::join::{CounterDelta, Joiner, OomKill, Progress, SLACK};
+use crate::oom::join::{CounterDelta, Joiner, OomKill, PATIENCE, Progress, SLACK};
 use crate::oom::kill::{Kill, Level};
 use crate::oom::kmsg::{BootId, record_name};
 use crate::oom::report::{Candidates, OomReport, OwnWrite, ReportedPod};
@@ -273,10 +273,14 @@ const GROUP_IS_GONE: Duration = Duration::from_millis(20);
 const CHECK_AGAIN: Duration = Duration::from_millis(2);
 
 impl Attribution {
-    pub(super) fn release(&mut self, now: Moment, files: &impl NodeIo) {
+    /// Reports the pending kills that are complete; the log is read up to `read`.
+    pub(super) fn release(&mut self, now: Moment, read: Duration, files: &impl NodeIo) {
+        let now = now.monotonic;
+        // The log may be stuck.
+        let read = read.max(now.saturating_sub(PATIENCE));
         let mut at = 0;
         while let Some(pending) = self.pending.get(at) {
-            if self.is_complete(pending, now.monotonic, files) {
+            if self.is_complete(pending, now, read, files) {
                 let pending = self.pending.remove(at);
                 self.report(pending, files);
             } else {
@@ -293,11 +297,16 @@ impl Attribution {
         self.pending.iter().map(due).min()
     }
 
-    fn is_complete(&self, pending: &PendingKill, now: Duration, files: &impl NodeIo) -> bool {
+    /// Whether a kill waits for the rest of its group.
+    pub(super) fn has_group_pending(&self) -> bool {
+        self.pending.iter().any(|pending| pending.group.is_some())
+    }
+
+    fn is_complete(&self, pending: &PendingKill, now: Duration, read: Duration, files: &impl NodeIo) -> bool {
         let named = now >= pending.names_due() || !pending.owner(&self.names).unnamed;
         let whole = |group: &PendingGroup| {
-            let is_gone = || now >= group.last + GROUP_IS_GONE;
-            now >= group.last + GROUP_GOES_ON || self.is_group_complete(group, files).unwrap_or_else(is_gone)
+            let is_gone = || read >= group.last + GROUP_IS_GONE;
+            read >= group.last + GROUP_GOES_ON || self.is_group_complete(group, files).unwrap_or_else(is_gone)
         };
         named && pending.group.as_ref().is_none_or(whole)
     }

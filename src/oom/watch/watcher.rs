@@ -236,13 +236,14 @@ impl Watcher {
             self.publish_problems();
             self.ticked = true;
         }
-        if self.attribution.joiner.is_waiting() {
+        if self.attribution.joiner.is_waiting() || self.attribution.has_group_pending() {
             self.read_log(now.monotonic);
         }
         if self.decide_from <= now.monotonic {
             self.decide(now);
         }
-        self.attribution.release(Moment::now(), &self.files);
+        let read = self.log.read_up_to().unwrap_or_default();
+        self.attribution.release(Moment::now(), read, &self.files);
         self.send_batch()
     }
 

@@ -103,7 +103,7 @@ fn finish(attribution: &mut Attribution, kernel: &Kernel, time: u64) -> Vec<OomR
         counters: ms(time + 1000),
     };
     attribution.decide(known, at(time + 1000), kernel);
-    attribution.release(at(time + 10_000), kernel);
+    attribution.release(at(time + 10_000), ms(time + 10_000), kernel);
     std::mem::take(&mut attribution.reports)
 }
 
@@ -129,7 +129,7 @@ fn a_kill_is_not_placed_while_a_counter_cannot_be_read() {
         let log = ms(time);
         attribution.decide(Progress { log, counters }, at(time), &kernel);
     }
-    attribution.release(at(20_000), &kernel);
+    attribution.release(at(20_000), ms(20_000), &kernel);
     let told = std::mem::take(&mut attribution.reports);
     assert!(!told.is_empty());
     assert!(told.iter().all(|report| report.victim.is_none()), "{told:?}");
@@ -148,14 +148,14 @@ fn a_named_kill_in_a_container_is_immediate() {
     sweep(&mut attribution, &kernel, 1);
     kernel.kill(&container(0, 1));
     live(&mut attribution, &kernel, kill(7, 40, Some(container(0, 1))), 10);
-    attribution.release(at(10), &kernel);
+    attribution.release(at(10), ms(10), &kernel);
     assert_eq!(
         std::mem::take(&mut attribution.reports),
         [],
         "nobody knows its name yet"
     );
     attribution.names.update(&node_with(&container(0, 1)), ms(11));
-    attribution.release(at(11), &kernel);
+    attribution.release(at(11), ms(11), &kernel);
     let told = std::mem::take(&mut attribution.reports);
     assert_eq!(told.len(), 1);
     assert_eq!((&*told[0].id, told[0].time), ("b007-time-40", at(10).wall));
@@ -163,7 +163,7 @@ fn a_named_kill_in_a_container_is_immediate() {
     assert_eq!(told[0].facts.limit.limit_bytes, Some(64 << 20));
     live(&mut attribution, &kernel, kill(8, 50, Some(container(0, 1))), 20);
     kernel.kill(&container(0, 1));
-    attribution.release(at(20), &kernel);
+    attribution.release(at(20), ms(20), &kernel);
     assert_eq!(std::mem::take(&mut attribution.reports).len(), 1);
     assert_eq!(finish(&mut attribution, &kernel, 30), []);
 }
@@ -211,7 +211,7 @@ fn a_set_clock_changes_only_times_of_kills() {
         let event = logged(event, number(record), now, Origin::Live);
         attribution.add_event(event, <_>::default(), stepped(now), &kernel);
         assert!(attribution.sweep(ms(now + 1), &kernel, || stepped(now + 1)).is_none());
-        attribution.release(stepped(now + 20_000), &kernel);
+        attribution.release(stepped(now + 20_000), ms(now + 20_000), &kernel);
         let reports = std::mem::take(&mut attribution.reports);
         assert_eq!(reports.iter().map(|report| report.time).collect::<Vec<_>>(), [wall]);
         told.extend(reports);
@@ -256,7 +256,7 @@ fn a_group_is_told_once_it_is_whole() {
     sweep(&mut first, &kernel, 1);
     kernel.kill(&group);
     live(&mut first, &kernel, kill(7, 40, Some(group.clone())), 10);
-    first.release(at(10), &kernel);
+    first.release(at(10), ms(10), &kernel);
     assert_eq!(
         std::mem::take(&mut first.reports),
         [],
@@ -266,7 +266,7 @@ fn a_group_is_told_once_it_is_whole() {
     kernel.kill(&group);
     kernel.processes.insert(group.clone(), Vec::new());
     live(&mut first, &kernel, kill(8, 42, Some(group.clone())), 12);
-    first.release(at(12), &kernel);
+    first.release(at(12), ms(12), &kernel);
     assert_eq!(
         std::mem::take(&mut first.reports),
         [],
@@ -282,7 +282,7 @@ fn a_group_is_told_once_it_is_whole() {
         at(13),
         &kernel,
     );
-    first.release(at(13), &kernel);
+    first.release(at(13), ms(13), &kernel);
     let told = std::mem::take(&mut first.reports);
     assert_eq!((told.len(), &told[0].group), (1, &vec![7, 8]));
     assert_eq!(finish(&mut first, &kernel, 20), []);
@@ -322,6 +322,28 @@ fn a_group_that_is_gone_is_one_kill() {
     assert_eq!(groups(&seconds_before, false), [Vec::<u32>::new(), Vec::new()]);
 }
 
+/// Through syslog(2) the agent reads the log twice a second, here between the lines of two victims.
+#[test]
+fn a_group_that_is_gone_is_read_to_its_end() {
+    let mut kernel = Kernel::default();
+    let group = container(0, 1);
+    kernel.make(&group);
+    kernel.groups.insert(group.clone());
+    let mut attribution = attribution(None, 0);
+    attribution.names.update(&node_with(&group), ms(0));
+    sweep(&mut attribution, &kernel, 1);
+    (0..2).for_each(|_| kernel.kill(&group));
+    live(&mut attribution, &kernel, kill(7, 40, Some(group.clone())), 10);
+    kernel.remove(&group);
+    attribution.release(at(500), ms(29), &kernel);
+    live(&mut attribution, &kernel, kill(8, 41, Some(group)), 510);
+    attribution.release(at(5529), ms(509), &kernel);
+    assert_eq!(attribution.reports, [], "more lines may follow");
+    attribution.release(at(5530), ms(509), &kernel);
+    let told = std::mem::take(&mut attribution.reports);
+    assert_eq!((told.len(), &told[0].group), (1, &vec![7, 8]), "of a log that is stuck");
+}
+
 #[test]
 fn no_report_waits_for_ever() {
     let cgroup = container(0, 1);
@@ -342,7 +364,7 @@ fn no_report_waits_for_ever() {
         }
         assert_eq!(attribution.next_release(ms(10)), Some(ms(due)));
         moments.map(|moment| {
-            attribution.release(at(moment), &kernel);
+            attribution.release(at(moment), ms(moment), &kernel);
             std::mem::take(&mut attribution.reports).len()
         })
     };

@@ -180,7 +180,7 @@ impl Node {
 
     /// Takes the reports. The watcher also does this after every event.
     fn take(&mut self) {
-        self.attribution.release(at(self.now), &self.kernel);
+        self.attribution.release(at(self.now), ms(self.now), &self.kernel);
         let reports = std::mem::take(&mut self.attribution.reports);
         self.uncommitted.extend(reports);
         if let Some(checkpoint) = self.attribution.next_checkpoint() {

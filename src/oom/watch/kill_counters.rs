@@ -132,7 +132,7 @@ impl KillCounters {
             CgroupVersion::V1 => {
                 let mut cgroups = vec![root];
                 while let Some(cgroup) = cgroups.pop() {
-                    let risen = self.read(tree, &cgroup, &mut sweep);
+                    let risen = self.read(tree, &cgroup, &mut sweep).filter(|count| count.kills > 0);
                     cgroups.extend(tree.children(&cgroup));
                     sweep.rises.extend(risen.map(|count| (cgroup, count)));
                 }
@@ -205,7 +205,7 @@ impl KillCounters {
         matches!(place, Some(Place::Kubepods | Place::Qos(_) | Place::Pod(_)))
     }
 
-    /// Reads one counter. Returns by how much the counter rose, `None` if it did not.
+    /// Reads one counter. Returns by how much the counter rose, `None` if it did not and shows all reported kills.
     fn read(&mut self, tree: &impl CounterTree, cgroup: &CgroupPath, sweep: &mut Sweep) -> Option<Count> {
         let reading = match tree.read(cgroup) {
             Ok(reading) => reading?,
@@ -233,12 +233,14 @@ impl KillCounters {
         state.seen = now;
         // The kernel counts a kill before it logs the kill. So a kill that was reported and not counted was in another
         // cgroup.
+        let shows_all = state.reported.kills <= now.kills;
         state.reported.kills = state.reported.kills.min(now.kills);
         state.reported.groups = state.reported.groups.min(now.groups);
-        (rise.kills > 0).then_some(rise)
+        (rise.kills > 0 || !shows_all).then_some(rise)
     }
 
-    /// Reads the counter of a cgroup and, if it rose, those inside. Returns by how much the counter rose.
+    /// Reads the counter of a cgroup and, if it rose, those inside. Returns by how much the counter rose. A kill that was
+    /// reported and not counted is taken back at every level: the next agent would find a kill inside at this one alone.
     fn descend(&mut self, tree: &impl CounterTree, cgroup: &CgroupPath, sweep: &mut Sweep) -> Option<Count> {
         let risen = self.read(tree, cgroup, sweep)?;
         let mut here = risen;

@@ -155,6 +155,29 @@ fn an_uncounted_kill_hides_no_later_one() {
     );
 }
 
+/// The same kills by counter and by record.
+#[test]
+fn kills_reported_twice_hide_none_from_the_next() {
+    let mut kernel = Kernel::default();
+    kernel.make(&container(0, 1));
+    let mut kill_counters = kill_counters(CgroupVersion::V2);
+    kernel.kill(&container(0, 1));
+    assert_eq!(
+        risen(kill_counters.sweep(&kernel, Duration::ZERO)),
+        [(container(0, 1), 1)]
+    );
+    (0..3).for_each(|_| kill_counters.mark_reported(&container(0, 1)));
+    assert_eq!(risen(kill_counters.sweep(&kernel, Duration::ZERO)), []);
+    let mut kill_counters = restarted(&kill_counters);
+    kernel.remove(&container(0, 1));
+    kernel.make(&container(0, 2));
+    (0..2).for_each(|_| kernel.kill(&container(0, 2)));
+    assert_eq!(
+        risen(kill_counters.sweep(&kernel, Duration::ZERO)),
+        [(container(0, 2), 2)]
+    );
+}
+
 #[test]
 fn inner_cgroups_belong_to_their_container() {
     let inner = container(0, 1).child("init.scope").unwrap();

@@ -7,7 +7,7 @@
 //! A counter of cgroup v2 shows kills in the cgroup and everything below, also below cgroups that are gone; one of v1
 //! shows kills in the cgroup alone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Error, Result};
@@ -22,7 +22,8 @@ use crate::oom::numbers::{MachineCount, Numbers};
 pub(super) trait CounterTree {
     /// Reads the counter of a cgroup; `None` if the cgroup is gone.
     fn read(&self, cgroup: &CgroupPath) -> Result<Option<Reading>>;
-    /// The cgroups directly in this one; none if this one is gone.
+    /// The cgroups directly in this one; none if this one is gone. After the read of a counter that is gone, the list
+    /// is new; before, it may lack a cgroup that took the place of a removed one.
     fn children(&self, cgroup: &CgroupPath) -> Vec<CgroupPath>;
     /// The number of OOM kills on the machine since boot; `None` where the kernel does not count them.
     fn machine_kills(&self) -> Option<u64>;
@@ -245,14 +246,25 @@ impl KillCounters {
         let risen = self.read(tree, cgroup, sweep)?;
         let mut here = risen;
         if self.has_counters_inside(cgroup) {
-            let mut below = Count::default();
-            for child in tree.children(cgroup) {
-                let rise = self.descend(tree, &child, sweep).unwrap_or_default();
-                below.kills += rise.kills;
-                below.groups += rise.groups;
+            let ahead = self.known.get(cgroup).map_or(0, |state| state.ahead);
+            let mut below = Count {
+                kills: ahead,
+                groups: 0,
+            };
+            let mut read = BTreeSet::new();
+            // Kills in none of the listed cgroups may be in a new one.
+            for _ in 0..2 {
+                let new = tree.children(cgroup).into_iter();
+                for child in new.filter(|child| read.insert(child.clone())) {
+                    let rise = self.descend(tree, &child, sweep).unwrap_or_default();
+                    below.kills += rise.kills;
+                    below.groups += rise.groups;
+                }
+                if below.kills >= risen.kills {
+                    break;
+                }
             }
             let state = self.known.entry(cgroup.clone()).or_default();
-            below.kills += state.ahead;
             state.ahead = below.kills.saturating_sub(risen.kills);
             here = risen.beyond(below);
         }

@@ -30,6 +30,33 @@ impl CounterTree for Busy<'_> {
     }
 }
 
+/// A kernel whose lists of cgroups are kept until a counter is found gone.
+#[derive(Default)]
+struct Listed {
+    kernel: Kernel,
+    lists: RefCell<BTreeMap<CgroupPath, Vec<CgroupPath>>>,
+}
+
+impl CounterTree for Listed {
+    fn read(&self, cgroup: &CgroupPath) -> Result<Option<Reading>> {
+        let reading = self.kernel.read(cgroup)?;
+        if reading.is_none() {
+            self.lists.take();
+        }
+        Ok(reading)
+    }
+
+    fn children(&self, cgroup: &CgroupPath) -> Vec<CgroupPath> {
+        let mut lists = self.lists.borrow_mut();
+        let list = lists.entry(cgroup.clone());
+        list.or_insert_with(|| self.kernel.children(cgroup)).clone()
+    }
+
+    fn machine_kills(&self) -> Option<u64> {
+        self.kernel.machine_kills()
+    }
+}
+
 fn kill_counters(counting: CgroupVersion) -> KillCounters {
     KillCounters::new(counting, root(), &[])
 }
@@ -71,6 +98,20 @@ fn a_kill_shows_in_the_innermost_cgroup() {
         risen(kill_counters.sweep(&kernel, Duration::ZERO)),
         [(pod.parent().unwrap(), 1)]
     );
+}
+
+#[test]
+fn a_kill_shows_in_a_cgroup_that_replaced_another() {
+    let mut tree = Listed::default();
+    tree.kernel.make(&container(0, 1));
+    tree.kernel.make(&container(0, 2));
+    let mut kill_counters = kill_counters(CgroupVersion::V2);
+    for (killed, next) in [(container(0, 1), container(0, 3)), (container(0, 3), container(0, 4))] {
+        tree.kernel.kill(&killed);
+        assert_eq!(risen(kill_counters.sweep(&tree, Duration::ZERO)), [(killed, 1)]);
+        tree.kernel.remove(&container(0, 2));
+        tree.kernel.make(&next);
+    }
 }
 
 #[test]

@@ -55,9 +55,10 @@ struct OutageLog {
 }
 
 impl OutageLog {
-    fn begin(&mut self, outage: &str) {
-        self.has_outage = self.rate.try_use(Instant::now());
-        if self.has_outage {
+    /// Logs the present outage once, as soon as its turn comes: an earlier one may have used it.
+    fn note(&mut self, outage: &str, now: Instant) {
+        if !self.has_outage && self.rate.try_use(now) {
+            self.has_outage = true;
             tracing::warn!("{outage}");
         }
     }
@@ -97,24 +98,24 @@ impl ApiHealth {
     pub fn observe<T>(&self, outcome: &Result<T, Problem>) {
         let silence = outcome.as_ref().err().filter(|problem| problem.is_silence());
         let why = silence.map(ToString::to_string);
-        self.away.send_if_modified(|away| match why {
-            // The outage began with the first failed call.
-            Some(_) if away.as_ref().is_some_and(|away| away != NEVER_HEARD) => false,
-            Some(why) => {
-                let since = Timestamp::now();
-                let outage = format!("the API server is away since {since:.0} ({why})");
-                self.logged.lock().begin(&outage);
-                *away = Some(outage);
-                true
-            }
-            None => {
+        self.away.send_if_modified(|away| {
+            let Some(why) = why else {
                 let is_back = away.take().is_some();
                 if is_back {
                     self.logged.lock().end();
                     self.rights.lock().end_outage(Instant::now());
                 }
-                is_back
+                return is_back;
+            };
+            // The outage began with the first failed call.
+            let is_known = away.as_ref().is_some_and(|away| away != NEVER_HEARD);
+            if !is_known {
+                let since = Timestamp::now();
+                *away = Some(format!("the API server is away since {since:.0} ({why})"));
             }
+            let outage = away.as_deref().unwrap_or_default();
+            self.logged.lock().note(outage, Instant::now());
+            !is_known
         });
     }
 
@@ -212,6 +213,26 @@ mod tests {
             lines[0].contains("away since") && lines[1].contains("answers again"),
             "{lines:?}"
         );
+    }
+
+    #[test]
+    fn a_lasting_outage_is_logged_after_a_short_one() {
+        let now = Instant::now();
+        let mut log = OutageLog {
+            rate: RateLimiter::new(REPEATED_LINES, now),
+            has_outage: false,
+        };
+        let lines = logged(LogFormat::Text, "info", |_| {
+            log.note("short", now);
+            log.end();
+            for second in [1, 30, 61, 62, 122] {
+                log.note("lasting", now + Duration::from_secs(second));
+            }
+            log.end();
+        });
+        let lines: Vec<_> = lines.lines().collect();
+        assert_eq!(lines.len(), 4, "{lines:?}");
+        assert!(lines[2].contains("lasting"), "{lines:?}");
     }
 
     #[test]

@@ -306,6 +306,9 @@ impl<T: Object> Task<T> {
         if health.away().is_some() {
             drop(timeout(self.timing.longest_pause, health.returned()).await);
             sleep(scattered(self.timing.first_pause)).await;
+        } else if pause >= self.timing.longest_pause / 2 {
+            // Others have their answers, and this list has failed many times.
+            self.shared.trouble(&error.to_string(), true, false);
         }
     }
 }

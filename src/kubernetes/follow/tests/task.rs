@@ -16,10 +16,13 @@ use tokio::time::Instant;
 
 use super::super::{Followed, Follower, Timing, follow};
 use super::{Thing, bookmark, line, list, memory, thing};
+use crate::kubernetes::Problem;
 use crate::kubernetes::client::ApiClient;
 use crate::kubernetes::connect::Connection;
 use crate::kubernetes::kept::ObjectMemory;
 use crate::kubernetes::metrics::ApiMetrics;
+use crate::observe::log::LogFormat;
+use crate::observe::log::tests::logged;
 use crate::observe::metrics::registry;
 
 const BRISK: Timing = Timing {
@@ -252,6 +255,29 @@ async fn failures_are_spaced_ever_further() {
     .await;
     assert_eq!(count, 1);
     assert!(trouble.contains("cannot answer now (500): down"), "{trouble}");
+}
+
+#[test]
+fn a_list_that_alone_stays_unanswered_is_logged() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let lines = logged(LogFormat::Text, "info", |_| {
+        runtime.block_on(async {
+            let script = Script::of((0..9).map(|_| Answer::Says(503, "down".to_owned())));
+            let client = script.client().0;
+            client.streams_lists.store(false, std::sync::atomic::Ordering::Relaxed);
+            let health = client.health.clone();
+            let _follower: Follower<Thing> = follow(client, None, "", BRISK, memory(), Arc::new(Notify::new()));
+            while script.asked.lock().unwrap().len() < 9 {
+                // The answer to another call.
+                health.observe(&Ok::<(), Problem>(()));
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        });
+    });
+    assert_eq!(lines.matches(" list things: ").count(), 1, "{lines}");
 }
 
 #[tokio::test]

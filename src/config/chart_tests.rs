@@ -29,7 +29,7 @@ impl Notation {
         let mut notation = Self::default();
         match load(&[&format!("{}=\u{1}", key.flag())]) {
             Ok(_) => {
-                notation.types.extend(["boolean", "number"]);
+                notation.types.extend(["array", "boolean", "number"]);
                 notation.texts.push(".*".to_owned());
             }
             Err(refused) => {
@@ -77,16 +77,17 @@ impl Notation {
                 "v?[+0-9].*".to_owned()
             }
             "the name or number of a group" => {
-                self.types.push("number");
+                self.types.extend(["boolean", "number"]);
                 "[-A-Za-z0-9_.@$]*".to_owned()
             }
             name if name.starts_with("a name of at most 253 lower case letters") => {
-                self.types.push("number");
+                self.types.extend(["boolean", "number"]);
                 "[-.a-z0-9]+".to_owned()
             }
             ADDRESS => r"([0-9.]+|\[[0-9A-Fa-f:.%]+\]):[0-9]+".to_owned(),
             ENDPOINT => "[A-Za-z]+://.+".to_owned(),
             "directives such as info,vscaled::plan=debug" => {
+                self.types.push("array");
                 let directive = format!(r"\s*({}|[^,=]*=[^,]+)\s*", self.texts.join("|"));
                 format!("{directive}(,{directive})*")
             }
@@ -94,6 +95,7 @@ impl Notation {
                 self.types.push("array");
                 let member = match list.strip_prefix("a list, which may be empty, of ").unwrap() {
                     names if names.starts_with("the namespaces whose pods may use hooks") => {
+                        self.types.push("number");
                         "[-a-z0-9]+|\\*".to_owned()
                     }
                     names => names.replace(", ", "|").replace(" or ", "|"),
@@ -182,16 +184,25 @@ fn the_chart_takes_what_the_agent_takes() {
     for key in &*KEYS {
         let schema = Notation::of(key).schema(key);
         let pattern = Regex::new(schema["pattern"].as_str().unwrap()).unwrap();
+        let has_type = |name: &str| schema["type"].as_array().unwrap().iter().any(|taken| taken == name);
         let mut taken = 0;
         for text in others.into_iter().chain([key.default.as_str()]) {
             let is_refused = load(&[&format!("{}={text}", key.flag())])
                 .is_err_and(|error| error.to_string().contains(&format!("{}: ", key.name)));
-            assert!(
-                is_refused || pattern.is_match(text),
-                "{}: {text:?}, {pattern}",
-                key.name
-            );
-            taken += usize::from(!is_refused);
+            if is_refused {
+                continue;
+            }
+            taken += 1;
+            assert!(pattern.is_match(text), "{}: {text:?}, {pattern}", key.name);
+            // In YAML without quotes, and as a list.
+            let scalar = match serde_json::from_str(text) {
+                Ok(Value::Number(_)) => "number",
+                Ok(Value::Bool(_)) => "boolean",
+                _ => "string",
+            };
+            assert!(has_type(scalar), "{}: {text:?} as a {scalar}", key.name);
+            let is_list = has_type("array") && text.split(',').all(|member| pattern.is_match(member));
+            assert!(is_list || !text.contains(','), "{}: {text:?} as a list", key.name);
         }
         assert!(taken > 0, "{}", key.name);
     }

@@ -31,6 +31,10 @@
 {{- if and (hasKey .Values.config "observeOnly") (ne (toString .Values.config.observeOnly) (toString .Values.observeOnly)) -}}
 {{- fail (printf "config.observeOnly=%v and observeOnly=%v contradict each other: set observeOnly alone" .Values.config.observeOnly .Values.observeOnly) -}}
 {{- end -}}
+{{- $version := toString (get .Values.config "kubeletVersion") -}}
+{{- if regexMatch "^1\\.[0-9]$" $version -}}
+{{- fail (printf "config.kubeletVersion=%s is older than every kubelet that runs agents: YAML takes 1.30 for 1.3, so write it in quotes" $version) -}}
+{{- end -}}
 {{- $source := (include "vscaled.effective" . | fromYaml).source -}}
 {{- if and .Values.kubeletPods (not (has $source (list "kubelet" "kubernetes"))) -}}
 {{- fail (printf "config.source=%v and kubeletPods=true contradict each other: set kubeletPods alone" $source) -}}

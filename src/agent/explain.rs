@@ -195,7 +195,7 @@ fn values(
                     let wanted = expected[2].as_ref()?.specs.get(target.container()?)?;
                     runtime_difference(runtime.as_deref()?, &stored_text(wanted, file)?, snapshot)
                 })
-                .or_else(|| systemd_difference(property?, wanted?));
+                .or_else(|| systemd_difference(property?, wanted?, snapshot));
             values.push(proto::Value {
                 level: target.level().to_owned(),
                 name: target.container().unwrap_or_default().to_owned(),
@@ -240,6 +240,8 @@ fn properties(node: &Node, path: &CgroupPath) -> Option<Settings> {
         .ok()
 }
 
+const FAILED: &str = "the latest attempt to write the wanted value failed; the next step says when it is tried again";
+
 /// Explains why the kernel's file does not have the wanted value, and the next step.
 fn kernel_difference(
     held: Setting,
@@ -281,9 +283,7 @@ fn kernel_difference(
     Some(match state.drift.writers.paused(target, held.file(), now) {
         Some(until) => format!("another program keeps changing it; left alone until {until:.0}"),
         // The pod's detail says why, once for all files.
-        None if state.has_failed() => {
-            "the latest attempt to write the wanted value failed; the next step says when it is tried again".to_owned()
-        }
+        None if state.has_failed() => FAILED.to_owned(),
         None if state.resize.withheld().is_some() => format!("the kubelet has not granted the wanted value: {why}"),
         None => {
             let why = if why.is_empty() { why } else { format!(" ({why})") };
@@ -299,29 +299,35 @@ fn runtime_difference(stored: &str, wanted: &str, snapshot: &PodSnapshot) -> Opt
         true => format!(" ({})", drift.reason),
         false => String::new(),
     };
-    let next = if snapshot.observes {
-        "not updated, because the agent only observes (observeOnly)"
-    } else if snapshot.state.resize.withheld().is_some() {
-        "the kubelet has not granted the wanted value"
-    } else {
-        "it would write that back when another process updates the container, so the next pass updates it"
-    };
+    let repaired = "it would write that back when another process updates the container, so the next pass updates it";
+    let next = next_about_copy(snapshot, repaired);
     (stored != wanted).then(|| format!("the runtime has {stored} stored instead of {wanted}{why}: {next}"))
 }
 
+/// What happens about the copy of a value that differs from the wanted one: `repaired` where the next pass repairs it.
+fn next_about_copy(snapshot: &PodSnapshot, repaired: &'static str) -> &'static str {
+    if snapshot.observes {
+        "not updated, because the agent only observes (observeOnly)"
+    } else if snapshot.state.has_failed() {
+        FAILED
+    } else if snapshot.state.resize.withheld().is_some() {
+        "the kubelet has not granted the wanted value"
+    } else {
+        repaired
+    }
+}
+
 /// Explains why systemd's property differs from the wanted value. systemd keeps whole percents of a cpu, rounded up here.
-fn systemd_difference(property: Setting, wanted: Setting) -> Option<String> {
+fn systemd_difference(property: Setting, wanted: Setting, snapshot: &PodSnapshot) -> Option<String> {
     let kept = match wanted {
         Setting::CpuMax(max) => Setting::CpuMax(max.systemd_rounded()),
         // One property holds the ratio of both files, and no value of one of them.
         Setting::CfsQuota(_) | Setting::CfsPeriod(_) => return None,
         other => other,
     };
-    (property != kept && property != wanted).then(|| {
-        format!(
-            "systemd's property says {property}: systemd would write that when it reloads, so the next pass repairs it"
-        )
-    })
+    let repaired = "systemd would write that when it reloads, so the next pass repairs it";
+    let next = next_about_copy(snapshot, repaired);
+    (property != kept && property != wanted).then(|| format!("systemd's property says {property}: {next}"))
 }
 
 /// The field of the stored spec behind a file, in the runtime's terms.

@@ -196,9 +196,14 @@ fn a_failed_pass_promises_no_repair() {
     snapshot.state.work.fail();
     let values = [Some(memory(4096)), None, None];
     let told = kernel_difference(memory(8192), &Target::Pod, values, &snapshot);
-    assert_eq!(
-        told.as_deref(),
-        Some("the latest attempt to write the wanted value failed; the next step says when it is tried again")
+    assert_eq!(told.as_deref(), Some(FAILED));
+    let copies = [
+        runtime_difference("1", "2", &snapshot),
+        systemd_difference(memory(8192), memory(4096), &snapshot),
+    ];
+    assert!(
+        copies.iter().flatten().filter(|told| told.ends_with(FAILED)).count() == 2,
+        "{copies:?}"
     );
 }
 
@@ -218,7 +223,7 @@ fn systemds_whole_percents_are_no_difference() {
         (memory(4096), memory(8192), true),
         (Setting::CfsPeriod(1), Setting::CfsPeriod(2), false),
     ] {
-        let told = systemd_difference(property, wanted);
+        let told = systemd_difference(property, wanted, &snapshot());
         assert_eq!(told.is_some(), differs, "{property} {wanted}");
         let begins = format!("systemd's property says {property}: ");
         assert!(told.is_none_or(|told| told.starts_with(&begins)), "{property}");

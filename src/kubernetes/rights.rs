@@ -15,7 +15,7 @@ const STARTS_FOR: Duration = Duration::from_secs(10);
 /// The rights that the latest answers found missing.
 #[derive(Debug, Default)]
 pub(super) struct MissingRights {
-    /// When the API server last named a rule, by the rule and its scope. Only of writes: sources report lists that are refused.
+    /// When the API server last named a rule, by the rule and its scope. Not of lists: sources report those that are refused.
     rules: BTreeMap<(String, String), Instant>,
     /// When the API server last refused the credentials, and its words.
     credentials: Option<(String, Instant)>,
@@ -36,12 +36,12 @@ impl MissingRights {
             Err(problem @ Problem::Refused(status)) if status.code == 401 && !status.is_by_webhook() => {
                 self.credentials = Some((problem.to_string(), now));
             }
-            Err(Problem::Forbidden(_)) if matches!(call.verb, Verb::Create | Verb::Patch) => {
+            Err(Problem::Forbidden(_)) if !matches!(call.verb, Verb::List | Verb::Watch) => {
                 self.rules.retain(|_, at| counts(*at, now));
                 self.rules.insert(needed_rule(call), now);
             }
-            Err(problem) if !problem.is_denial() => {}
-            // A denial by another rule comes after authorisation.
+            Err(problem) if !problem.is_denial() && !matches!(problem.status(), Some(404 | 409)) => {}
+            // A denial by another rule comes after authorisation, and so does the look for an object.
             Ok(_) | Err(_) => {
                 self.credentials = None;
                 self.rules.remove(&needed_rule(call));
@@ -125,6 +125,7 @@ mod tests {
         for (answer, is_missing) in [
             (Ok(()), false),
             (refused(422), false),
+            (refused(404), false),
             (refused(503), true),
             (refused(429), true),
         ] {
@@ -155,9 +156,13 @@ mod tests {
     #[test]
     fn refused_lists_are_left_to_their_source() {
         let (mut rights, now) = (MissingRights::default(), Instant::now());
-        let list = Call::new(Verb::List, Kind::new("", "v1", "pods"));
-        rights.observe(&list, &forbidden(), now);
+        let call = |verb| Call::new(verb, Kind::new("", "v1", "events"));
+        for verb in [Verb::List, Verb::Watch] {
+            rights.observe(&call(verb), &forbidden(), now);
+        }
         assert!(rights.problems(&[], now).is_empty());
+        rights.observe(&call(Verb::Get), &forbidden(), now);
+        assert_eq!(rights.problems(&[], now).len(), 1, "an Event that exists is read");
     }
 
     #[test]

@@ -27,7 +27,7 @@ use crate::model::objects::{Pod, PodId};
 use crate::model::{PodAmounts, Requirements};
 use crate::pace::{Backoff, scattered};
 use crate::plan::lift_kept;
-use crate::rate_limiter::{REPEATED_LINES, RateLimiter};
+use crate::rate_limiter::{KeyedRateLimiter, REPEATED_LINES};
 
 /// So many patches are under way at once, one of each namespace at most.
 const AT_ONCE: usize = 4;
@@ -68,7 +68,7 @@ impl Annotator {
             problems: telling,
             order: PatchOrder::default(),
             rests_until: Instant::now(),
-            logged: RateLimiter::new(REPEATED_LINES, Instant::now().into_std()),
+            logged: KeyedRateLimiter::new(REPEATED_LINES),
         };
         // Cancel-safe: the next agent sends a patch that was not sent.
         tokio::spawn(stop.run_until_cancelled_owned(writer.run()));
@@ -99,8 +99,8 @@ struct AnnotationWriter {
     order: PatchOrder,
     /// When the next patch may begin.
     rests_until: Instant,
-    /// The log lines about failed patches: each namespace may have its own.
-    logged: RateLimiter,
+    /// The log lines about failed patches, by the status of the answer: each namespace may have its own.
+    logged: KeyedRateLimiter<Option<u16>>,
 }
 
 type EndedPatch = (PodId, Annotations, Result<(), ApiError>);
@@ -150,7 +150,7 @@ impl AnnotationWriter {
         let names = names.join(", ");
         let problem = format!("cannot write the annotations that show what is applied to pods ({names}): {error}");
         let wait = self.order.failed(pod, &error.problem, now);
-        if self.logged.try_use(now.into_std()) {
+        if self.logged.try_use(error.problem.status(), now.into_std()) {
             tracing::warn!(?wait, "{problem}");
         }
         self.problems.send_replace(vec![problem]);

@@ -199,13 +199,17 @@ fn room(cgroups: &[&Path]) -> u64 {
 
 /// Allocates a MiB, in parts where there is little room.
 fn allocate(room: impl Fn() -> u64) -> Vec<u8> {
-    let mut block = Vec::with_capacity(MIB);
-    while block.len() < MIB {
+    // Zeroes are taken when something else is written over them. A slice is filled at once, also by a debug build.
+    let mut block = vec![0_u8; MIB];
+    let mut taken = 0;
+    while taken < MIB {
         let part = usize::try_from(room() / PART).unwrap().clamp(LEAST, MIB);
         if part < MIB {
             std::thread::sleep(PAUSE);
         }
-        block.resize(MIB.min(block.len() + part), 1_u8);
+        let end = MIB.min(taken + part);
+        block[taken..end].fill(1);
+        taken = end;
     }
     block
 }

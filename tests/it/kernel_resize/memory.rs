@@ -194,26 +194,28 @@ async fn room_is_kept_for_the_kubelets_next_try() {
 
 #[tokio::test]
 async fn an_impossible_patch_is_taken_back_in_time() {
-    let mut scene = Scene::of(ROOMY).await;
+    // With processors enough to take memory before the answer is late.
+    let [roomy, tight] = [100, 40].map(|mib| Amounts::doubled(1000, mib));
+    let mut scene = Scene::of(roomy).await;
     scene.agent.set("--guard", "false");
     scene.start().await;
     let found = scene.kubelet_reads_first();
     scene.api.kubelet(|kubelet| kubelet.asleep = true);
     // There is room when the agent sends the patch, and none when the answer arrives.
     let answer = scene.api.hold_answers(&["patch"], "pods/resize", Some(1));
-    scene.recommend(&[("app", TIGHT)]);
+    scene.recommend(&[("app", tight)]);
     let asked = || scene.api.calls("patch pods/resize") == 1;
     scene.agent.wait_for("the API server to be asked", asked).await;
     // Soon enough: a call without an answer for 20 s counts as an unavailable API server.
     let mut process = scene.takes(0, 100);
     assert!(matches!(process.wait(), End::Satisfied(_)));
     answer.cancel();
-    let taken_back = || scene.api.calls("patch pods/resize") >= 2 && scene.spec() == resources(ROOMY);
+    let taken_back = || scene.api.calls("patch pods/resize") >= 2 && scene.spec() == resources(roomy);
     scene.agent.wait_for("the request to be taken back", taken_back).await;
     scene.reaches_with_detail("Refused", "not shrinkable now").await;
-    assert!(scene.holds(&[("app", ROOMY)]));
+    assert!(scene.holds(&[("app", roomy)]));
     scene.api.kubelet(|kubelet| kubelet.asleep = false);
-    scene.confirmed(&[("app", ROOMY)]).await;
+    scene.confirmed(&[("app", roomy)]).await;
     assert_eq!(scene.limit(), 200);
     let (usage, _) = found.lock().unwrap().take().unwrap();
     assert!(usage >= 100 << 20, "{usage}");

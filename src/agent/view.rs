@@ -71,7 +71,7 @@ pub(super) fn pod(state: &PodState, now: Timestamp, quiet: SignedDuration) -> pr
 /// The UID of the pod that runs here, or else of its object.
 fn uid_of(state: &PodState) -> String {
     let live = state.live.as_ref();
-    live.map_or(state.pod.cgroup_uid(), |live| &*live.id.uid).to_owned()
+    live.map_or(&*state.pod.metadata.uid, |live| &*live.id.uid).to_owned()
 }
 
 /// The names, the UID and the container ids of a pod, by which a caller may name it.

@@ -63,13 +63,9 @@ async fn an_unwanted_temporary_limit_is_taken_back() {
 #[tokio::test]
 async fn a_loan_that_is_needed_stays_as_far_as_it_is() {
     let scene = Scene::guarded_for("1s").await;
-    let mut process = scene.takes_carefully(100, 200);
+    // So fast that the guard gives much more than the container needs in the end.
+    let mut process = scene.takes_carefully(0, 200);
     assert!(matches!(process.wait(), End::Satisfied(_)));
-    // Another process makes the limit much higher than the container needs in the end.
-    let mut more = scene.takes_carefully(100, 200);
-    assert!(matches!(more.wait(), End::Satisfied(_)));
-    assert!(scene.limit() >= 400);
-    drop(more);
     // The memory in use shall be seven eighths of the limit, and a temporary limit that is up to a quarter larger stays: with the
     // pages of the process itself, 290 MiB where the guard reads late.
     let lowered = || (200..=290).contains(&scene.limit());

@@ -219,14 +219,7 @@ mod tests {
             remarks(&given, &kills, None),
             [format!("{killed}: the recommendation asks for no more")]
         );
-        given.state.desired.overridden = Some(Override {
-            uid: 0,
-            pid: 1,
-            reason: String::new(),
-            since: Timestamp::UNIX_EPOCH,
-            until: None,
-            values: PodAmounts::default(),
-        });
+        given.state.desired.overridden = Some(Override::by_root(PodAmounts::default()));
         for (resource, text) in [(Resource::Memory, "memory is capped"), (Resource::Cpu, "cpu is capped")] {
             given.state.decision.notes.push(Note {
                 container: Some("app".to_owned()),

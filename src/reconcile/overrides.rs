@@ -40,6 +40,21 @@ impl Override {
     }
 }
 
+#[cfg(test)]
+impl Override {
+    /// Values that root sets until they are released, without a reason.
+    pub(crate) fn by_root(values: PodAmounts) -> Self {
+        Self {
+            uid: 0,
+            pid: 1,
+            reason: String::new(),
+            since: Timestamp::UNIX_EPOCH,
+            until: None,
+            values,
+        }
+    }
+}
+
 /// `values` where they are set, `base` elsewhere.
 pub(crate) fn overlay(mut base: PodAmounts, values: &PodAmounts) -> PodAmounts {
     for value in &values.containers {

@@ -56,14 +56,7 @@ fn each_amount_comes_from_its_source() {
         targets: of_app(list(400, 70), list(500, 140)),
         in_force: InForce::Nothing,
     });
-    snapshot.state.desired.overridden = Some(Override {
-        uid: 0,
-        pid: 1,
-        reason: String::new(),
-        since: Timestamp::UNIX_EPOCH,
-        until: None,
-        values: of_app(list(0, 0), list(900, 0)),
-    });
+    snapshot.state.desired.overridden = Some(Override::by_root(of_app(list(0, 0), list(900, 0))));
     for (container, resource, text) in [
         (Some("app"), Some(Resource::Cpu), "about the cpu"),
         (None, Some(Resource::Memory), "about all memory"),

@@ -459,14 +459,7 @@ mod tests {
         let pod = Pod::default();
         let decision = PodDecision::undecided(&pod);
         let mut state = PodState::new(Arc::new(pod), decision);
-        let ended = Override {
-            uid: 0,
-            pid: 1,
-            reason: String::new(),
-            since: Timestamp::UNIX_EPOCH,
-            until: None,
-            values: PodAmounts::default(),
-        };
+        let ended = Override::by_root(PodAmounts::default());
         let replaced = Box::new((state.desired.clone(), FailedShrinks::default()));
         let shrink = Cause::FailedShrink { why: String::new() };
         // Also after an interruption, which is another cause.

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::temporary::FREE_PART;
 use super::*;
-use crate::model::{Bytes, NamedRequirements};
+use crate::model::Bytes;
 
 const MIB: u64 = 1 << 20;
 
@@ -79,15 +79,7 @@ fn what_an_operator_sets_is_the_operators() {
     let mut desired = DesiredState::default();
     desired.grow(grown("app", 128, 400));
     desired.grow(grown("same", 64, 100));
-    let resources = serde_json::from_str(r#"{"limits":{"memory":"256Mi"}}"#).unwrap();
-    let by_hand = Override {
-        uid: 0,
-        pid: 1,
-        reason: String::new(),
-        since: Timestamp::UNIX_EPOCH,
-        until: None,
-        values: PodAmounts::from_iter([NamedRequirements::new("app", resources)]),
-    };
+    let by_hand = Override::by_root(tests::values("app", r#"{"limits":{"memory":"256Mi"}}"#));
     desired.set_override(&pod, by_hand, PageSize::KIB_4).unwrap();
     assert_eq!(memory_limits(&desired, &pod), [Some(256), Some(100)]);
     assert!(desired.is_overridden("app", Resource::Memory));
@@ -158,7 +150,7 @@ fn a_failed_override_brings_temporary_limits_back() {
     desired.grow(grown("app", 128, 400));
     desired.grow(grown("same", 64, 100));
     let before = desired.clone();
-    let wanted = tests::by_hand(tests::values("app", r#"{"limits":{"memory":"256Mi"}}"#));
+    let wanted = Override::by_root(tests::values("app", r#"{"limits":{"memory":"256Mi"}}"#));
     desired.set_override(&pod, wanted, PageSize::KIB_4).unwrap();
     // The guard grows the other limit during the pass.
     desired.grow(grown("same", 100, 150));

@@ -30,17 +30,6 @@ pub(super) fn values(name: &str, list: &str) -> PodAmounts {
     PodAmounts::from_iter([NamedRequirements::new(name, resources)])
 }
 
-pub(super) fn by_hand(values: PodAmounts) -> Override {
-    Override {
-        uid: 0,
-        pid: 1,
-        reason: String::new(),
-        since: Timestamp::UNIX_EPOCH,
-        until: None,
-        values,
-    }
-}
-
 #[test]
 fn an_override_changes_only_its_names() {
     let pod = pod();
@@ -49,14 +38,14 @@ fn an_override_changes_only_its_names() {
     desired
         .set_override(
             &pod,
-            by_hand(values("app", r#"{"limits":{"memory":"256Mi"}}"#)),
+            Override::by_root(values("app", r#"{"limits":{"memory":"256Mi"}}"#)),
             PageSize::KIB_4,
         )
         .unwrap();
     desired
         .set_override(
             &pod,
-            by_hand(values("app", r#"{"limits":{"cpu":"1"}}"#)),
+            Override::by_root(values("app", r#"{"limits":{"cpu":"1"}}"#)),
             PageSize::KIB_4,
         )
         .unwrap();
@@ -90,7 +79,7 @@ fn an_override_wins_until_it_ends() {
     desired
         .set_override(
             &pod,
-            by_hand(values("app", r#"{"limits":{"cpu":"900m"}}"#)),
+            Override::by_root(values("app", r#"{"limits":{"cpu":"900m"}}"#)),
             PageSize::KIB_4,
         )
         .unwrap();
@@ -108,7 +97,7 @@ fn what_could_not_run_is_refused_with_the_numbers() {
     let mut desired = DesiredState::default();
     let mut refused = |name: &str, list: &str| {
         desired
-            .set_override(&pod, by_hand(values(name, list)), PageSize::KIB_4)
+            .set_override(&pod, Override::by_root(values(name, list)), PageSize::KIB_4)
             .unwrap_err()
             .to_string()
     };
@@ -135,7 +124,7 @@ fn the_qos_class_cannot_change() {
     let mut desired = DesiredState::default();
     let equal = r#"{"requests":{"cpu":"1","memory":"1Gi"},"limits":{"cpu":"1","memory":"1Gi"}}"#;
     let error = desired
-        .set_override(&pod, by_hand(values("app", equal)), PageSize::KIB_4)
+        .set_override(&pod, Override::by_root(values("app", equal)), PageSize::KIB_4)
         .unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -147,7 +136,7 @@ fn the_qos_class_cannot_change() {
 fn only_regular_containers_are_set() {
     let mut pod = pod();
     let refused = |pod: &Pod, name: &str, list: &str| {
-        let wanted = by_hand(values(name, list));
+        let wanted = Override::by_root(values(name, list));
         DesiredState::default()
             .set_override(pod, wanted, PageSize::KIB_4)
             .unwrap_err()
@@ -165,7 +154,7 @@ fn only_regular_containers_are_set() {
         "container setup is an init container: vscaled resizes regular containers and sidecars only; change its resources \
          in the workload's pod template"
     );
-    let of_sidecar = by_hand(values("mesh", r#"{"limits":{"cpu":"1"}}"#));
+    let of_sidecar = Override::by_root(values("mesh", r#"{"limits":{"cpu":"1"}}"#));
     DesiredState::default()
         .set_override(&pod, of_sidecar, PageSize::KIB_4)
         .unwrap();
@@ -399,7 +388,7 @@ fn the_latest_start_is_of_any_that_lasts() {
     assert_eq!(desired.latest_start(), None);
     desired.put_override(Override {
         since: at(5),
-        ..by_hand(PodAmounts::default())
+        ..Override::by_root(PodAmounts::default())
     });
     assert_eq!(desired.latest_start(), Some(at(5)));
     for second in [3, 9] {
@@ -414,12 +403,12 @@ fn the_latest_start_is_of_any_that_lasts() {
 fn the_next_step_of_an_override_is_its_end() {
     let mut desired = DesiredState::default();
     assert!(desired.override_next_step().is_none() && desired.next_step().starts_with("Nothing"));
-    desired.put_override(by_hand(PodAmounts::default()));
+    desired.put_override(Override::by_root(PodAmounts::default()));
     let step = desired.override_next_step().unwrap();
     assert!(step.contains("until `vscalectl release`"), "{step}");
     desired.put_override(Override {
         until: Some(Timestamp::UNIX_EPOCH),
-        ..by_hand(PodAmounts::default())
+        ..Override::by_root(PodAmounts::default())
     });
     let step = desired.override_next_step().unwrap();
     assert!(step.contains("ends at 1970-01-01T00:00:00Z"), "{step}");

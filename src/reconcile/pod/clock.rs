@@ -73,12 +73,9 @@ mod tests {
     /// An override that lasts for an hour from this time on.
     fn for_an_hour(since: Timestamp) -> Override {
         Override {
-            uid: 0,
-            pid: 1,
-            reason: String::new(),
             since,
             until: Some(later(since, HOUR)),
-            values: PodAmounts::default(),
+            ..Override::by_root(PodAmounts::default())
         }
     }
 

@@ -59,21 +59,18 @@ pub(super) fn unmanaged() -> PodState {
     running(POD)
 }
 
-pub(super) fn by_hand(until: Option<Timestamp>, values: PodAmounts) -> Override {
+/// An override that sets nothing and ends then.
+fn ending(until: Timestamp) -> Override {
     Override {
-        uid: 0,
-        pid: 1,
-        reason: String::new(),
-        since: Timestamp::UNIX_EPOCH,
-        until,
-        values,
+        until: Some(until),
+        ..Override::by_root(PodAmounts::default())
     }
 }
 
 /// A pod with an override that sets nothing.
 pub(super) fn enforced() -> PodState {
     let mut state = unmanaged();
-    state.desired.put_override(by_hand(None, PodAmounts::default()));
+    state.desired.put_override(Override::by_root(PodAmounts::default()));
     state
 }
 
@@ -109,7 +106,7 @@ fn spec_later() -> PodState {
 
 fn resizes() -> PodState {
     let mut state = running(RESIZES);
-    state.desired.put_override(by_hand(None, PodAmounts::default()));
+    state.desired.put_override(Override::by_root(PodAmounts::default()));
     state
 }
 
@@ -266,8 +263,7 @@ fn each_time_that_is_over_has_its_cause() {
         assert_eq!(cause_after(state, wait), cause);
     }
     let mut ends = unmanaged();
-    ends.desired
-        .put_override(by_hand(Some(now.wall), PodAmounts::default()));
+    ends.desired.put_override(ending(now.wall));
     assert_eq!(cause_after(ends, NONE), Some(Cause::OverrideEnded));
     let mut undone = unmanaged();
     let mut shrinks = FailedShrinks::default();
@@ -302,7 +298,7 @@ fn the_first_date_wakes_the_pod() {
     shrinks.note(&Target::Pod, MemoryLimit::Max, "it hurt", now.wall);
     state.shrink.restore(shrinks, now.wall);
     assert_eq!(state.wakes_at().1, Some(at(2)));
-    state.desired.put_override(by_hand(Some(at(1)), PodAmounts::default()));
+    state.desired.put_override(ending(at(1)));
     let wait = state.work.back_off(None, now);
     assert_eq!(state.wakes_at(), (Some(now.instant + wait), Some(at(1))));
 }
@@ -344,7 +340,7 @@ fn only_a_description_may_wait_to_be_saved() {
 #[test]
 fn a_carried_out_request_settles_once() {
     let mut state = running(&RESIZES.replace("observedGeneration: 2", "observedGeneration: 1"));
-    state.desired.put_override(by_hand(None, PodAmounts::default()));
+    state.desired.put_override(Override::by_root(PodAmounts::default()));
     state.resize = requested();
     let settled = running(RESIZES).pod;
     let mut settles = |pod: Pod| {
@@ -468,7 +464,7 @@ fn each_part_of_the_state_outlasts_the_agent() {
         since: now.wall,
         targets: PodAmounts::default(),
     });
-    state.desired.put_override(by_hand(None, PodAmounts::default()));
+    state.desired.put_override(Override::by_root(PodAmounts::default()));
     state.resize = requested();
     let located = Located {
         live: state.live.clone(),
@@ -538,7 +534,7 @@ fn only_higher_unsaved_limits_are_recovered() {
         let mut state = unmanaged();
         let live = state.live.take();
         if let Some(values) = set {
-            state.desired.put_override(by_hand(None, values));
+            state.desired.put_override(Override::by_root(values));
         }
         let unsaved = LatestLimit {
             to: Bytes::new(mib * MIB),

@@ -1,8 +1,8 @@
 //! What the guard's reports and the results of passes make of a pod's state, and what people are told then.
 
 use super::input_tests::{
-    MIB, NONE, RESIZES, after, by_hand, denied, enforced, failed, given, id, lowered, owes, pending_cause, report,
-    requested, running, unmanaged,
+    MIB, NONE, RESIZES, after, denied, enforced, failed, given, id, lowered, owes, pending_cause, report, requested,
+    running, unmanaged,
 };
 use super::*;
 use crate::decide::Ceiling;
@@ -40,7 +40,7 @@ fn limited(limits: ResourceList) -> Override {
         limits,
         ..Requirements::default()
     };
-    by_hand(None, values)
+    Override::by_root(values)
 }
 
 fn avoided(effects: &[Effect]) -> Option<Avoided> {
@@ -257,7 +257,7 @@ fn a_flipped_value_makes_a_check_drift() {
 fn a_repair_amid_a_resize_is_drift() {
     let repaired = |observed: &str, before: &Outcome| {
         let mut state = running(&RESIZES.replace("observedGeneration: 2", observed));
-        state.desired.put_override(by_hand(None, PodAmounts::default()));
+        state.desired.put_override(Override::by_root(PodAmounts::default()));
         state.resize = requested();
         state.drift.ended(before, ForeignWriters::default(), true);
         let mut done = done(Outcome::Applied);
@@ -328,7 +328,7 @@ fn a_record_says_what_is_in_flight() {
         ("observedGeneration: 2", Outcome::Applied, false),
     ] {
         let mut state = running(&RESIZES.replace("observedGeneration: 2", observed));
-        state.desired.put_override(by_hand(None, PodAmounts::default()));
+        state.desired.put_override(Override::by_root(PodAmounts::default()));
         state.resize = requested();
         let effects = end_pass(&mut state, done(outcome));
         assert_eq!(recorded(&effects).0.in_flight, is_in_flight, "{observed}");

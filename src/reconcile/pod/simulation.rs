@@ -422,12 +422,9 @@ impl World {
 
     fn by_hand(&self, values: PodAmounts) -> Override {
         Override {
-            uid: 0,
-            pid: 1,
-            reason: String::new(),
             since: self.now.wall,
             until: self.now.wall.checked_add(SignedDuration::from_secs(300)).ok(),
-            values,
+            ..Override::by_root(values)
         }
     }
 

@@ -94,12 +94,8 @@ fn waiting_callers_are_told_of_new_pods() {
 fn a_refused_release_ends_no_override() {
     let (mut state, now) = (any_pod(), Now::read());
     let overridden = Override {
-        uid: 0,
-        pid: 1,
-        reason: String::new(),
         since: now.wall,
-        until: None,
-        values: PodAmounts::default(),
+        ..Override::by_root(PodAmounts::default())
     };
     state.desired.overridden = Some(overridden.clone());
     let (view, machine) = (NodeView::default(), ResourceList::default());

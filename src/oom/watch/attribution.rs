@@ -216,6 +216,8 @@ struct PendingKill {
     /// The report without names, group and own write.
     report: OomReport,
     group: Option<PendingGroup>,
+    /// Whether the next lines of the log may name a group of which this is the first victim: its cgroup is gone, so no file says.
+    may_be_first: bool,
     /// The records of the kill and of its group.
     records: Vec<u64>,
     /// The cgroup of each kill.
@@ -238,6 +240,11 @@ impl PendingKill {
     fn is_group_of(&self, cgroup: &CgroupPath) -> bool {
         let group = self.group.as_ref();
         group.is_some_and(|group| cgroup.below(&group.cgroup).is_some())
+    }
+
+    /// Whether other victims of a group may follow.
+    const fn waits_for_group(&self) -> bool {
+        self.group.is_some() || self.may_be_first
     }
 
     /// Adds another victim of the group.
@@ -278,6 +285,9 @@ impl Attribution {
         let now = now.monotonic;
         // The log may be stuck.
         let read = read.max(now.saturating_sub(PATIENCE));
+        for pending in &mut self.pending {
+            pending.may_be_first &= read < pending.since + GROUP_IS_GONE;
+        }
         let mut at = 0;
         while let Some(pending) = self.pending.get(at) {
             if self.is_complete(pending, now, read, files) {
@@ -290,16 +300,19 @@ impl Attribution {
     }
 
     pub(super) fn next_release(&self, now: Duration) -> Option<Duration> {
-        let due = |pending: &PendingKill| match &pending.group {
-            Some(_) => now + CHECK_AGAIN,
-            None => pending.names_due(),
+        let due = |pending: &PendingKill| {
+            if pending.waits_for_group() {
+                now + CHECK_AGAIN
+            } else {
+                pending.names_due()
+            }
         };
         self.pending.iter().map(due).min()
     }
 
     /// Whether a kill waits for the rest of its group.
     pub(super) fn has_group_pending(&self) -> bool {
-        self.pending.iter().any(|pending| pending.group.is_some())
+        self.pending.iter().any(PendingKill::waits_for_group)
     }
 
     fn is_complete(&self, pending: &PendingKill, now: Duration, read: Duration, files: &impl NodeIo) -> bool {
@@ -308,7 +321,7 @@ impl Attribution {
             let is_gone = || read >= group.last + GROUP_IS_GONE;
             read >= group.last + GROUP_GOES_ON || self.is_group_complete(group, files).unwrap_or_else(is_gone)
         };
-        named && pending.group.as_ref().is_none_or(whole)
+        named && !pending.may_be_first && pending.group.as_ref().is_none_or(whole)
     }
 
     /// Whether the kernel has killed all of a group: it has logged every process left in the group, and every kill it

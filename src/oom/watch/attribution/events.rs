@@ -102,10 +102,13 @@ impl Attribution {
             while_down,
             ..self.report_of(&kill, is_live, files)
         };
+        let group = pending_group(&kill, now.monotonic, files);
+        let is_gone = |cgroup: &CgroupPath| files.memory(cgroup).is_none();
         let pending = PendingKill {
             since: now.monotonic,
             report,
-            group: pending_group(&kill, now.monotonic, files),
+            may_be_first: group.is_none() && kill.victim().and(kill.cgroup.as_ref()).is_some_and(is_gone),
+            group,
             records: kill.record.into_iter().collect(),
             counted: kill.cgroup.iter().cloned().collect(),
             again: Vec::new(),

@@ -325,23 +325,34 @@ fn a_group_that_is_gone_is_one_kill() {
 /// Through syslog(2) the agent reads the log twice a second, here between the lines of two victims.
 #[test]
 fn a_group_that_is_gone_is_read_to_its_end() {
-    let mut kernel = Kernel::default();
-    let group = container(0, 1);
-    kernel.make(&group);
-    kernel.groups.insert(group.clone());
-    let mut attribution = attribution(None, 0);
-    attribution.names.update(&node_with(&group), ms(0));
-    sweep(&mut attribution, &kernel, 1);
-    (0..2).for_each(|_| kernel.kill(&group));
-    live(&mut attribution, &kernel, kill(7, 40, Some(group.clone())), 10);
-    kernel.remove(&group);
-    attribution.release(at(500), ms(29), &kernel);
-    live(&mut attribution, &kernel, kill(8, 41, Some(group)), 510);
-    attribution.release(at(5529), ms(509), &kernel);
-    assert_eq!(attribution.reports, [], "more lines may follow");
-    attribution.release(at(5530), ms(509), &kernel);
-    let told = std::mem::take(&mut attribution.reports);
-    assert_eq!((told.len(), &told[0].group), (1, &vec![7, 8]), "of a log that is stuck");
+    for is_gone_at_once in [false, true] {
+        let mut kernel = Kernel::default();
+        let group = container(0, 1);
+        kernel.make(&group);
+        let mut attribution = attribution(None, 0);
+        attribution.names.update(&node_with(&group), ms(0));
+        sweep(&mut attribution, &kernel, 1);
+        (0..2).for_each(|_| kernel.kill(&group));
+        if is_gone_at_once {
+            kernel.remove(&group);
+        } else {
+            kernel.groups.insert(group.clone());
+        }
+        live(&mut attribution, &kernel, kill(7, 40, Some(group.clone())), 10);
+        kernel.remove(&group);
+        attribution.release(at(500), ms(29), &kernel);
+        assert!(attribution.has_group_pending(), "the log is not read up to 30 ms");
+        let second = Kill {
+            group: Some(group.clone()),
+            ..kill(8, 41, Some(group))
+        };
+        live(&mut attribution, &kernel, second, 510);
+        attribution.release(at(5529), ms(509), &kernel);
+        assert_eq!(attribution.reports, [], "more lines may follow");
+        attribution.release(at(5530), ms(509), &kernel);
+        let told = std::mem::take(&mut attribution.reports);
+        assert_eq!((told.len(), &told[0].group), (1, &vec![7, 8]), "of a log that is stuck");
+    }
 }
 
 #[test]

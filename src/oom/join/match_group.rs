@@ -226,54 +226,56 @@ impl MatchGroup {
         joiner: &mut Joiner,
         kills: &mut Vec<OomKill>,
     ) -> Vec<Logged> {
-        let is_old = |logged: &Logged| logged.at.time < end;
-        // The newest kills come last: their own rise may be still to come, and they may take another one. Of the
-        // others, those with a known cgroup come first, so that none of their rises is left for a kill without one.
-        self.logged.sort_by_key(|logged| {
-            let waits = logged.waiting().is_some();
-            (!is_old(logged), is_old(logged) && waits, logged.at.time)
-        });
-        // Rises of inner cgroups come first, so that none of them is left for the cgroups around.
-        self.rises
-            .sort_by_key(|rise| (Reverse(rise.cgroup.segments().count()), rise.by));
+        self.sort(end);
         let places = Places::of(&self, end);
-        let (mut late, mut lists) = (Vec::new(), Lists::default());
         for (at, rise) in self.rises.iter().enumerate() {
             if rise.is_over(end) {
-                let holders = self.logged.iter().zip(&places.rises).filter(|(_, taken)| **taken == at);
-                let rest = rise.clone().without(holders.map(|(logged, _)| logged));
-                joiner.unmatched.extend(rest);
+                joiner.unmatched.extend(rise.clone().without(places.kills_in(at)));
             } else {
                 joiner.rises.push(rise.clone());
             }
         }
+        let (mut late, mut lists) = (Vec::new(), Lists::default());
         for (at, logged) in self.logged.iter().enumerate() {
-            let rise = self.rises.get(places.rises[at]);
-            if !rise.map_or_else(|| is_old(logged), |rise| rise.is_over(end)) {
-                let mut decided = self.rises.iter().filter(|rise| rise.is_over(end));
-                let in_doubt = logged.in_doubt || decided.any(|rise| logged.may_be_in(rise, LATEST));
-                joiner.logged.push(Logged {
-                    in_doubt,
-                    ..logged.clone()
-                });
-                continue;
-            }
-            let Some(rise) = rise else {
-                late.push(logged.clone());
-                continue;
-            };
-            match &logged.who {
-                LogState::Held(kill) => kills.push(OomKill::clone(kill)),
-                LogState::Waiting(kill) => {
-                    if !places.is_whole {
-                        joiner.guessed.push(rise.clone());
+            match places.rise_of(at) {
+                Some(rise) if rise.is_over(end) => match &logged.who {
+                    LogState::Held(kill) => kills.push(OomKill::clone(kill)),
+                    LogState::Waiting(kill) => {
+                        if !places.is_whole {
+                            joiner.guessed.push(rise.clone());
+                        }
+                        kills.push(places.paired(at, kill, certainty, &mut lists));
                     }
-                    kills.push(places.paired(at, kill, certainty, &mut lists));
-                }
-                LogState::Placed(_) | LogState::Again(_) => {}
+                    LogState::Placed(_) | LogState::Again(_) => {}
+                },
+                None if logged.at.time < end => late.push(logged.clone()),
+                Some(_) | None => joiner.logged.push(self.undecided(logged, end)),
             }
         }
         late
+    }
+
+    /// Sorts kills and rises: the first ones find partners first.
+    fn sort(&mut self, end: Duration) {
+        // The newest kills come last: their own rise may be still to come, and they may take another one. Of the
+        // others, those with a known cgroup come first, so that none of their rises is left for a kill without one.
+        self.logged.sort_by_key(|logged| {
+            let is_new = logged.at.time >= end;
+            let waits = logged.waiting().is_some();
+            (is_new, !is_new && waits, logged.at.time)
+        });
+        // Rises of inner cgroups come first, so that none of them is left for the cgroups around.
+        self.rises
+            .sort_by_key(|rise| (Reverse(rise.cgroup.segments().count()), rise.by));
+    }
+
+    /// A kill to decide later. It is in doubt if it may have been in a rise that is decided now.
+    fn undecided(&self, logged: &Logged, end: Duration) -> Logged {
+        let mut decided = self.rises.iter().filter(|rise| rise.is_over(end));
+        Logged {
+            in_doubt: logged.in_doubt || decided.any(|rise| logged.may_be_in(rise, LATEST)),
+            ..logged.clone()
+        }
     }
 }
 
@@ -344,6 +346,17 @@ impl<'g> Places<'g> {
                 return;
             }
         }
+    }
+
+    /// The rise that a kill takes.
+    fn rise_of(&self, at: usize) -> Option<&'g CounterDelta> {
+        self.group.rises.get(self.rises[at])
+    }
+
+    /// The kills that take a rise.
+    fn kills_in(&self, rise: usize) -> impl Iterator<Item = &Logged> + Clone {
+        let each = self.group.logged.iter().zip(&self.rises);
+        each.filter(move |(_, taken)| **taken == rise).map(|(logged, _)| logged)
     }
 
     /// Whether the kill may be in no rise of this cgroup.

@@ -246,37 +246,54 @@ impl Joiner {
         late.sort_by_key(|logged| logged.waiting().is_some());
         let mut kills = Vec::new();
         for logged in late {
-            let (claimed, at) = (claim(&mut self.unmatched, &logged, LATEST), logged.at.time);
-            let is_unread = logged.waiting().is_none() && at.saturating_add(SLACK) >= progress.counters;
-            let may_be_read = is_unread && at.saturating_add(AWAITED) > progress.log;
-            let may_be_in = |rise| logged.may_be_in(rise, LATEST);
-            if claimed.is_none() && (may_be_read || self.rises.iter().any(may_be_in)) {
+            let claimed = claim(&mut self.unmatched, &logged, LATEST);
+            if claimed.is_none() && self.may_have_other_rise(&logged, progress) {
                 self.logged.push(logged);
-                continue;
-            }
-            match (&logged.who, claimed) {
-                (LogState::Placed(_) | LogState::Again(_), _) => {}
-                (LogState::Held(kill), Some(_)) => kills.push(OomKill::clone(kill)),
-                (LogState::Held(kill), None) => match claim(&mut self.reported_by_counter, &logged, AWAITED) {
-                    Some(_) => self.known_records.extend(kill.record),
-                    None => kills.push(OomKill::clone(kill)),
-                },
-                (LogState::Waiting(kill), Some(rise)) => {
-                    // The kill in this rise may also be another one that the kernel logs as late.
-                    let cgroup = Some(rise.cgroup.clone());
-                    self.guessed.push(rise);
-                    kills.push(OomKill::of(Arc::clone(kill), cgroup, Confidence::Ambiguous, at));
-                }
-                (LogState::Waiting(kill), None) => match claim(&mut self.reported_by_counter, &logged, AWAITED) {
-                    Some(rise) => {
-                        self.guessed.push(rise);
-                        self.known_records.extend(kill.seq);
-                    }
-                    None => kills.push(OomKill::of(Arc::clone(kill), None, Confidence::LogAlone, at)),
-                },
+            } else {
+                kills.extend(self.place(&logged, claimed));
             }
         }
         kills
+    }
+
+    /// Whether a late kill may be in a rise that is not read or not decided yet.
+    fn may_have_other_rise(&self, logged: &Logged, progress: Progress) -> bool {
+        let at = logged.at.time;
+        let is_unread = logged.waiting().is_none() && at.saturating_add(SLACK) >= progress.counters;
+        let may_be_read = is_unread && at.saturating_add(AWAITED) > progress.log;
+        may_be_read || self.rises.iter().any(|rise| logged.may_be_in(rise, LATEST))
+    }
+
+    /// Places a late kill in the rise that it `claimed`. Returns the kill, unless it was returned before.
+    fn place(&mut self, logged: &Logged, claimed: Option<CounterDelta>) -> Option<OomKill> {
+        match &logged.who {
+            LogState::Placed(_) | LogState::Again(_) => None,
+            LogState::Held(kill) => {
+                let is_known = claimed.is_none() && self.claim_reported(logged, kill.record).is_some();
+                (!is_known).then(|| OomKill::clone(kill))
+            }
+            LogState::Waiting(kill) => {
+                let of = |cgroup, confidence| OomKill::of(Arc::clone(kill), cgroup, confidence, logged.at.time);
+                if let Some(rise) = claimed {
+                    // The kill in this rise may also be another one that the kernel logs as late.
+                    let placed = of(Some(rise.cgroup.clone()), Confidence::Ambiguous);
+                    self.guessed.push(rise);
+                    return Some(placed);
+                }
+                let Some(reported) = self.claim_reported(logged, kill.seq) else {
+                    return Some(of(None, Confidence::LogAlone));
+                };
+                self.guessed.push(reported);
+                None
+            }
+        }
+    }
+
+    /// Takes a kill off a rise that was returned alone: its record is of no other kill.
+    fn claim_reported(&mut self, logged: &Logged, record: Option<u64>) -> Option<CounterDelta> {
+        let rise = claim(&mut self.reported_by_counter, logged, AWAITED)?;
+        self.known_records.extend(record);
+        Some(rise)
     }
 
     /// The kills of a rise without records; the log is read up to `read`.

@@ -8,7 +8,7 @@
 //!
 //! A pod enters the view once all objects that decide about it are known (`view`), and stays until it leaves the node. The
 //! first view waits for these objects and for the Node, and also has the pods whose objects do not become known in time, as
-//! pods without a decision.
+//! pods without a decision. So are pods with objects that the API server refuses, in every view.
 //! During an outage the last state stays, with a problem.
 
 mod kinds;
@@ -39,7 +39,7 @@ use crate::model::objects::{
 use crate::pace::rest_after;
 use crate::slots::{Class, Slots};
 use owners::{OwnerKey, Owners};
-use view::{FirstPods, Missing, Namespace};
+use view::{FirstPods, Missing, Namespace, PodObjects, objects_about};
 
 /// How long a burst of changes is collected before the view is built.
 const QUIET: Duration = Duration::from_millis(1);
@@ -210,9 +210,10 @@ impl KubernetesSource {
         let mut waiting = awaits_node && first_pods.is_some_and(|first| now < first.until);
         for pod in pods {
             let (namespace, uid) = (namespaces.get(&pod.metadata.namespace), &pod.metadata.uid);
-            let known = view::is_known(&pod, namespace, &self.owners, &mut missing);
+            let objects = objects_about(&pod, namespace, &self.owners, &mut missing);
+            let known = objects == PodObjects::Known;
             let is_awaited = first_pods.and_then(|first| first.waits_for(&pod, now));
-            let is_overdue = is_awaited == Some(false);
+            let is_overdue = is_awaited == Some(false) || objects == PodObjects::Refused;
             if !known && (is_overdue || before.view.undecided_pods.contains(uid)) {
                 view.undecided_pods.insert(uid.clone());
             }

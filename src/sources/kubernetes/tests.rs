@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::owners::{OwnerKey, Owners, fetch};
-use super::view::{FirstPods, Missing, Namespace, is_known};
+use super::view::{FirstPods, Missing, Namespace, PodObjects, objects_about};
 use super::{KubernetesSource, PROBLEM_BYTES, within_room};
 use crate::kubernetes::{ApiClient, ApiError, Call, Kind, Problem, Status, Timing, Verb};
 use crate::model::objects::{Owner, OwnerKind, Pod, VerticalPodAutoscaler};
@@ -79,15 +79,15 @@ fn both() -> Owners {
     owners
 }
 
-/// Whether all about the pod is known, and what is to be asked for: a workload, or what bounds the namespace.
-fn of(pod: &Pod, namespace: Option<&Namespace>, owners: &Owners) -> (bool, Option<OwnerKey>, bool) {
+/// What is known about the pod, and what is to be asked for: a workload, or what bounds the namespace.
+fn of(pod: &Pod, namespace: Option<&Namespace>, owners: &Owners) -> (PodObjects, Option<OwnerKey>, bool) {
     let mut missing = Missing::default();
-    let known = is_known(pod, namespace, owners, &mut missing);
+    let known = objects_about(pod, namespace, owners, &mut missing);
     (known, missing.owners.pop_first(), missing.bounds.contains("shop"))
 }
 
-const READY: (bool, Option<OwnerKey>, bool) = (true, None, false);
-const NEEDS_VPAS: (bool, Option<OwnerKey>, bool) = (false, None, false);
+const READY: (PodObjects, Option<OwnerKey>, bool) = (PodObjects::Known, None, false);
+const NEEDS_VPAS: (PodObjects, Option<OwnerKey>, bool) = (PodObjects::Awaited, None, false);
 
 #[test]
 fn a_pod_waits_for_all_its_objects() {
@@ -99,9 +99,9 @@ fn a_pod_waits_for_all_its_objects() {
     let first = key(OwnerKind::ReplicaSet, "web-5c", "r");
     assert_eq!(
         of(&pod, Some(&namespace), &Owners::default()),
-        (false, Some(first), false)
+        (PodObjects::Awaited, Some(first), false)
     );
-    assert_eq!(of(&pod, Some(&namespace), &both()), (false, None, true));
+    assert_eq!(of(&pod, Some(&namespace), &both()), (PodObjects::Awaited, None, true));
     namespace.bounds = Some(Default::default());
     namespace.quotas = Some(Vec::new());
     assert_eq!(of(&pod, Some(&namespace), &both()), READY);
@@ -139,15 +139,24 @@ fn no_more_is_asked_for_than_a_pod_needs() {
 }
 
 #[test]
-fn a_list_that_is_refused_is_not_waited_for() {
-    let namespace = Namespace {
+fn what_is_refused_is_not_absent() {
+    let refused = |namespace: &Namespace, owners: &Owners| {
+        let pod = pod(&owned_by("ReplicaSet", "web-5c", "r"));
+        of(&pod, Some(namespace), owners).0 == PodObjects::Refused
+    };
+    let mut namespace = Namespace {
         refused: true,
         ..Namespace::default()
     };
-    assert_eq!(
-        of(&pod(&owned_by("Job", "j", "j")), Some(&namespace), &Owners::default()),
-        READY
-    );
+    assert!(refused(&namespace, &Owners::default()), "the VPAs");
+    namespace.vpas = Some(vpa("web"));
+    assert!(refused(&namespace, &both()), "the bounds");
+    let mut owners = Owners::default();
+    let call = Call::new(Verb::Get, Kind::new("apps", "v1", "replicasets"));
+    let failed = ApiError::of(&call, Problem::Forbidden("a rule".to_owned()));
+    owners.store(key(OwnerKind::ReplicaSet, "web-5c", "r"), Err(failed), Instant::now());
+    namespace.refused = false;
+    assert!(refused(&namespace, &owners), "the owner");
 }
 
 #[test]
@@ -258,9 +267,9 @@ fn pods_wait_for_quotas_unless_refused() {
     let pod = pod(&owned_by("ReplicaSet", "web-5c", "r"));
     let waits = |namespace: &Namespace| {
         let mut missing = Missing::default();
-        let known = is_known(&pod, Some(namespace), &both(), &mut missing);
-        assert_eq!(known, missing.bounds.is_empty());
-        !known
+        let waits = objects_about(&pod, Some(namespace), &both(), &mut missing) == PodObjects::Awaited;
+        assert_eq!(waits, !missing.bounds.is_empty());
+        waits
     };
     assert!(waits(&namespace(None, false)));
     assert!(!waits(&namespace(Some(()), false)) && !waits(&namespace(None, true)));
@@ -277,8 +286,8 @@ fn local_workloads_are_named_before_read() {
     assert!(adopted.local(&pods)["shop"].contains("another"));
 }
 
-/// An API server with a pod in each of two namespaces and without Nodes. It fails to list the objects of the namespace `shop`.
-fn half_broken() -> ApiClient {
+/// An API server with a pod in each of two namespaces and without Nodes. It answers lists of the namespace `shop` with this code.
+fn half_broken(code: StatusCode) -> ApiClient {
     let pod = |namespace: &str| {
         let owner =
             json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-5c", "uid": "r", "controller": true});
@@ -296,7 +305,7 @@ fn half_broken() -> ApiClient {
                 _ if query.contains("sendInitialEvents") => return Err(StatusCode::BAD_REQUEST),
                 _ if query.contains("watch") => pending::<Value>().await,
                 "/api/v1/pods" => pods,
-                path if path.contains("/shop/") => return Err(StatusCode::INTERNAL_SERVER_ERROR),
+                path if path.contains("/shop/") => return Err(code),
                 _ => json!([]),
             };
             Ok(format!(r#"{{"metadata":{{"resourceVersion":"2"}},"items":{items}}}"#))
@@ -311,7 +320,7 @@ async fn a_list_that_fails_delays_its_own_pods() {
         first_view: Duration::from_millis(20),
         ..Timing::default()
     };
-    let (source, mut states) = KubernetesSource::new(half_broken(), "n", None, timing);
+    let (source, mut states) = KubernetesSource::new(half_broken(StatusCode::INTERNAL_SERVER_ERROR), "n", None, timing);
     tokio::spawn(source.run(CancellationToken::new()));
     let of_shop = BTreeSet::from(["shop".to_owned()]);
     let state = states
@@ -319,6 +328,22 @@ async fn a_list_that_fails_delays_its_own_pods() {
         .await
         .unwrap();
     assert_eq!(state.view.pods.len(), 2, "both are known, and one is decided about");
+}
+
+#[tokio::test]
+async fn a_refused_list_leaves_its_pods_undecided() {
+    let timing = Timing {
+        first_view: HOUR,
+        first_pause: Duration::from_millis(1),
+        ..Timing::default()
+    };
+    let (source, mut states) = KubernetesSource::new(half_broken(StatusCode::FORBIDDEN), "n", None, timing);
+    tokio::spawn(source.run(CancellationToken::new()));
+    let state = states.wait_for(|state| state.generation > 0).await.unwrap();
+    assert_eq!(state.view.undecided_pods, BTreeSet::from(["shop".to_owned()]));
+    assert_eq!(state.view.pods.len(), 2);
+    let names_list = |problem: &String| problem.contains("verticalpodautoscalers") && problem.contains("403");
+    assert!(state.problems.iter().any(names_list), "{:?}", state.problems);
 }
 
 #[tokio::test]
@@ -470,7 +495,12 @@ async fn nodes_that_never_come_delay_no_first_view() {
 
 #[tokio::test]
 async fn a_node_name_without_node_is_a_problem() {
-    let (source, mut states) = KubernetesSource::new(half_broken(), "n", None, Timing::default());
+    let (source, mut states) = KubernetesSource::new(
+        half_broken(StatusCode::INTERNAL_SERVER_ERROR),
+        "n",
+        None,
+        Timing::default(),
+    );
     tokio::spawn(source.run(CancellationToken::new()));
     let named = |problems: &[String]| {
         problems

@@ -1,7 +1,8 @@
 //! The known objects → whether a pod may enter the view. Pure.
 //!
 //! A pod waits until all objects that decide about it are known: the VPAs of its namespace, its owners, and the bounds of
-//! its workload. With only some of them the decision would be wrong: "no VPA" reverts the pod's limits.
+//! its workload. With only some of them the decision would be wrong: "no VPA" reverts the pod's limits. A pod whose objects are
+//! refused enters the view without a decision.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -109,34 +110,56 @@ pub(super) fn may_have_vpa(pod: &Pod) -> bool {
     pod.metadata.controller().is_some_and(|owner| owner.kind != "Node")
 }
 
-/// Whether all objects that decide about a pod are known, as far as they can be. Adds the missing ones to `missing`.
-pub(super) fn is_known(pod: &Pod, namespace: Option<&Namespace>, owners: &Owners, missing: &mut Missing) -> bool {
-    if !may_have_vpa(pod) {
-        return true;
+/// What is known of the objects that decide about a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PodObjects {
+    /// All of them, as far as a decision needs them.
+    Known,
+    Awaited,
+    /// One is refused until a change of rules, or cannot be read. That does not mean that there is none.
+    Refused,
+}
+
+impl PodObjects {
+    const fn unknown(is_refused: bool) -> Self {
+        if is_refused { Self::Refused } else { Self::Awaited }
     }
-    let Some(namespace) = namespace else { return false };
+}
+
+/// What is known of the objects that decide about a pod. Adds the missing ones to `missing`.
+pub(super) fn objects_about(
+    pod: &Pod,
+    namespace: Option<&Namespace>,
+    owners: &Owners,
+    missing: &mut Missing,
+) -> PodObjects {
+    if !may_have_vpa(pod) {
+        return PodObjects::Known;
+    }
+    let Some(namespace) = namespace else {
+        return PodObjects::Awaited;
+    };
     let Some(vpas) = &namespace.vpas else {
-        return namespace.refused;
+        return PodObjects::unknown(namespace.refused);
     };
     if vpas.is_empty() {
-        return true;
+        return PodObjects::Known;
     }
     let top = match owners.climb(&pod.metadata, &mut missing.passed) {
         Ok(top) => top,
         Err(unknown) => {
-            let refused = owners.is_refused(&unknown);
+            let is_refused = owners.is_refused(&unknown);
             missing.owners.insert(unknown);
-            return refused;
+            return PodObjects::unknown(is_refused);
         }
     };
     let targets = namespace.targets.get_or_init(|| Targets::of(vpas));
     if !targets.may_contain(top.as_ref()) {
-        return true;
+        return PodObjects::Known;
     }
-    let bounded = namespace.bounds.is_some() || namespace.refused;
-    let limited = namespace.quotas.is_some() || namespace.quotas_refused;
-    if !(bounded && limited) {
-        missing.bounds.insert(pod.metadata.namespace.clone());
+    if namespace.bounds.is_some() && (namespace.quotas.is_some() || namespace.quotas_refused) {
+        return PodObjects::Known;
     }
-    bounded && limited
+    missing.bounds.insert(pod.metadata.namespace.clone());
+    PodObjects::unknown(namespace.refused)
 }

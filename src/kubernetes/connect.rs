@@ -4,6 +4,7 @@
 //! here the watches of a node share connections, and pings detect a silent API server within seconds. It also reads the configuration
 //! and all its files again when the API server refuses the credentials or cannot be reached.
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -152,12 +153,9 @@ impl ApiClient {
         // Calls have a connection of their own, because watches may use all streams that the server allows on theirs.
         let calls = connection(Some(IDLE));
         calls.client(None).await?;
-        if let Some(path) = kubeconfig.filter(|path| names_proxy(path)) {
+        if let Some(setting) = ignored_proxy(kubeconfig, std::env::var_os) {
             // Without its value, which may have a password.
-            tracing::warn!(
-                "kubeconfig: {}: proxy-url is ignored: vscaled connects to the API server without a proxy",
-                path.display()
-            );
+            tracing::warn!("{setting} is ignored: vscaled connects to the API server without a proxy");
         }
         let watches = (0..WATCH_CONNECTIONS).map(|_| connection(None));
         Ok(Self::new(calls, watches, metrics))
@@ -179,6 +177,16 @@ fn configuration(kubeconfig: Option<&Path>) -> Result<kube::Config> {
     let agent = concat!("vscaled/", env!("CARGO_PKG_VERSION"));
     config.headers.push((USER_AGENT, HeaderValue::from_static(agent)));
     Ok(config)
+}
+
+/// The setting with the proxy that client-go would use. It prefers that of the kubeconfig, and also reads `NO_PROXY`.
+fn ignored_proxy(kubeconfig: Option<&Path>, variable: impl Fn(&'static str) -> Option<OsString>) -> Option<String> {
+    if let Some(path) = kubeconfig.filter(|path| names_proxy(path)) {
+        return Some(format!("kubeconfig: {}: proxy-url", path.display()));
+    }
+    let is_set = |&name: &&'static str| variable(name).is_some_and(|value| !value.is_empty());
+    let mut names = ["HTTPS_PROXY", "https_proxy"].into_iter();
+    names.find(is_set).map(str::to_owned)
 }
 
 /// Whether the current context's cluster names a proxy. A file that cannot be read names none: whoever connects with it has the error.
@@ -372,6 +380,19 @@ mod tests {
                 configuration(Some(path.as_path())).is_ok(),
                 "a proxy keeps no agent from starting"
             );
+        }
+    }
+
+    #[test]
+    fn a_proxy_in_a_variable_is_named() {
+        for (set, value, named) in [
+            ("HTTPS_PROXY", "http://127.0.0.1:2", Some("HTTPS_PROXY")),
+            ("https_proxy", "http://127.0.0.1:2", Some("https_proxy")),
+            ("HTTPS_PROXY", "", None),
+            ("HTTP_PROXY", "http://127.0.0.1:2", None),
+        ] {
+            let variable = |name: &str| (name == set).then(|| OsString::from(value));
+            assert_eq!(ignored_proxy(None, variable).as_deref(), named, "{set}={value}");
         }
     }
 

@@ -164,6 +164,10 @@ impl Fleet {
                     return Ok(Some(((*node).to_owned(), document)));
                 }
                 Err(_) if output.is_empty() => reason(&errors, code),
+                // `kubectl vscale` keeps no more of it, either.
+                Err(_) if u64::try_from(output.len()) == Ok(LONGEST_ANSWER) => {
+                    format!("its answer has more than {} MiB", LONGEST_ANSWER >> 20)
+                }
                 Err(error) => unreadable(&error),
             };
             self.miss((*node).to_owned(), why);
@@ -174,11 +178,13 @@ impl Fleet {
         self.unanswered.entry(why).or_default().insert(node);
     }
 
+    /// So many bytes of the input. Those beyond [`LONGEST_ANSWER`] are skipped.
     fn read(&mut self, bytes: &str) -> Option<Vec<u8>> {
-        let bytes = bytes.parse().ok().filter(|bytes| *bytes <= LONGEST_ANSWER)?;
+        let mut input = self.input.by_ref().take(bytes.parse().ok()?);
         let mut read = Vec::new();
-        let got = self.input.by_ref().take(bytes).read_to_end(&mut read).ok()?;
-        (u64::try_from(got) == Ok(bytes)).then_some(read)
+        input.by_ref().take(LONGEST_ANSWER).read_to_end(&mut read).ok()?;
+        std::io::copy(&mut input, &mut std::io::sink()).ok()?;
+        (input.limit() == 0).then_some(read)
     }
 
     /// The list of that name from each answer. A node whose list has another form did not answer.

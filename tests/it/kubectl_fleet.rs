@@ -548,6 +548,21 @@ fn each_explanation_names_its_node() {
 }
 
 #[test]
+fn an_answer_that_is_too_long_is_named() {
+    const LONGEST: usize = 64 << 20;
+    for length in [LONGEST, LONGEST + 1] {
+        let flood = format!("a 1 {length} 0\n{}", "[".repeat(length));
+        let input = flood + "b 0 12 0\n{\"pods\": []}";
+        let (code, _, complaint) = merge(&["get"], input.as_bytes());
+        assert_eq!(code, Some(4), "{complaint}");
+        assert!(
+            complaint.contains("no answer from a: its answer has more than 64 MiB"),
+            "{complaint}"
+        );
+    }
+}
+
+#[test]
 fn what_is_no_answer_is_wrong_usage() {
     for input in [
         "a 0 10 0\n{}",

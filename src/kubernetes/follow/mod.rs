@@ -199,6 +199,7 @@ pub fn follow<T: Object>(
         version: None,
         must_list: true,
         denials: 0,
+        absences: 0,
         shared: Arc::clone(&shared),
     };
     Follower::of(shared, task.run())

@@ -23,7 +23,8 @@ use crate::slots::Class;
 const SHORT: Duration = Duration::from_secs(1);
 
 /// A list is refused once it has been denied so often in a row, some seconds after the first time: an API server that starts denies
-/// everything until it has read its rules.
+/// everything until it has read its rules. A kind is not served once as many attempts have found none of its versions: nor does such
+/// an API server serve every kind yet, and a proxy may answer in its place.
 const DENIALS: usize = 4;
 
 /// The longest silence of an API server within a list.
@@ -43,6 +44,8 @@ pub(super) struct Task<T> {
     pub(super) must_list: bool,
     /// How often the list has been denied in a row. A refused list stays refused until it is there.
     pub(super) denials: usize,
+    /// How often no version of the kind has been served since the last list.
+    pub(super) absences: usize,
     pub(super) shared: Arc<SharedList<T>>,
 }
 
@@ -75,7 +78,7 @@ impl<T: Object> Task<T> {
                     continue;
                 }
             };
-            self.denials = 0;
+            (self.denials, self.absences) = (0, 0);
             let watching = match streamed {
                 Some(watching) => Ok(watching),
                 None => self.begin_watch(kind).await,
@@ -205,20 +208,25 @@ impl<T: Object> Task<T> {
         self.failed(error, news).await;
     }
 
-    /// Handles a kind that the API server serves in no version: the list is empty. Known objects stay, because their
-    /// removal would have been a watch event: an API server that starts does not serve every kind yet, and a proxy
-    /// may answer in its place.
+    /// Handles a kind that the API server serves in no version. If that stays so, the list is empty. Known objects stay, because
+    /// their removal would have been a watch event.
     async fn not_served(&mut self) {
         self.served = 0;
+        self.absences += 1;
+        let is_empty = self.absences >= DENIALS;
         let (news, none) = self.shared.with(|followed| {
-            let news = !std::mem::replace(&mut followed.known, true);
+            let news = is_empty && !std::mem::replace(&mut followed.known, true);
             (news, followed.objects().next().is_none())
         });
-        let (what, pause) = if none {
-            let what = "their CustomResourceDefinition is not installed";
-            (what, scattered(self.timing.unknown))
+        let what = if none {
+            "their CustomResourceDefinition is not installed"
         } else {
-            ("the last known ones stay", self.backoff.next(None))
+            "the last known ones stay"
+        };
+        let pause = if none && is_empty {
+            scattered(self.timing.unknown)
+        } else {
+            self.backoff.next(None)
         };
         let trouble = format!("the API server knows no {}: {what}", T::plural());
         self.shared.trouble(&trouble, true, news);

@@ -342,17 +342,19 @@ async fn objects_outlive_an_unserved_kind() {
 }
 
 #[tokio::test]
-async fn an_unserved_kind_has_no_objects() {
-    let script = Script::of([
-        Answer::Says(404, String::new()),
-        Answer::Says(404, String::new()),
-        Answer::Says(200, list(7, &[thing("x", 1, 1)])),
-    ]);
+async fn a_kind_that_stays_unserved_has_no_objects() {
+    // Of each attempt, one for each version.
+    let unserved = |attempts: usize| (0..2 * attempts).map(|_| Answer::Says(404, String::new()));
+    let script = Script::of(unserved(3));
     let follower = script.follow();
-    let trouble = until(&follower, |known| known.trouble.clone()).await;
+    script.asked(7).await;
+    assert!(!follower.read(|known| known.known), "an API server may be starting");
+    let script = Script::of(unserved(4).chain([Answer::Says(200, list(7, &[thing("x", 1, 1)]))]));
+    let follower = script.follow();
+    let trouble = until(&follower, |known| known.trouble.clone().filter(|_| known.known)).await;
     assert!(trouble.contains("knows no things"), "{trouble}");
-    assert!(follower.read(|known| known.known && known.objects().next().is_none()));
-    script.asked(4).await;
+    assert!(follower.read(|known| known.objects().next().is_none()));
+    script.asked(10).await;
     until(&follower, |known| {
         (known.objects().count() == 1 && known.trouble.is_none()).then_some(())
     })

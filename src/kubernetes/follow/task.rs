@@ -74,7 +74,7 @@ impl<T: Object> Task<T> {
             let streamed = match self.list(kind).await {
                 Ok(streamed) => streamed,
                 Err(error) => {
-                    self.not_listed(&error).await;
+                    self.not_listed(kind, &error).await;
                     continue;
                 }
             };
@@ -187,10 +187,10 @@ impl<T: Object> Task<T> {
         }
     }
 
-    async fn not_listed(&mut self, error: &ApiError) {
+    async fn not_listed(&mut self, kind: Kind, error: &ApiError) {
         match error.problem.status() {
-            // The API server may serve an older version of the kind.
-            Some(404) => return self.served += 1,
+            // The API server may serve an older version of the kind. Those of the core group it always serves: a proxy answered.
+            Some(404) if !kind.group.is_empty() => return self.served += 1,
             // The version is too old, or newer than an etcd that was restored from a backup.
             Some(410 | 504) => self.version = None,
             _ => {}

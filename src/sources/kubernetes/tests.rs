@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::future::pending;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -344,6 +345,34 @@ async fn a_refused_list_leaves_its_pods_undecided() {
     assert_eq!(state.view.pods.len(), 2);
     let names_list = |problem: &String| problem.contains("verticalpodautoscalers") && problem.contains("403");
     assert!(state.problems.iter().any(names_list), "{:?}", state.problems);
+}
+
+#[tokio::test]
+async fn a_proxys_404_is_no_empty_list() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let router = Router::new().fallback(async move |uri: Uri| {
+        let query = uri.query().unwrap_or_default();
+        let items = match uri.path() {
+            _ if query.contains("sendInitialEvents") => return Err(StatusCode::BAD_REQUEST),
+            _ if query.contains("watch") => pending::<Value>().await,
+            "/api/v1/pods" if asked.fetch_add(1, Ordering::Relaxed) < 6 => return Err(StatusCode::NOT_FOUND),
+            "/api/v1/pods" => json!([{
+                "metadata": {"name": "web", "namespace": "shop", "uid": "u"},
+                "spec": {"nodeName": "n", "containers": [{"name": "app"}]},
+            }]),
+            // Of Nodes.
+            _ => json!([]),
+        };
+        Ok(format!(r#"{{"metadata":{{"resourceVersion":"2"}},"items":{items}}}"#))
+    });
+    let timing = Timing {
+        first_pause: Duration::from_millis(1),
+        ..Timing::default()
+    };
+    let (source, mut states) = KubernetesSource::new(ApiClient::to(&router), "n", None, timing);
+    tokio::spawn(source.run(CancellationToken::new()));
+    let state = states.wait_for(|state| state.generation > 0).await.unwrap();
+    assert_eq!(state.view.pods.len(), 1);
 }
 
 #[tokio::test]

@@ -357,16 +357,17 @@ impl NamespaceLists {
     /// The known objects.
     fn known(&self) -> Namespace {
         let bounds = self.bounds.as_ref();
-        let quotas_refused = bounds.is_some_and(|(.., quotas)| quotas.read(|list| list.refused));
         let bounds_refused = bounds.is_some_and(|(ranges, hpas, _)| is_refused(ranges) || is_refused(hpas));
         // Without the right to read quotas any more, those that were read would be held for ever.
-        let quotas = bounds.filter(|_| !quotas_refused);
+        let quotas = |list: &Follower<ResourceQuota>| {
+            let is_refused = list.read(|list| list.refused);
+            if is_refused { Some(Vec::new()) } else { objects(list) }
+        };
         Namespace {
             vpas: objects(&self.vpas),
             refused: bounds_refused || is_refused(&self.vpas),
             bounds: bounds.and_then(|(ranges, hpas, _)| objects(ranges).zip(objects(hpas))),
-            quotas: quotas.and_then(|(.., quotas)| objects(quotas)),
-            quotas_refused,
+            quotas: bounds.and_then(|(.., list)| quotas(list)),
             targets: OnceCell::new(),
         }
     }
@@ -383,7 +384,7 @@ fn add_objects(view: &mut NodeView, namespaces: BTreeMap<String, Namespace>, mis
         view.hpas.extend(hpas.into_iter().map(Shared::from));
         match namespace.quotas {
             Some(quotas) => view.quotas.extend(quotas.into_iter().map(Shared::from)),
-            None if missing.bounds.contains(&name) && !namespace.quotas_refused => {
+            None if missing.bounds.contains(&name) => {
                 view.awaited_quotas.insert(name);
             }
             None => {}

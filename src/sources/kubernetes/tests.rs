@@ -257,12 +257,11 @@ fn owner_chains_end_and_never_circle() {
 }
 
 #[test]
-fn pods_wait_for_quotas_unless_refused() {
-    let namespace = |quotas: Option<()>, quotas_refused| Namespace {
+fn pods_wait_for_quotas() {
+    let namespace = |quotas: Option<()>| Namespace {
         vpas: Some(vpa("web")),
         bounds: Some(Default::default()),
         quotas: quotas.map(|()| Vec::new()),
-        quotas_refused,
         ..Namespace::default()
     };
     let pod = pod(&owned_by("ReplicaSet", "web-5c", "r"));
@@ -272,8 +271,7 @@ fn pods_wait_for_quotas_unless_refused() {
         assert_eq!(waits, !missing.bounds.is_empty());
         waits
     };
-    assert!(waits(&namespace(None, false)));
-    assert!(!waits(&namespace(Some(()), false)) && !waits(&namespace(None, true)));
+    assert!(waits(&namespace(None)) && !waits(&namespace(Some(()))));
 }
 
 #[test]
@@ -417,9 +415,10 @@ async fn an_adopted_pod_is_in_the_first_view() {
     assert_eq!(state.view.pods.len(), 1);
 }
 
-#[tokio::test]
-async fn a_local_pods_autoscaler_has_room_among_many() {
-    let router = Router::new().fallback(async |uri: Uri| {
+/// An API server with a pod of the StatefulSet `web`, which a VPA and the last of the HPAs target. It answers lists of quotas with this
+/// code.
+fn one_pod(other_hpas: u32, quotas: StatusCode) -> ApiClient {
+    let router = Router::new().fallback(async move |uri: Uri| {
         let query = uri.query().unwrap_or_default();
         let owner =
             json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web", "uid": "s", "controller": true});
@@ -439,24 +438,44 @@ async fn a_local_pods_autoscaler_has_room_among_many() {
                 json!([{"metadata": {"name": "web", "namespace": "shop"}, "spec": {"targetRef": target}}])
             }
             path if path.ends_with("/horizontalpodautoscalers") => {
-                // 600 objects of 8 kB have no room. The last one is about the pod.
-                let names = (0..600).map(|number| number.to_string()).chain(["web".to_owned()]);
+                let names = (0..other_hpas).map(|number| number.to_string()).chain(["web".to_owned()]);
                 let target = |name| json!({"apiVersion": "x".repeat(8000), "kind": "StatefulSet", "name": name});
                 let hpa = |name: String| {
                     json!({"metadata": {"name": name, "namespace": "shop"}, "spec": {"scaleTargetRef": target(name)}})
                 };
                 names.map(hpa).collect()
             }
+            path if path.ends_with("/resourcequotas") && quotas != StatusCode::OK => return Err(quotas),
             // Of Nodes, LimitRanges and ResourceQuotas.
             _ => json!([]),
         };
         Ok(format!(r#"{{"metadata":{{"resourceVersion":"2"}},"items":{items}}}"#))
     });
+    ApiClient::to(&router)
+}
+
+#[tokio::test]
+async fn refused_quotas_hold_up_no_decision() {
+    let timing = Timing {
+        first_view: HOUR,
+        first_pause: Duration::from_millis(1),
+        ..Timing::default()
+    };
+    let (source, mut states) = KubernetesSource::new(one_pod(0, StatusCode::FORBIDDEN), "n", None, timing);
+    tokio::spawn(source.run(CancellationToken::new()));
+    let state = states.wait_for(|state| state.generation > 0).await.unwrap();
+    assert_eq!((state.view.pods.len(), state.view.vpas.len()), (1, 1));
+    assert!(state.view.undecided_pods.is_empty() && state.view.awaited_quotas.is_empty());
+}
+
+#[tokio::test]
+async fn a_local_pods_autoscaler_has_room_among_many() {
     let timing = Timing {
         first_view: HOUR,
         ..Timing::default()
     };
-    let (source, mut states) = KubernetesSource::new(ApiClient::to(&router), "n", None, timing);
+    // So many objects of 8 kB have no room.
+    let (source, mut states) = KubernetesSource::new(one_pod(600, StatusCode::OK), "n", None, timing);
     tokio::spawn(source.run(CancellationToken::new()));
     let state = states.wait_for(|state| state.generation > 0).await.unwrap();
     let targets = state

@@ -25,10 +25,8 @@ pub(super) struct Namespace {
     pub(super) refused: bool,
     /// None while one of the lists is unknown.
     pub(super) bounds: Option<Bounds>,
-    /// None while the list is unknown.
+    /// None while the list is unknown, empty while it is refused.
     pub(super) quotas: Option<Vec<Arc<ResourceQuota>>>,
-    /// Whether the list of quotas is refused until a change of rules.
-    pub(super) quotas_refused: bool,
     /// The targets of the VPAs, from the first pod on that needs them.
     pub(super) targets: OnceCell<Targets>,
 }
@@ -154,10 +152,8 @@ pub(super) fn objects_about(
         }
     };
     let targets = namespace.targets.get_or_init(|| Targets::of(vpas));
-    if !targets.may_contain(top.as_ref()) {
-        return PodObjects::Known;
-    }
-    if namespace.bounds.is_some() && (namespace.quotas.is_some() || namespace.quotas_refused) {
+    let is_bounded = namespace.bounds.is_some() && namespace.quotas.is_some();
+    if is_bounded || !targets.may_contain(top.as_ref()) {
         return PodObjects::Known;
     }
     missing.bounds.insert(pod.metadata.namespace.clone());

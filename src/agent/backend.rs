@@ -269,7 +269,7 @@ impl Control for AgentBackend {
     async fn history(&self, request: Request<proto::HistoryRequest>) -> Result<Response<proto::HistoryReply>, Status> {
         let history = async |request: proto::HistoryRequest| {
             let query = |controller: &mut Controller| {
-                let pods = controller.pods().map(view::identifiers).collect();
+                let pods = controller.pods().map(in_history).collect();
                 Ok((pods, controller.recent(None)))
             };
             let (pods, records): (Vec<proto::Pod>, _) = self.query(query).await?;
@@ -338,6 +338,16 @@ impl Control for AgentBackend {
     }
 }
 
+/// A pod as the history names it: also while it is down, the records of a static pod have the UID of its cgroups, which its
+/// object only claims.
+fn in_history(state: &PodState) -> proto::Pod {
+    let mut pod = view::identifiers(state);
+    if let Some(id) = &state.identity {
+        pod.uid = (*id.uid).to_owned();
+    }
+    pod
+}
+
 /// The records of the pod that a caller names, or of all pods. A pod on this node is found before those that have ended.
 ///
 /// Errors: as [`find_pod`], if the text names neither.
@@ -389,6 +399,8 @@ pub(super) fn record_refusal(audit: &Audit, caller: Caller, call: &'static str, 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::decide::PodDecision;
+    use crate::model::objects::{OwnerReference, Pod, annotation};
     use crate::model::{Cause, Outcome};
 
     fn pod(name: &str, uid: &str) -> PodId {
@@ -443,6 +455,24 @@ mod tests {
         let unknown = found("shop/db-1").unwrap_err().to_string();
         assert!(unknown.contains("(did you mean shop/db-0"), "{unknown}");
         assert!(matches!(found("shop/twin"), Err(ControlError::Ambiguous { .. })));
+    }
+
+    #[test]
+    fn only_the_history_names_static_pods_by_cgroups() {
+        let mut mirror = Pod::default();
+        mirror.metadata.uid = "mirror".to_owned();
+        let annotations = &mut mirror.metadata.annotations;
+        annotations.insert(annotation::MIRROR.to_owned(), "hash".to_owned());
+        mirror.metadata.owner_references = vec![OwnerReference {
+            kind: "Node".to_owned(),
+            ..OwnerReference::default()
+        }];
+        let decision = PodDecision::undecided(&mirror);
+        let mut state = PodState::new(Arc::new(mirror), decision);
+        let uids = |state: &PodState| [in_history(state), view::identifiers(state)].map(|pod| pod.uid);
+        assert_eq!(uids(&state), ["mirror", "mirror"], "it has never run here");
+        state.identity = Some(pod("db-0", "hash"));
+        assert_eq!(uids(&state), ["hash", "mirror"], "it is down");
     }
 
     #[test]

@@ -268,12 +268,11 @@ impl Control for AgentBackend {
 
     async fn history(&self, request: Request<proto::HistoryRequest>) -> Result<Response<proto::HistoryReply>, Status> {
         let history = async |request: proto::HistoryRequest| {
-            let query = |controller: &mut Controller| {
-                let pods = controller.pods().map(in_history).collect();
-                Ok((pods, controller.recent(None)))
+            let query = move |controller: &mut Controller| {
+                let pods: Vec<proto::Pod> = controller.pods().map(in_history).collect();
+                records_of(&request.pod, &pods, controller.recent(None))
             };
-            let (pods, records): (Vec<proto::Pod>, _) = self.query(query).await?;
-            let records = records_of(&request.pod, &pods, records)?;
+            let records = self.query(query).await?;
             let changes = records.iter().map(|record| view::change(record)).collect();
             Ok(proto::HistoryReply { changes })
         };

@@ -63,13 +63,19 @@ deploy/ begin with vscaled. Labels that the object has already stay, because sel
 {{- end -}}
 {{- end -}}
 
-{{/* The configuration that counts where the templates read it: a variable (extraEnv) precedes the file. */}}
+{{/* The configuration that counts: a variable (extraEnv) precedes the file, and is refused if its value is none of the key. */}}
 {{- define "vscaled.effective" -}}
 {{- $config := include "vscaled.config" . | fromYaml -}}
-{{- range $key := list "httpAddress" "kubeletSocket" "operatorGroup" "readerGroup" "reportVpaEvents" "runtimeSocket" "socket" "source" -}}
+{{- $schema := include "vscaled.file" (dict "root" . "name" "values.schema.json") | fromJson -}}
+{{- range $key, $allowed := $schema.properties.config.properties -}}
   {{- range $variable := $.Values.extraEnv -}}
-    {{- if and (hasKey $variable "value") (eq $variable.name (printf "VSCALED_%s" (snakecase $key | upper))) -}}
-      {{- $_ := set $config $key $variable.value -}}
+    {{- if and (hasKey $variable "value") (hasKey $allowed "pattern") (eq $variable.name (printf "VSCALED_%s" (snakecase $key | upper))) -}}
+      {{- $value := kindIs "invalid" $variable.value | ternary "" (toString $variable.value) -}}
+      {{- /* The kubelet replaces $(NAME). */ -}}
+      {{- if not (or (contains "$(" $value) (regexMatch $allowed.pattern $value)) -}}
+        {{- fail (printf "%s=%s in extraEnv is no value of config.%s: %s" $variable.name $value $key $allowed.description) -}}
+      {{- end -}}
+      {{- $_ := set $config $key $value -}}
     {{- end -}}
   {{- end -}}
 {{- end -}}

@@ -416,6 +416,10 @@ fn values_that_mean_nothing_are_refused_by_name() {
         ("image.repository=", "image.repository is required"),
         ("config.observeOnly=false", "contradict"),
         ("extraEnv[0].name=VSCALED_OBSERVE_ONLY", "set observeOnly alone"),
+        (
+            "extraEnv[0].name=VSCALED_LOG_LEVEL,extraEnv[0].value=loud",
+            "is no value of config.logLevel",
+        ),
         ("config.source=kubelet", "set kubeletPods=true alone"),
         ("config.source=both,kubeletPods=true", "set kubeletPods alone"),
         (
@@ -442,6 +446,7 @@ fn paths_of_the_configuration_are_those_of_the_mounts() {
         "config.kubeconfig=/etc/kube/config",
         "config.socket=/run/vscaled.sock",
         "config.stateDir=/var/lib/vscaled-2",
+        "extraEnv[0].name=VSCALED_STATE_DIR,extraEnv[0].value=/data",
     ] {
         let said = helm.refusal(value);
         assert!(said.contains("is not in the agent's container"), "{value}: {said}");

@@ -172,8 +172,10 @@ fn the_templates_read_variables_as_the_agents_do() {
         let value = format!("extraEnv[0].value={value}");
         helm.template_for("1.36.0", CHART, &[IMAGE, name.as_str(), value.as_str()])
     };
-    let all = with("HTTP_ADDRESS", "0.0.0.0:9000");
-    assert_eq!(agent(&all)["ports"][0]["containerPort"], 9000);
+    for address in ["0.0.0.0:9000", "$(POD_IP):9000"] {
+        let all = with("HTTP_ADDRESS", address);
+        assert_eq!(agent(&all)["ports"][0]["containerPort"], 9000);
+    }
     let all = with("READER_GROUP", "adm");
     let added = &agent(&all)["securityContext"]["capabilities"]["add"];
     assert!(added.as_array().unwrap().contains(&json!("CHOWN")), "{added}");

@@ -82,7 +82,7 @@
 {{- define "vscaled.unmounted" -}}
 {{- $first := "" -}}
 {{- range $key := .keys -}}
-  {{- $path := get $.config $key | toString | trimSuffix "/" | printf "%s/" -}}
+  {{- $path := get $.config $key | toString | trimPrefix "unix://" | trimSuffix "/" | printf "%s/" -}}
   {{- $found := not (hasPrefix "/" $path) -}}
   {{- range $.mounts -}}
     {{- $mount := .mountPath | trimSuffix "/" | printf "%s/" -}}

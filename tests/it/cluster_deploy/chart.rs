@@ -409,6 +409,7 @@ fn values_that_mean_nothing_are_refused_by_name() {
         ("config.logLevel=loud", "/config/logLevel"),
         ("config.updateModes=Off", "/config/updateModes"),
         ("config.workers=65", "/config/workers"),
+        ("config.socket=unix:///run/vscaled/a.sock", "/config/socket"),
         ("config.kubeletVersion=1.3", "write it in quotes"),
         ("image.tga=1", "did you mean image.tag?"),
         ("resources.limit.cpu=1", "did you mean resources.limits?"),

@@ -213,7 +213,7 @@ fn notes_name_what_the_agents_run_without() {
         ("monitoring=true,config.httpAddress=127.0.0.1:9464", "VscaledAbsent"),
         ("monitoring=true,config.httpAddress=", "VscaledAbsent"),
         (
-            "config.runtimeSocket=/run/k3s/containerd/containerd.sock",
+            "config.runtimeSocket=unix:///run/k3s/containerd/containerd.sock",
             "run without it",
         ),
         ("config.kubeletDir=/var/lib/k0s/kubelet", "run without it"),

@@ -350,7 +350,7 @@ fn what_cannot_be_done_is_said_with_what_to_do() {
     };
     let cases: [(Cluster, &[&str], i32, &str); 13] = [
         (nowhere, &["explain", "shop/web"], 1, "--agent-namespace NAME"),
-        (gone, &["explain", "web"], 1, "needs --node NODE"),
+        (gone, &["history", "web"], 1, "one that has ended"),
         (alone, &["explain", "shop/web"], 3, "taints"),
         (pending, &["explain", "shop/web"], 1, "on no node yet"),
         (

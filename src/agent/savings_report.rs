@@ -14,7 +14,7 @@ use crate::oom::OomReport;
 use crate::reconcile::controller::AgentSnapshot;
 use crate::reconcile::desired::per_hour;
 use crate::reconcile::pod::PodState;
-use crate::reconcile::savings::{SavingsReport, WorkloadKey, WorkloadSavings, key_of};
+use crate::reconcile::savings::{SavingsReport, WorkloadId, WorkloadSavings, key_of};
 
 /// The report of all workloads. Takes a second where a container has a burst or was given more cpu.
 ///
@@ -41,7 +41,7 @@ pub(super) async fn report(
     };
     let mut readings = before.into_iter().zip(after);
     // The parts of the workloads' rows that the savings do not have.
-    let mut news = BTreeMap::<WorkloadKey, proto::WorkloadWorth>::new();
+    let mut news = BTreeMap::<WorkloadId, proto::WorkloadWorth>::new();
     for given in read.into_iter().chain(others) {
         // The pods that were read come first.
         let readings = readings.next().map(|(before, after)| [before, after]);
@@ -60,15 +60,14 @@ pub(super) async fn report(
     for key in news.keys() {
         savings.workloads.entry(key.clone()).or_default();
     }
-    let workload = |(key, one): (&WorkloadKey, &WorkloadSavings)| {
-        let ((namespace, kind, name), now) = (key.clone(), news.remove(key).unwrap_or_default());
-        let workload = Some(proto::Workload { kind, name });
-        let now = proto::WorkloadWorth {
+    let workload = |(key, one): (&WorkloadId, &WorkloadSavings)| {
+        let WorkloadId { namespace, kind, name } = key.clone();
+        let row = proto::WorkloadWorth {
             namespace,
-            workload,
-            ..now
+            workload: Some(proto::Workload { kind, name }),
+            ..news.remove(key).unwrap_or_default()
         };
-        worth(one, now)
+        worth(one, row)
     };
     Ok(proto::ReportReply {
         since: format!("{:.0}", savings.since),

@@ -59,8 +59,13 @@ pub(crate) struct WorkloadSavings {
     pub(crate) throttled_seconds: f64,
 }
 
-/// A workload: its namespace, kind and name.
-pub(crate) type WorkloadKey = (String, String, String);
+/// Identifies a workload.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct WorkloadId {
+    pub(crate) namespace: String,
+    pub(crate) kind: String,
+    pub(crate) name: String,
+}
 
 impl WorkloadSavings {
     pub(crate) fn add(&mut self, other: &Self) {
@@ -78,7 +83,7 @@ impl WorkloadSavings {
 #[derive(Debug)]
 pub(crate) struct SavingsReport {
     pub(crate) since: Timestamp,
-    pub(crate) workloads: BTreeMap<WorkloadKey, WorkloadSavings>,
+    pub(crate) workloads: BTreeMap<WorkloadId, WorkloadSavings>,
 }
 
 impl SavingsReport {
@@ -95,7 +100,7 @@ impl SavingsReport {
 pub(crate) struct Savings {
     since: Timestamp,
     /// The counts by hour since 1970 and workload.
-    counts: BTreeMap<(i64, WorkloadKey), WorkloadSavings>,
+    counts: BTreeMap<(i64, WorkloadId), WorkloadSavings>,
     metrics: SavingsMetrics,
 }
 
@@ -140,8 +145,8 @@ impl Savings {
             .and_then(|time| now.checked_sub(time).ok())
             .map(|begin| begin_of(hour_of(begin)));
         let since = begin.map_or(self.since, |begin| begin.max(self.since));
-        let mut workloads = BTreeMap::<WorkloadKey, WorkloadSavings>::new();
-        for ((_, key), savings) in self.counts.range((hour_of(since), WorkloadKey::default())..) {
+        let mut workloads = BTreeMap::<WorkloadId, WorkloadSavings>::new();
+        for ((_, key), savings) in self.counts.range((hour_of(since), WorkloadId::default())..) {
             workloads.entry(key.clone()).or_default().add(savings);
         }
         for (state, savings) in requested(pods) {
@@ -176,7 +181,7 @@ struct SavingsMetrics(Arc<Mutex<Series>>);
 #[derive(Debug, Default)]
 struct Series {
     total: WorkloadSavings,
-    workloads: BTreeMap<WorkloadKey, WorkloadSeries>,
+    workloads: BTreeMap<WorkloadId, WorkloadSeries>,
 }
 
 #[derive(Debug)]
@@ -188,7 +193,7 @@ struct WorkloadSeries {
 }
 
 impl Series {
-    fn add(&mut self, key: &WorkloadKey, savings: &WorkloadSavings, now: Timestamp) {
+    fn add(&mut self, key: &WorkloadId, savings: &WorkloadSavings, now: Timestamp) {
         self.total.add(savings);
         let new = || WorkloadSeries {
             since: Instant::now(),
@@ -206,22 +211,29 @@ impl Series {
     }
 
     /// The workload of the namespace with most that was used longest ago.
-    fn oldest_of_most(&self) -> Option<WorkloadKey> {
+    fn oldest_of_most(&self) -> Option<WorkloadId> {
         let mut workloads: Vec<_> = self.workloads.iter().collect();
         workloads.sort_by_key(|(_, one)| one.used);
-        let namespaces = workloads.iter().map(|((namespace, ..), _)| namespace);
+        let namespaces = workloads.iter().map(|(workload, _)| &workload.namespace);
         let (oldest, _) = places_of_most(namespaces)?;
         workloads.get(oldest).map(|(key, _)| (*key).clone())
     }
 }
 
-/// A family: its name, unit and help, and the values of one workload, each with the value of its label `when`, if there is one.
-type Family = (
-    &'static str,
-    Option<Unit>,
-    &'static str,
-    Vec<(Option<&'static str>, Metric)>,
-);
+/// A family of metrics, with the samples of one workload.
+struct Family {
+    name: &'static str,
+    unit: Option<Unit>,
+    help: &'static str,
+    samples: Vec<Sample>,
+}
+
+struct Sample {
+    /// The value of the label `when`, if there is one.
+    when: Option<&'static str>,
+    metric: Metric,
+}
+
 type Metric = Box<dyn EncodeMetric>;
 
 fn families(savings: &WorkloadSavings) -> [Family; 6] {
@@ -233,38 +245,46 @@ fn families(savings: &WorkloadSavings) -> [Family; 6] {
         "Half of the time for which the guard raised cpu limits that throttled in at least half of all periods";
     let cpu = "Cores that pods which follow a recommendation requested before it, and request now";
     let memory = "Memory that pods which follow a recommendation requested before it, and request now";
-    let count = |count: u64| -> Vec<(_, Metric)> { vec![(None, Box::new(ConstCounter::new(count)))] };
+    let sample = |when, metric: Metric| Sample { when, metric };
+    let count = |count: u64| vec![sample(None, Box::new(ConstCounter::new(count)))];
     let requested = |metric: fn(&ResourceList) -> Metric| {
         vec![
-            (Some("before"), metric(&savings.before)),
-            (Some("now"), metric(&savings.now)),
+            sample(Some("before"), metric(&savings.before)),
+            sample(Some("now"), metric(&savings.now)),
         ]
     };
-    let held = ConstCounter::new(savings.throttled_seconds);
+    let held = Box::new(ConstCounter::new(savings.throttled_seconds));
     let cores = |amounts: &ResourceList| -> Metric {
         let thousandths = u32::try_from(amounts.amount(Resource::Cpu)).unwrap_or(u32::MAX);
         Box::new(ConstGauge::new(f64::from(thousandths) / 1000.0))
     };
     let bytes = |amounts: &ResourceList| -> Metric { Box::new(ConstGauge::new(amounts.amount(Resource::Memory))) };
+    let family = |name, unit, help, samples| Family {
+        name,
+        unit,
+        help,
+        samples,
+    };
     [
-        ("avoided_kills", None, kills, count(savings.kills)),
-        ("avoided_evictions", None, evictions, count(savings.evictions)),
-        ("avoided_restarts", None, restarts, count(savings.restarts)),
-        (
+        family("avoided_kills", None, kills, count(savings.kills)),
+        family("avoided_evictions", None, evictions, count(savings.evictions)),
+        family("avoided_restarts", None, restarts, count(savings.restarts)),
+        family(
             "avoided_throttled",
             Some(Unit::Seconds),
             throttled,
-            vec![(None, Box::new(held))],
+            vec![sample(None, held)],
         ),
-        ("requested_cores", None, cpu, requested(cores)),
-        ("requested", Some(Unit::Bytes), memory, requested(bytes)),
+        family("requested_cores", None, cpu, requested(cores)),
+        family("requested", Some(Unit::Bytes), memory, requested(bytes)),
     ]
 }
 
 impl Collector for SavingsMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let series = self.0.lock();
-        let workloads = series.workloads.iter().map(|((namespace, kind, name), one)| {
+        let workloads = series.workloads.iter().map(|(workload, one)| {
+            let WorkloadId { namespace, kind, name } = workload;
             let mut shown = one.savings.clone();
             if one.since.elapsed() < SHOWN_AS_ZERO {
                 (shown.kills, shown.evictions, shown.restarts, shown.throttled_seconds) = Default::default();
@@ -277,13 +297,15 @@ impl Collector for SavingsMetrics {
         // The controller does not wait for the text.
         drop(series);
         for (prefix, series) in [("", node), ("workload_", workloads)] {
-            for (index, (name, unit, help, values)) in families(&WorkloadSavings::default()).iter().enumerate() {
-                let (name, metric_type) = (format!("{prefix}{name}"), values[0].1.metric_type());
-                let mut encoder = encoder.encode_descriptor(&name, help, unit.as_ref(), metric_type)?;
+            for (index, family) in families(&WorkloadSavings::default()).iter().enumerate() {
+                let name = format!("{prefix}{}", family.name);
+                let metric_type = family.samples[0].metric.metric_type();
+                let mut encoder = encoder.encode_descriptor(&name, family.help, family.unit.as_ref(), metric_type)?;
                 let values = series.iter().flat_map(|(labels, families)| {
                     let when_label = |when: &str| ("when", when.to_owned());
-                    let with = move |when: &Option<_>| labels.iter().cloned().chain(when.map(when_label)).collect();
-                    families[index].3.iter().map(move |(when, value)| (with(when), value))
+                    let with = move |when: Option<_>| labels.iter().cloned().chain(when.map(when_label)).collect();
+                    let samples = families[index].samples.iter();
+                    samples.map(move |sample| (with(sample.when), &sample.metric))
                 });
                 let values: Vec<(Vec<_>, _)> = values.collect();
                 match &values[..] {
@@ -322,19 +344,18 @@ fn begin_of(hour: i64) -> Timestamp {
 
 /// The key of a pod's workload. Keys stay, and each is the label of several series: no object has a longer kind or name, but what a tenant
 /// writes about owners and targets may.
-pub(crate) fn key_of(state: &PodState) -> WorkloadKey {
+pub(crate) fn key_of(state: &PodState) -> WorkloadId {
     let workload = &state.decision.workload;
     let begin = |text: &str, longest: usize| -> String {
         let fits = |(at, character): &(usize, char)| at + character.len_utf8() <= longest;
         let kept = text.char_indices().take_while(fits);
         kept.map(|(_, character)| character).collect()
     };
-    let namespace = state.pod.metadata.namespace.clone();
-    (
-        namespace,
-        begin(&workload.kind, LONGEST_LABEL),
-        begin(&workload.name, LONGEST_SUBDOMAIN),
-    )
+    WorkloadId {
+        namespace: state.pod.metadata.namespace.clone(),
+        kind: begin(&workload.kind, LONGEST_LABEL),
+        name: begin(&workload.name, LONGEST_SUBDOMAIN),
+    }
 }
 
 /// The sum of the containers' requests.
@@ -401,19 +422,29 @@ mod tests {
     fn a_workloads_endless_name_is_cut() {
         let pod = Arc::clone(&parse_manifests("test", POD).unwrap().view.pods[0]);
         let mut state = PodState::new(Arc::clone(&pod), PodDecision::undecided(&pod));
-        let kept = ("default".to_owned(), "Job".to_owned(), "nightly".to_owned());
-        (_, state.decision.workload.kind, state.decision.workload.name) = kept.clone();
-        assert_eq!(key_of(&state), kept);
-        state.decision.workload.kind = "é".repeat(8 << 10);
-        state.decision.workload.name = "n".repeat(8 << 10);
-        let (_, kind, name) = key_of(&state);
-        assert_eq!((kind, name), ("é".repeat(31), "n".repeat(253)));
+        let mut key_with = |kind: &str, name: &str| {
+            let workload = &mut state.decision.workload;
+            (workload.kind, workload.name) = (kind.to_owned(), name.to_owned());
+            key_of(&state)
+        };
+        let key = |kind: &str, name: &str| WorkloadId {
+            namespace: "default".to_owned(),
+            kind: kind.to_owned(),
+            name: name.to_owned(),
+        };
+        assert_eq!(key_with("Job", "nightly"), key("Job", "nightly"));
+        let cut = key_with(&"é".repeat(8 << 10), &"n".repeat(8 << 10));
+        assert_eq!(cut, key(&"é".repeat(31), &"n".repeat(253)));
     }
 
     #[test]
     fn a_busy_namespace_loses_its_own_series() {
         let (mut series, none, now) = (Series::default(), WorkloadSavings::default(), Timestamp::now());
-        let key = |namespace: &str, name: &str| (namespace.to_owned(), "Job".to_owned(), name.to_owned());
+        let key = |namespace: &str, name: &str| WorkloadId {
+            namespace: namespace.to_owned(),
+            kind: "Job".to_owned(),
+            name: name.to_owned(),
+        };
         let quiet = key("shop", "nightly");
         series.add(&quiet, &none, now - SignedDuration::from_mins(1));
         for number in 0..2 * MOST_WORKLOADS {

@@ -184,15 +184,16 @@ fn values(
             let file = setting.file();
             let of = |state: &PodValues| state.tree.get(target).and_then(|settings| settings.get(file));
             let text = |setting: Option<Setting>| setting.map(|setting| setting.to_string()).unwrap_or_default();
-            let [spec, allocated, wanted, kept] = expected.each_ref().map(|state| state.as_ref().and_then(of));
+            let of_some = |state: &Option<PodValues>| state.as_ref().and_then(of);
+            let (spec, wanted) = (of(&expected.spec), of_some(&expected.wanted));
             if setting.is_unset() && wanted.is_none_or(Setting::is_unset) {
                 continue;
             }
             let runtime = stored.and_then(|stored| stored_text(stored, file));
             let property = systemd.as_ref().and_then(|settings| settings.get(file));
-            let difference = kernel_difference(setting, target, [wanted, kept, spec], snapshot)
+            let difference = kernel_difference(setting, target, [wanted, of_some(&expected.kept), spec], snapshot)
                 .or_else(|| {
-                    let wanted = expected[2].as_ref()?.specs.get(target.container()?)?;
+                    let wanted = expected.wanted.as_ref()?.specs.get(target.container()?)?;
                     runtime_difference(runtime.as_deref()?, &stored_text(wanted, file)?, snapshot)
                 })
                 .or_else(|| systemd_difference(property?, wanted?, snapshot));
@@ -202,7 +203,7 @@ fn values(
                 path: cgroup.path().to_string(),
                 file: file.name().to_owned(),
                 spec: text(spec),
-                allocated: text(allocated),
+                allocated: text(of_some(&expected.allocated)),
                 wanted: text(wanted),
                 kernel: setting.to_string(),
                 runtime: runtime.unwrap_or_default(),
@@ -215,9 +216,19 @@ fn values(
     Ok(values)
 }
 
-/// What follows from the spec alone, from the resources that the kubelet reports as in force, and what is wanted, without
-/// and with the limits that the agent leaves higher for now.
-fn expected(node: &Node, snapshot: &PodSnapshot, held: &PodTree) -> [Option<PodValues>; 4] {
+/// The values that a pod's cgroups may have, by where they come from.
+struct Expected {
+    /// From the spec alone.
+    spec: PodValues,
+    /// From the resources that the kubelet reports as in force.
+    allocated: Option<PodValues>,
+    /// From the desired state.
+    wanted: Option<PodValues>,
+    /// From the desired state, with the limits that the agent leaves higher for now.
+    kept: Option<PodValues>,
+}
+
+fn expected(node: &Node, snapshot: &PodSnapshot, held: &PodTree) -> Expected {
     let (state, traits) = (&snapshot.state, &node.traits);
     let created = |targets: &PodAmounts| hierarchy(&state.pod, targets, traits).created();
     let in_force = in_force(&state.pod);
@@ -227,8 +238,12 @@ fn expected(node: &Node, snapshot: &PodSnapshot, held: &PodTree) -> [Option<PodV
         (targets.amounts, targets.holds) = (state.desired.targets_or_spec(&state.pod), Holds::default());
         targets.values(held, traits)
     });
-    let allocated = (!in_force.is_empty()).then(|| created(&in_force));
-    [Some(created(PodAmounts::NONE)), allocated, wanted, kept]
+    Expected {
+        spec: created(PodAmounts::NONE),
+        allocated: (!in_force.is_empty()).then(|| created(&in_force)),
+        wanted,
+        kept,
+    }
 }
 
 /// The settings that systemd would write into a cgroup's files.

@@ -333,16 +333,12 @@ impl PodState {
     pub(crate) fn saved(&self) -> Option<SavedPod> {
         let (pauses, evidence_at) = (self.growth.saved(), self.hooks.saved());
         let waits = self.decision.canary.waits.is_some();
-        let recommended = self.desired.recommended_in_force(&self.pod, &self.resize);
-        let desired = self.desired.clone().with_recommended(recommended);
-        let is_saved = waits || !desired.is_empty() || !pauses.is_empty() || !evidence_at.is_empty();
+        let state = SavedTargets::of(&self.desired, &self.resize, &self.pod);
+        let is_saved = waits || !state.desired.is_empty() || !pauses.is_empty() || !evidence_at.is_empty();
         Some(SavedPod {
             pod: self.identity.clone().filter(|_| is_saved)?,
             described: Some(Arc::clone(&self.pod)),
-            state: SavedTargets {
-                desired,
-                resize: self.resize.saved(),
-            },
+            state,
             failed_shrinks: self.shrink.saved(),
             pauses: pauses.clone(),
             evidence_at: evidence_at.clone(),

@@ -87,6 +87,25 @@ pub(crate) struct SavedTargets {
     pub(crate) resize: Resize,
 }
 
+impl SavedTargets {
+    /// What outlasts the agent. Of a recommendation, that is what is in force.
+    pub(crate) fn of(desired: &DesiredState, resize: &Resize, pod: &Pod) -> Self {
+        let recommended = desired.recommended_in_force(pod, resize);
+        Self {
+            desired: desired.clone().with_recommended(recommended),
+            resize: resize.saved(),
+        }
+    }
+
+    /// Applies the saved state of an earlier agent. [`Self::of`] is the inverse.
+    pub(crate) fn restore(self, desired: &mut DesiredState, resize: &mut Resize, pod: &Pod, is_followed: bool) {
+        let targets = self.desired.targets(pod).unwrap_or_default();
+        let asked = self.resize.has_asked_for(&targets);
+        desired.restore(self.desired, asked, is_followed);
+        *resize = self.resize;
+    }
+}
+
 impl SavedPod {
     /// The spec of `pod` once overrides and temporary limits have ended, and requests that the kubelet has not allocated are taken
     /// back. `None` if there are none of them. Allocated recommendations stay, and so do limits that the agent keeps for now, and the

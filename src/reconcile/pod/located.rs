@@ -8,7 +8,7 @@ use crate::guard::LatestLimits;
 use crate::model::objects::{Pod, PodId, PodUid};
 use crate::model::{BoundPod, Cause, LivePod, Outcome, Resource};
 use crate::plan::LowPodLevel;
-use crate::reconcile::store::{SavedPod, SavedTargets};
+use crate::reconcile::store::SavedPod;
 
 /// The facts of discovery about a pod, with the state that an earlier agent saved for the pod.
 #[derive(Debug)]
@@ -85,7 +85,7 @@ impl PodState {
         let SavedPod {
             pod: _,
             described,
-            state: SavedTargets { desired, resize },
+            state,
             failed_shrinks,
             pauses,
             evidence_at,
@@ -94,14 +94,12 @@ impl PodState {
         self.growth.restore(pauses);
         self.hooks.restore(evidence_at);
         self.decision.canary.waits = waits.or(self.decision.canary.waits.take());
-        let asked = resize.has_asked_for(&desired.targets(&self.pod).unwrap_or_default());
         let is_followed = self.decision.change().is_some() && self.no_room.is_none();
-        self.desired.restore(desired, asked, is_followed);
+        state.restore(&mut self.desired, &mut self.resize, &self.pod, is_followed);
         // The clock may have been set back while no agent ran: what would begin in the future begins now.
         let latest = self.desired.latest_start().unwrap_or(now.wall);
         let latest = latest.max(now.wall);
         self.shrink.restore(failed_shrinks, latest);
-        self.resize = resize;
         self.move_dates(now.wall.duration_since(latest));
         described.unwrap_or_else(|| Arc::clone(&self.pod))
     }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::pod::Now;
 use crate::actuate::ForeignWriters;
-use crate::model::{ControlFile, Outcome, Target};
+use crate::model::{Cause, ChangeRecord, ControlFile, Outcome, Target};
 use crate::pace::Backoff;
 use crate::plan::LowPodLevel;
 
@@ -65,6 +65,20 @@ impl Drift {
     pub(crate) fn start_over(&mut self) {
         self.writers.forget();
         self.is_in_sync = false;
+    }
+
+    /// The cause of a pass with this record. For one that only checked the pod, that is the drift which it found, if any: this agent, or
+    /// the kubelet at its request, may have written the files that the kernel reported. Where no other process `has_flipped` a value, a
+    /// kubelet that `is_resizing` the pod wrote them.
+    pub(crate) fn cause_of(&self, record: &ChangeRecord, has_flipped: bool, is_resizing: bool) -> Cause {
+        let has_patched = record.steps.iter().any(|step| !step.change.writes_cgroups());
+        let has_repaired = self.is_in_sync && !record.steps.is_empty() && !has_patched;
+        match &record.cause {
+            Cause::Drift | Cause::Sweep if has_flipped => Cause::Drift,
+            Cause::Drift | Cause::Sweep if has_repaired && is_resizing => Cause::DriftInFlight,
+            Cause::Drift | Cause::Sweep => Cause::Sweep,
+            cause => cause.clone(),
+        }
     }
 
     /// Notes the outcome of a pass. One that `is_current` had the present targets.

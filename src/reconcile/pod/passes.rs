@@ -11,12 +11,20 @@ use crate::plan::{PodTargets, lift_kept};
 use crate::reconcile::work::{FIRST_RETRY, PassId, RequestId};
 use crate::resize::{Act, Report};
 
-/// The cause of a pass that only checked the pod: the drift that it found, if any. This agent, or the kubelet at its request, may have
-/// written the files that the kernel reported.
-fn noticed(cause: Cause, drift: Option<Cause>) -> Cause {
-    match cause {
-        Cause::Drift | Cause::Sweep => drift.unwrap_or(Cause::Sweep),
-        cause => cause,
+/// What a pass over this pod showed.
+struct EndedPass {
+    record: ChangeRecord,
+    api: Report,
+    /// Whether the pass had the present targets.
+    is_current: bool,
+}
+
+impl EndedPass {
+    /// Whether the pass brought its recommendation into force. One in an emergency leaves that to the next pass.
+    fn followed(&self) -> bool {
+        let (outcome, api) = (&self.record.outcome, &self.api);
+        let has_targets = outcome.holds() && api.retry_after.is_none();
+        has_targets || outcome.is_kept() && api.answer.accepted().is_some()
     }
 }
 
@@ -115,67 +123,59 @@ impl PodState {
     pub(super) fn end_pass(&mut self, pass: &PassId, done: JobDone, quiet: SignedDuration, effects: &mut Effects) {
         let now = effects.now;
         let running = self.work.end(pass);
-        let (mut record, api) = (done.record, done.api);
         let live = self.live.clone().filter(|live| live.id.uid == pass.uid);
         let Some((running, live)) = running.zip(live) else {
             return effects.push(Effect::Record {
-                is_news: !record.steps.is_empty(),
-                record: Box::new(record),
+                is_news: !done.record.steps.is_empty(),
+                record: Box::new(done.record),
                 answers: None,
             });
         };
-        let is_current = self.work.is_current(pass);
-        let drift = match done.flipped.as_slice() {
-            [] => self.drift_in_flight(&record),
-            _ => Some(Cause::Drift),
+        let mut ended = EndedPass {
+            record: done.record,
+            api: done.api,
+            is_current: self.work.is_current(pass),
         };
-        record.cause = noticed(record.cause, drift);
-        let avoided = self.desired.note_resized(&record, &live);
+        let has_flipped = !done.flipped.is_empty();
+        let is_resizing = self.resize.withheld().is_none() && self.resize.is_in_flight(&self.pod);
+        ended.record.cause = self.drift.cause_of(&ended.record, has_flipped, is_resizing);
+        let avoided = self.desired.note_resized(&ended.record, &live);
         effects.list.extend(avoided.map(Effect::Avoided));
         self.desired.scope.quotas.update(done.quotas, &live);
         self.desired.note_bursts(&self.pod, &live, done.bursts, now.wall);
-        self.take_api_report(&api, &mut record.outcome, quiet, now);
-        let outcome = record.outcome.clone();
-        // A pass in an emergency leaves the recommendation to the next one.
-        let has_targets = outcome.holds() && api.retry_after.is_none();
-        if has_targets || outcome.is_kept() && api.answer.accepted().is_some() {
-            self.desired.bring_into_force(running.recommended, is_current);
+        self.take_api_report(&mut ended, quiet, now);
+        if ended.followed() {
+            self.desired.bring_into_force(running.recommended, ended.is_current);
         }
         let mut shrink = done.shrink;
         if self.growth.takes_back_denied(&self.pod, &shrink.lowered, now.wall) {
             shrink.lowered.clear();
         }
         self.shrink.pass_ended(shrink, pass.number);
-        self.end_overtaken_override(api.answer.denied().filter(|_| is_current), effects);
-        record.in_flight = outcome.holds() && self.resize.is_in_flight(&self.pod);
+        self.end_overtaken_override(&ended, effects);
+        ended.record.in_flight = ended.record.outcome.holds() && self.resize.is_in_flight(&self.pod);
         // What the pass came to may have changed the targets.
-        let is_still_current = self.work.is_current(pass);
-        self.drift.ended(&outcome, done.foreign, is_still_current);
-        if !is_still_current {
+        ended.is_current = self.work.is_current(pass);
+        self.drift.ended(&ended.record.outcome, done.foreign, ended.is_current);
+        if !ended.is_current {
             // A pass with the new generation is due.
-            return self.record(record, None, true, effects);
+            return self.record(ended.record, None, true, effects);
         }
-        self.end_turn(&outcome, effects);
+        self.end_turn(&ended.record.outcome, effects);
         effects.push(Effect::WatchFiles(done.handles));
-        let answers = self.schedule_next(&outcome, &api, effects);
-        self.record(record, answers, true, effects);
-        self.resize.ended(outcome, api.no_room);
+        let answers = self.schedule_next(&ended, effects);
+        let outcome = ended.record.outcome.clone();
+        self.record(ended.record, answers, true, effects);
+        self.resize.ended(outcome, ended.api.no_room);
         effects.list.extend(self.work.admit_next());
     }
 
-    /// The drift that a pass repaired while the kubelet resizes the pod: every file had its value, and then held another one.
-    fn drift_in_flight(&self, record: &ChangeRecord) -> Option<Cause> {
-        let held = self.drift.is_in_sync && self.resize.withheld().is_none();
-        let has_patched = record.steps.iter().any(|step| !step.change.writes_cgroups());
-        let is_repair = held && self.resize.is_in_flight(&self.pod) && !record.steps.is_empty() && !has_patched;
-        is_repair.then_some(Cause::DriftInFlight)
-    }
-
-    /// Takes the API server's answers to a pass with this outcome, which names the limits that are denied.
-    fn take_api_report(&mut self, api: &Report, outcome: &mut Outcome, quiet: SignedDuration, now: Now) {
+    /// Takes the API server's answers to a pass, whose outcome then names the limits that are denied.
+    fn take_api_report(&mut self, EndedPass { record, api, .. }: &mut EndedPass, quiet: SignedDuration, now: Now) {
         if let Some(why) = api.answer.denied() {
-            self.deny_temporary(why, now.wall, quiet, outcome);
+            self.deny_temporary(why, now.wall, quiet, &mut record.outcome);
         }
+        let outcome = &record.outcome;
         let by_hand = self.desired.is_by_hand();
         self.resize.answered(&self.pod, api, outcome, by_hand, now.instant);
         if let Some(accepted) = api.answer.accepted().filter(|_| outcome.is_kept()) {
@@ -187,7 +187,8 @@ impl PodState {
 
     /// Ends an override that was written ahead of the spec, if the API server denies it now, or another client has changed the
     /// spec since.
-    fn end_overtaken_override(&mut self, denied: Option<&str>, effects: &mut Effects) {
+    fn end_overtaken_override(&mut self, ended: &EndedPass, effects: &mut Effects) {
+        let denied = ended.api.answer.denied().filter(|_| ended.is_current);
         let denied = denied.filter(|_| self.work.request().is_none());
         let Some((why, ahead)) = denied.zip(self.resize.written_ahead().cloned()) else {
             return self.yield_to_spec(effects);
@@ -214,9 +215,9 @@ impl PodState {
         }
     }
 
-    /// Schedules the next pass after this outcome; returns the request that the ended pass answers.
-    fn schedule_next(&mut self, outcome: &Outcome, api: &Report, effects: &mut Effects) -> Option<RequestId> {
-        let now = effects.now;
+    /// Schedules the next pass; returns the request that the ended pass answers.
+    fn schedule_next(&mut self, ended: &EndedPass, effects: &mut Effects) -> Option<RequestId> {
+        let (outcome, api, now) = (&ended.record.outcome, &ended.api, effects.now);
         let failed = self.work.ended(outcome, api, now);
         let is_verified = matches!(outcome, Outcome::Applied | Outcome::Unchanged) && !api.unread;
         let is_kept = self.shrink.wakes_at().is_some() || !self.holds(now.wall).is_empty();

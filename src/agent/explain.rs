@@ -295,7 +295,7 @@ fn kernel_difference(
         ));
     }
     let why = state.detail(now);
-    Some(match state.drift.writers.paused(target, held.file(), now) {
+    Some(match state.drift.writers().paused(target, held.file(), now) {
         Some(until) => format!("another program keeps changing it; left alone until {until:.0}"),
         // The pod's detail says why, once for all files.
         None if state.has_failed() => FAILED.to_owned(),
@@ -310,8 +310,8 @@ fn kernel_difference(
 /// Explains why the runtime's stored spec differs from the wanted one.
 fn runtime_difference(stored: &str, wanted: &str, snapshot: &PodSnapshot) -> Option<String> {
     let drift = &snapshot.state.drift;
-    let why = match drift.owes_runtime {
-        true => format!(" ({})", drift.reason),
+    let why = match drift.owes_runtime() {
+        true => format!(" ({})", drift.reason()),
         false => String::new(),
     };
     let repaired = "it would write that back when another process updates the container, so the next pass updates it";

@@ -259,7 +259,7 @@ fn applied_text(state: &PodState, by_kubelet: Option<bool>, now: Timestamp) -> O
     let Some(mut applied) = state.desired.targets(&state.pod) else {
         return Some(None);
     };
-    let known = state.drift.is_in_sync && state.drift.paused(now).next().is_none();
+    let known = state.drift.is_in_sync() && state.drift.paused(now).next().is_none();
     if !known {
         return None;
     }

@@ -17,21 +17,41 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
 /// How the latest pass left the pod's files and its runtime.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Drift {
-    /// Every file had its desired value. A file that differs later was changed by another process.
-    pub(crate) is_in_sync: bool,
-    /// The runtime's stored spec is still to be updated.
-    pub(crate) owes_runtime: bool,
-    /// The pod's cgroup allows less memory than its containers' cgroups do together.
-    pub(crate) low_pod_level: Option<LowPodLevel>,
+    is_in_sync: bool,
+    owes_runtime: bool,
+    low_pod_level: Option<LowPodLevel>,
     /// Spaces attempts to raise the pod's cgroup, and when the next one may come; `None` unless the latest one failed.
     raises: Option<(Backoff, Instant)>,
-    /// Other processes that change the pod's values.
-    pub(crate) writers: ForeignWriters,
-    /// Why the latest pass did not succeed; empty where it did.
-    pub(crate) reason: String,
+    writers: ForeignWriters,
+    reason: String,
 }
 
 impl Drift {
+    /// Whether every file had its desired value. A file that differs later was changed by another process.
+    pub(crate) const fn is_in_sync(&self) -> bool {
+        self.is_in_sync
+    }
+
+    /// Whether the runtime's stored spec is still to be updated.
+    pub(crate) const fn owes_runtime(&self) -> bool {
+        self.owes_runtime
+    }
+
+    /// How much less memory the pod's cgroup allows than its containers' cgroups do together, if it does.
+    pub(crate) const fn low_pod_level(&self) -> Option<LowPodLevel> {
+        self.low_pod_level
+    }
+
+    /// Other processes that change the pod's values.
+    pub(crate) const fn writers(&self) -> &ForeignWriters {
+        &self.writers
+    }
+
+    /// Why the latest pass did not succeed; empty where it did.
+    pub(crate) fn reason(&self) -> &str {
+        &self.reason
+    }
+
     /// The values that other processes keep changing and that are left alone now, and until when.
     pub(crate) fn paused(&self, now: Timestamp) -> impl Iterator<Item = (&Target, ControlFile, Timestamp)> {
         self.writers.all_paused(now)

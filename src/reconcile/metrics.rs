@@ -178,7 +178,7 @@ impl Metrics {
                 usize::from(state.desired.overridden.is_some()),
                 state.drift.paused(now).count(),
                 state.desired.temporary.len(),
-                usize::from(state.drift.low_pod_level.is_some()),
+                usize::from(state.drift.low_pod_level().is_some()),
             ];
             for (count, more) in counts.iter_mut().zip(of_pod) {
                 *count += more;

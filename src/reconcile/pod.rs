@@ -128,9 +128,9 @@ impl PodState {
             PodInput::TimePassed => self.time_passed(effects),
             PodInput::FilesWritten if self.is_enforced() => self.work.request_pass(Cause::Drift, false, instant),
             PodInput::Swept if self.is_enforced() => {
-                self.work.request_pass(Cause::Sweep, self.drift.owes_runtime, instant);
+                self.work.request_pass(Cause::Sweep, self.drift.owes_runtime(), instant);
             }
-            PodInput::RuntimeReturned if self.drift.owes_runtime => {
+            PodInput::RuntimeReturned if self.drift.owes_runtime() => {
                 self.work.reset_retries();
                 self.work.request_pass(Cause::Retry, true, instant);
             }
@@ -244,7 +244,7 @@ impl PodState {
     /// failed pass waits for its retry: what that pass wrote and undid looks like a change, and would start the next
     /// pass at once. A pod that only waits for the API server holds its desired values meanwhile.
     pub(crate) fn is_enforced(&self) -> bool {
-        let holds = self.drift.owes_runtime || self.drift.is_in_sync;
+        let holds = self.drift.owes_runtime() || self.drift.is_in_sync();
         !self.desired.is_empty() && (self.work.retry_at.is_none() || holds)
     }
 

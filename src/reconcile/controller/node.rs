@@ -127,7 +127,7 @@ impl Controller {
         let low = |state: &PodState| found.get(&state.live.as_ref()?.id.uid).copied();
         let levels = self.pods.iter().filter_map(|(key, state)| {
             let low = low(state);
-            (low.is_some() || state.drift.low_pod_level.is_some()).then(|| (key.clone(), low))
+            (low.is_some() || state.drift.low_pod_level().is_some()).then(|| (key.clone(), low))
         });
         for (key, low) in levels.collect::<Vec<_>>() {
             self.apply(&key, PodInput::PodLevelRead { low, repair });
@@ -217,7 +217,7 @@ impl Controller {
     /// The pods whose cgroup is below its containers, one sentence each.
     pub(super) fn pod_level_problems(&self) -> impl Iterator<Item = String> {
         self.pods.values().filter_map(|state| {
-            let (name, low) = (state.pod.full_name(), state.drift.low_pod_level?);
+            let (name, low) = (state.pod.full_name(), state.drift.low_pod_level()?);
             Some(format!(
                 "pod {name}: {low}, so the kernel kills in it before a container reaches its own limit \
                  (kubernetes/kubernetes#138760); set repairPodLevel: true to have vscaled raise it"

@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn a_pause_of_repairs_follows_the_clock() {
         let (mut state, now) = (any_pod(), Timestamp::now());
-        let mut writers = state.drift.writers.clone();
+        let mut writers = state.drift.writers().clone();
         for _ in 0..3 {
             writers.flipped(&Target::Pod, ControlFile::MemoryMax, now);
         }

@@ -18,7 +18,7 @@ impl PodState {
             PodStatus::NotManaged
         } else if self.drift.paused(now).next().is_some() {
             PodStatus::Foreign
-        } else if self.drift.owes_runtime {
+        } else if self.drift.owes_runtime() {
             PodStatus::Owed
         } else if self.has_failed() || self.shrink.detail(now).is_some() || self.no_room.is_some() {
             PodStatus::Refused
@@ -30,7 +30,7 @@ impl PodState {
                 Withheld::SpecLater(_) if self.resize.is_ahead() => PodStatus::Owed,
                 Withheld::Unanswered(_) | Withheld::Postponed(_) | Withheld::SpecLater(_) => PodStatus::Working,
             }
-        } else if self.drift.is_in_sync && !self.hooks.is_announcing() {
+        } else if self.drift.is_in_sync() && !self.hooks.is_announcing() {
             PodStatus::InSync
         } else {
             PodStatus::Working
@@ -55,7 +55,7 @@ impl PodState {
             (PodStatus::Refused, Some(no_room)) if !failed => no_room.why.clone(),
             (PodStatus::Refused, None) if !failed && withheld.is_none() => self.shrink.detail(now).unwrap_or_default(),
             (PodStatus::Owed | PodStatus::Refused | PodStatus::Deferred | PodStatus::Infeasible, _) => {
-                withheld.map_or(self.drift.reason.as_str(), Withheld::reason).to_owned()
+                withheld.map_or(self.drift.reason(), Withheld::reason).to_owned()
             }
             (PodStatus::Working, _) => all(withheld.map(|withheld| withheld.reason().to_owned())),
             (PodStatus::NotManaged | PodStatus::InSync, _) => {
@@ -68,7 +68,7 @@ impl PodState {
     /// Whether the latest pass did not do what it was to. One whose values hold may be repeated all the same: the API server did not show
     /// whether the pod's object is late.
     pub(crate) fn has_failed(&self) -> bool {
-        self.work.has_failed() && !self.drift.is_in_sync
+        self.work.has_failed() && !self.drift.is_in_sync()
     }
 
     /// The containers whose limits are not grown, with the reasons.

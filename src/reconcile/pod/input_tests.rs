@@ -233,7 +233,7 @@ fn a_changed_node_forgets_what_passes_found() {
     state.work.back_off(None, Now::read());
     state.resize.ended(Outcome::Refused(String::new()), true);
     drop(state.apply(PodInput::NodeChanged, Now::read()));
-    assert!(!state.work.is_current(&pass) && !state.drift.is_in_sync);
+    assert!(!state.work.is_current(&pass) && !state.drift.is_in_sync());
     assert_eq!(state.work.retry_at, None);
     assert!(state.resize.is_clear());
 }

@@ -107,10 +107,10 @@ impl PodState {
             accepted_generation: self.resize.accepted().map(|accepted| accepted.generation),
             asked: pending.since,
             decided_in: self.work.decided_in(&pending.cause),
-            held_before: self.drift.is_in_sync,
-            foreign: self.drift.writers.clone(),
+            held_before: self.drift.is_in_sync(),
+            foreign: self.drift.writers().clone(),
             // Every pass retries an update of the runtime that failed.
-            check_runtime: pending.check_runtime || self.drift.owes_runtime,
+            check_runtime: pending.check_runtime || self.drift.owes_runtime(),
             seen: self.shrink.seen().clone(),
             watched: self.shrink.watch().unwrap_or_default().1,
             ..Job::new(targets, pending.cause)
@@ -205,7 +205,7 @@ impl PodState {
 
     /// Ends the pod's turn to lower limits after a pass that left nothing to watch, and announces limits that have grown.
     fn end_turn(&mut self, outcome: &Outcome, effects: &mut Effects) {
-        if self.drift.is_in_sync && !self.hooks.is_announcing() {
+        if self.drift.is_in_sync() && !self.hooks.is_announcing() {
             self.shrink.end_turn_unless_watched();
         }
         if outcome.holds() {

@@ -152,7 +152,7 @@ fn a_guards_record_keeps_the_reason_of_a_failed_pass() {
     for (mut state, reason) in [(enforced(), "no room"), (failed(), "EBUSY")] {
         state.drift.note_reason(Some("EBUSY"));
         drop(state.apply(grew([100, 200], Outcome::Refused("no room".to_owned())), Now::read()));
-        assert_eq!(state.drift.reason, reason);
+        assert_eq!(state.drift.reason(), reason);
     }
 }
 

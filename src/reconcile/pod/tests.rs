@@ -168,7 +168,7 @@ fn what_a_stale_pass_wrote_is_on_record() {
             panic!("{effects:?}");
         };
         assert_eq!((&record.steps, *news), (&steps, !steps.is_empty()));
-        assert!(state.work.running().is_none() && state.drift.reason.is_empty());
+        assert!(state.work.running().is_none() && state.drift.reason().is_empty());
     }
 }
 

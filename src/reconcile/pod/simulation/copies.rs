@@ -72,7 +72,7 @@ impl Copies {
             }
             Effect::RaisePodLevel { bound, low } => {
                 assert_eq!(state.live.as_ref(), Some(bound.live()));
-                assert_eq!(state.drift.low_pod_level, Some(low));
+                assert_eq!(state.drift.low_pod_level(), Some(low));
                 self.raising = Some(bound.live().id.uid.clone());
             }
             Effect::Decide => self.is_decision_due = true,

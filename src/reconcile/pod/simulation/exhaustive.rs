@@ -326,7 +326,7 @@ impl World {
         let has_just_sent = resize.too_early(Duration::MAX, true, self.now.instant).is_some();
         key.add(&(resize.prepared(), resize.written_ahead(), resize.accepted().is_some()));
         key.add(&(resize.withheld(), resize.has_no_room(), has_just_sent));
-        key.add(&(&state.desired, state.drift.is_in_sync, &state.shrink));
+        key.add(&(&state.desired, state.drift.is_in_sync(), &state.shrink));
         let work = &state.work;
         let pending = work.pending().map(|pending| &pending.cause);
         let request = work.request().map(|request| &request.before);

@@ -395,7 +395,7 @@ impl World {
             took: Duration::ZERO,
         });
         self.apply(PodInput::PodLevelRaised { uid, raised });
-        assert!(!(well && is_this) || self.state.drift.low_pod_level.is_none());
+        assert!(!(well && is_this) || self.state.drift.low_pod_level().is_none());
     }
 
     /// Another agent starts from the state file.

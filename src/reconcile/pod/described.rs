@@ -109,13 +109,9 @@ impl PodState {
     pub(super) fn withdraw(&mut self, now: Now) {
         let is_over = !self.desired.has_amounts() && self.live.is_some() && self.work.running().is_none();
         if is_over && let Some(own) = self.resize.without_requests(&self.pod) {
-            self.return_to(own, Cause::Withdrawn, now);
+            self.desired.return_to(own);
+            self.restart(Cause::Withdrawn, now);
         }
-    }
-
-    fn return_to(&mut self, own: PodAmounts, cause: Cause, now: Now) {
-        self.desired.return_to(own);
-        self.restart(cause, now);
     }
 
     /// Brings the decision into force, and makes a pass due if the targets change. Ends temporary limits that are not above the
@@ -157,10 +153,12 @@ impl PodState {
         if is_being_followed && !self.desired.has_amounts() {
             // A pass gives the cgroups what the spec has without requests that the kubelet has not allocated, in place of that pass.
             self.work.cancel();
-            match self.resize.without_requests(&self.pod) {
-                Some(own) => self.return_to(own, Cause::Withdrawn, now),
-                None => self.return_to(self.resize.spec(&self.pod), Cause::Sweep, now),
-            }
+            let (own, cause) = match self.resize.without_requests(&self.pod) {
+                Some(own) => (own, Cause::Withdrawn),
+                None => (self.resize.spec(&self.pod), Cause::Sweep),
+            };
+            self.desired.return_to(own);
+            self.restart(cause, now);
         }
         for TemporaryLimit { container, to, .. } in overtaken {
             effects.push(Effect::Log(LogLine::LimitRecommended { container, limit: to }));

@@ -80,21 +80,8 @@ pub(super) async fn start(
     let api = connect(config, ApiMetrics::register(&mut registry)).await?;
     let heartbeat = Heartbeat::new(STALLED);
 
-    let (audit, audit_writer) = start_audit(config).unzip();
-    let (events, inbox) = mpsc::channel(EVENTS);
-    let channels = Channels {
-        events,
-        records: Feed::default(),
-        changes: ChangeFeed::default(),
-        audit: audit.unwrap_or_default(),
-        stop: stop.clone(),
-    };
-    let (views, view) = watch::channel(Arc::new(NodeView {
-        pods: state.restored.described(),
-        ..NodeView::default()
-    }));
-    let (source_merge, pods) = start_sources(config, api.clone(), stop);
-    tokio::spawn(source_merge.run(views, channels.events.clone()));
+    let (channels, inbox, audit_writer) = open_channels(config, stop);
+    let (view, pods) = follow_sources(config, api.clone(), state.restored.described(), &channels);
     let cluster = api.as_ref().map(|api| follow_cluster(api, pods, &channels));
     let (resizer, annotator) = cluster.unzip();
     let (node_pods, watched) = watch::channel(Arc::new(NodePods::default()));
@@ -119,7 +106,6 @@ pub(super) async fn start(
     }
     let control = answer_callers(config, arguments, socket, &oom, &channels);
     let guard = start_guard(&state.limit_files, least_limits);
-    let changes = channels.changes.clone();
     let controller = Controller::new(
         config.clone(),
         NodeFacts::new(machine::capacity(), discover, formula, starting),
@@ -132,9 +118,7 @@ pub(super) async fn start(
             savings,
             annotator,
             kill_problems: kill_problems(&oom, &reporter),
-            history: History::new(channels.records, channels.audit, move |record| {
-                changes.send(|| view::change(record));
-            }),
+            history: history(&channels),
         },
     );
     let controller = tokio::spawn(controller.run(inbox, stop.clone(), heartbeat));
@@ -148,6 +132,48 @@ pub(super) async fn start(
         reporter,
         audit_writer,
         lock: state.lock,
+    })
+}
+
+/// Opens the channels between the tasks, and starts what writes the audit log. Returns also the controller's end, and that task.
+fn open_channels(
+    config: &Config,
+    stop: &CancellationToken,
+) -> (Channels, mpsc::Receiver<Event>, Option<JoinHandle<()>>) {
+    let (audit, audit_writer) = start_audit(config).unzip();
+    let (events, inbox) = mpsc::channel(EVENTS);
+    let channels = Channels {
+        events,
+        records: Feed::default(),
+        changes: ChangeFeed::default(),
+        audit: audit.unwrap_or_default(),
+        stop: stop.clone(),
+    };
+    (channels, inbox, audit_writer)
+}
+
+/// Starts the sources and what merges them. The first view has these pods, of which an earlier agent knew. Also returns access to the
+/// pods that the API server sends.
+fn follow_sources(
+    config: &Config,
+    api: Option<ApiClient>,
+    pods: Vec<Arc<Pod>>,
+    channels: &Channels,
+) -> (watch::Receiver<Arc<NodeView>>, Option<Latest<Pod>>) {
+    let (views, view) = watch::channel(Arc::new(NodeView {
+        pods,
+        ..NodeView::default()
+    }));
+    let (source_merge, latest) = start_sources(config, api, &channels.stop);
+    tokio::spawn(source_merge.run(views, channels.events.clone()));
+    (view, latest)
+}
+
+/// The history of changes, which also goes to the tasks of the agent, to the audit log and to callers of the control socket.
+fn history(channels: &Channels) -> History {
+    let changes = channels.changes.clone();
+    History::new(channels.records.clone(), channels.audit.clone(), move |record| {
+        changes.send(|| view::change(record));
     })
 }
 

@@ -79,24 +79,12 @@ impl<T: Object> Task<T> {
                 }
             };
             (self.denials, self.absences) = (0, 0);
-            let watching = match streamed {
-                Some(watching) => Ok(watching),
-                None => self.begin_watch(kind).await,
-            };
-            let (begun, from) = (Instant::now(), self.version.clone());
-            let end = match watching {
-                Ok(watching) => self.follow_watch(watching).await,
-                Err(error) => Err(error),
-            };
-            let lasted = begun.elapsed();
+            let from = self.version.clone();
+            let (end, lasted) = self.watch(kind, streamed).await;
             // Not after a list alone: without a watch that lasts, the task must not list without a pause.
             if lasted >= SHORT {
                 self.backoff.reset();
             }
-            let end = match end {
-                Err(error) if error.problem.status() == Some(410) => Ok(WatchEnd::Forgotten),
-                end => end,
-            };
             let counted = *end.as_ref().unwrap_or(&WatchEnd::Failed);
             self.client.metrics.watched(T::plural(), counted);
             mute = match self.version == from {
@@ -118,6 +106,24 @@ impl<T: Object> Task<T> {
                 sleep(scattered(self.timing.first_pause)).await;
             }
         }
+    }
+
+    /// Follows the watch that began with the list, or else another one. Returns how the watch ended, and how long it lasted.
+    async fn watch(&mut self, kind: Kind, streamed: Option<BegunWatch>) -> (Result<WatchEnd, ApiError>, Duration) {
+        let watching = match streamed {
+            Some(watching) => Ok(watching),
+            None => self.begin_watch(kind).await,
+        };
+        let begun = Instant::now();
+        let end = match watching {
+            Ok(watching) => self.follow_watch(watching).await,
+            Err(error) => Err(error),
+        };
+        let end = match end {
+            Err(error) if error.problem.status() == Some(410) => Ok(WatchEnd::Forgotten),
+            end => end,
+        };
+        (end, begun.elapsed())
     }
 
     /// Lists the objects where that is due. Returns the watch that begins with the list, where the API server offers it.

@@ -111,14 +111,8 @@ impl Pass {
 
     /// Carries out the plan, and keeps what the watch of lower limits and an undo need.
     pub(super) fn write(&mut self, observed: &mut Observed) -> Result<(), Outcome> {
-        // The guard writes files alone, and systemd writes all of a unit's properties with the first one that a step changes.
         if !observed.least_limits.is_empty() {
-            let handles = opened(self.done.handles.as_ref())?;
-            self.done.systemd_failed |= raise_unit(&self.node, handles, &self.job.targets.bound.live().id);
-            // systemd may take its time, and the guard may raise a limit meanwhile.
-            if !self.is_current(observed) {
-                return Err(overtaken());
-            }
+            self.raise_property(observed)?;
         }
         let mut lowered = if observed.may_be_outdated() {
             self.plan_again(observed)?
@@ -164,6 +158,19 @@ impl Pass {
             self.done.record.stages.write = took;
         }
         self.end_writes(ended, is_mismatch)
+    }
+
+    /// Raises the property of the pod's unit to the limit that the guard has raised. The guard writes files alone, and systemd writes all
+    /// of a unit's properties with the first one that a step changes.
+    fn raise_property(&mut self, observed: &Observed) -> Result<(), Outcome> {
+        let handles = opened(self.done.handles.as_ref())?;
+        self.done.systemd_failed |= raise_unit(&self.node, handles, &self.job.targets.bound.live().id);
+        // systemd may take its time, and the guard may raise a limit meanwhile.
+        if self.is_current(observed) {
+            Ok(())
+        } else {
+            Err(overtaken())
+        }
     }
 
     /// How the writes end the pass. Where a file holds another value after a patch, the kubelet is resizing the pod: the patch and the

@@ -353,17 +353,7 @@ impl Controller {
             let growths = &self.publisher.metrics.growths;
             growths.get_or_create(&[("outcome", outcome)]).inc();
         }
-        match &report.event {
-            GuardEvent::Refused { why, .. } => tracing::warn!(
-                pod = %report.of.pod, container = report.of.container.as_str(), reason = why,
-                "a memory limit is not raised although it will be reached"
-            ),
-            GuardEvent::Pressure { limit, lent } => tracing::warn!(
-                pod = %report.of.pod, container = report.of.container.as_str(), %limit, %lent,
-                "a memory limit that cannot be raised will be reached: requesting evidence"
-            ),
-            _ => {}
-        }
+        log_threat(&report);
         let Guarded { pod, container } = report.of.clone();
         let raised = match &report.event {
             GuardEvent::Grew { to, grown, .. } => Some(*to).filter(|_| grown.outcome == Outcome::Applied),
@@ -529,6 +519,23 @@ impl Controller {
         let others = [self.files.due, self.endpoint.retry_at, self.store.wakes_at(), decides];
         let latest = self.next_sweep.min(self.next_decisions).min(now + HEARTBEAT_EVERY);
         of_pods.into_iter().chain(others).flatten().fold(latest, Instant::min)
+    }
+}
+
+/// Logs that a container will reach a memory limit that is not raised.
+fn log_threat(Report { of, event }: &Report) {
+    let Guarded { pod, container } = of;
+    let container = container.as_str();
+    match event {
+        GuardEvent::Refused { why, .. } => tracing::warn!(
+            %pod, container, reason = why,
+            "a memory limit is not raised although it will be reached"
+        ),
+        GuardEvent::Pressure { limit, lent } => tracing::warn!(
+            %pod, container, %limit, %lent,
+            "a memory limit that cannot be raised will be reached: requesting evidence"
+        ),
+        _ => {}
     }
 }
 

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::DesiredState;
 use crate::guard::{LatestLimit, LatestLimits};
 use crate::model::objects::Pod;
-use crate::model::{Bytes, PodAmounts, Resource};
+use crate::model::{Bytes, Cause, PodAmounts, Resource};
 use crate::plan::lift_kept;
 use crate::plan::shrink::Holds;
 use crate::reconcile::savings::Avoided;
@@ -114,6 +114,20 @@ impl TemporaryLimit {
         let enough = peak.saturating_add(peak / (FREE_PART - 1)).saturating_add(1);
         let frees = enough <= base || enough.saturating_add(self.to / LOWERED_PART) <= self.to;
         frees.then(|| enough.max(base))
+    }
+
+    /// The cause of the pass after the end of the limit.
+    pub(crate) fn ended(self) -> Cause {
+        Cause::TemporaryLimitEnded {
+            container: self.container,
+            resource: self.resource,
+        }
+    }
+
+    /// What a cpu limit has avoided. It was raised because at least half of the periods were throttled.
+    pub(crate) fn avoided_throttling(&self, now: Timestamp) -> Avoided {
+        let seconds = now.duration_since(self.since).as_secs_f64();
+        Avoided::ThrottledSeconds(seconds.max(0.0) / 2.0)
     }
 
     pub(super) fn dates(&mut self) -> impl Iterator<Item = &mut Timestamp> {
@@ -293,6 +307,11 @@ impl DesiredState {
         let ended: Vec<_> = self.temporary.extract_if(.., |limit| ends(limit)).collect();
         self.returning |= !ended.is_empty();
         ended
+    }
+
+    /// Ends the temporary limits that the API server has denied and whose time is over.
+    pub(crate) fn end_denied(&mut self, now: Timestamp) -> Vec<TemporaryLimit> {
+        self.end_temporary(|limit| limit.denied.as_ref().is_some_and(|denied| denied.ends <= now))
     }
 
     /// Ends the temporary limits that are not above the limits without them, as [`Self::end_temporary`] does.

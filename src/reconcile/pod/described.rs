@@ -25,8 +25,7 @@ impl PodState {
         // The guard watches containers that run, and sees no quiet time of those that do not start again.
         let has_completed = |limit: &TemporaryLimit| self.pod.has_completed(&limit.container);
         for ended in self.desired.end_temporary(has_completed) {
-            let (container, resource) = (ended.container, ended.resource);
-            self.restart(Cause::TemporaryLimitEnded { container, resource }, effects.now);
+            self.restart(ended.ended(), effects.now);
         }
         // Only manifests of a directory change the variables of a running container.
         if Hook::any(&before) != Hook::any(&self.pod) {

@@ -9,7 +9,6 @@ use crate::actuate::Growable;
 use crate::guard::{CpuTerms, GuardEvent, Guarded, GuardedPod, Report, Terms};
 use crate::model::{Bytes, Cause, ChangeRecord, MilliCpu, Outcome, Resource};
 use crate::reconcile::desired::TemporaryLimit;
-use crate::reconcile::savings::Avoided;
 
 /// Why a temporary limit may not grow where no decision says how far.
 const UNDECIDED: &str = "it has a temporary limit, and no VPA lets its limit grow further now";
@@ -66,7 +65,14 @@ impl PodState {
                 let given = given(Resource::Cpu, limits, why);
                 self.grow(given, cause, now);
             }
-            GuardEvent::Unthrottled => self.end_temporary_cpu(&container, effects),
+            GuardEvent::Unthrottled => {
+                // None if an operator has set the limit meanwhile.
+                let is_over = |limit: &TemporaryLimit| limit.is_of(&container, Resource::Cpu);
+                for limit in self.desired.end_temporary(is_over) {
+                    effects.push(Effect::Avoided(limit.avoided_throttling(now.wall)));
+                    self.restart(limit.ended(), now);
+                }
+            }
         }
     }
 
@@ -77,19 +83,6 @@ impl PodState {
         effects.list.extend(avoided.map(Effect::Avoided));
         if self.desired.lower_after_quiet(&self.pod, container, needed, now.wall) {
             let (container, resource) = (container.to_owned(), Resource::Memory);
-            self.restart(Cause::TemporaryLimitEnded { container, resource }, now);
-        }
-    }
-
-    /// Ends a temporary cpu limit that the container has not needed for a while.
-    fn end_temporary_cpu(&mut self, container: &str, effects: &mut Effects) {
-        let (now, resource) = (effects.now, Resource::Cpu);
-        let is_over = |limit: &TemporaryLimit| limit.is_of(container, resource);
-        // None if an operator has set the limit meanwhile.
-        for TemporaryLimit { container, since, .. } in self.desired.end_temporary(is_over) {
-            // It was raised because at least half of the periods were throttled.
-            let seconds = now.wall.duration_since(since).as_secs_f64().max(0.0) / 2.0;
-            effects.push(Effect::Avoided(Avoided::ThrottledSeconds(seconds)));
             self.restart(Cause::TemporaryLimitEnded { container, resource }, now);
         }
     }
@@ -132,20 +125,6 @@ impl PodState {
             outcome.add(&sentence);
         }
         self.growth.deny(&self.pod, &denied, why);
-    }
-
-    /// Ends denied temporary limits whose time is over.
-    pub(super) fn end_denied(&mut self, effects: &mut Effects) {
-        let now = effects.now;
-        let over = |limit: &TemporaryLimit| limit.denied.as_ref().is_some_and(|denied| denied.ends <= now.wall);
-        for TemporaryLimit { container, denied, .. } in self.desired.end_temporary(over) {
-            let why = denied.map(|denied| denied.why).unwrap_or_default();
-            effects.push(Effect::Log(LogLine::Denied {
-                container: container.clone(),
-                why: why.clone(),
-            }));
-            self.restart(Cause::TemporaryLimitDenied { container, why }, now);
-        }
     }
 
     /// The limits that the guard watches. The guard never grows a limit that an operator has set. It watches a

@@ -33,15 +33,15 @@ pub(crate) struct DesiredState {
     pub(crate) recommended: Option<Recommended>,
     pub(crate) overridden: Option<Override>,
     /// The pod is on its way back to its spec. Limits that an override added where the spec declares none are removed, too.
-    pub(crate) returning: bool,
+    pub(super) returning: bool,
     /// Limits that the guard has grown.
     #[serde(rename = "leases")]
     pub(crate) temporary: Vec<TemporaryLimit>,
     /// The pod's own amounts, while overrides and temporary limits change its spec through the API server.
-    pub(crate) origin: Option<PodAmounts>,
+    pub(super) origin: Option<PodAmounts>,
     /// The sum of the containers' requests before the first recommendation.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) before: Option<ResourceList>,
+    pub(super) before: Option<ResourceList>,
     /// The burst of the pod's cgroups, from the first one on that the agent wanted. Zero once no burst is wanted any more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) burst: Option<CpuBurst>,

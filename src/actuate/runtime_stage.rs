@@ -240,6 +240,11 @@ async fn spec_steps(
     let live = pass.job.targets.bound.live();
     for (name, answer) in fetch_containers(runtime, live, observed.wanted.specs.keys()).await {
         let target = Target::Container(name.clone());
+        // A runtime writes the weight with every update, and takes the kernel's refusal for its own.
+        if cgroup(pass, &target).is_some_and(|open| open.is_idle() == Ok(true)) {
+            tracing::debug!(container = %name, "the cgroup is idle (cpu.idle), so no stored spec is updated");
+            continue;
+        }
         let stored = match answer {
             Ok(stored) => stored,
             // Only a manifest names this container: the runtime never writes a container that it does not know.

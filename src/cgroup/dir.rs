@@ -4,7 +4,7 @@ use nix::fcntl::OFlag;
 
 use super::file::{Dir, Inode, if_present};
 use super::{CgroupError, Hierarchy};
-use crate::model::{CgroupPath, CgroupVersion, ControlFile, Resource, Setting, Settings};
+use crate::model::{CgroupPath, CgroupVersion, ControlFile, CpuShares, CpuWeight, Resource, Setting, Settings};
 
 /// One cgroup: a directory in v2, two (cpu and memory) in v1. After the cgroup is removed, every call fails with
 /// [`Vanished`](super::Reason::Vanished) or [`Recreated`](super::Reason::Recreated), even if the path exists again.
@@ -78,12 +78,29 @@ impl CgroupDir {
         &self.memory
     }
 
-    /// Reads one file; `None` when the cgroup does not have it (the root; `memsw` without swap accounting; the other version's).
+    /// Reads one file; `None` when the cgroup does not have it (the root; `memsw` without swap accounting; the other version's;
+    /// the weight of an [idle](Self::is_idle) cgroup).
     ///
     /// Errors: [`CgroupError`].
     pub fn read(&self, file: ControlFile) -> Result<Option<Setting>, CgroupError> {
         let open = self.dir(file.resource()).open_file(file.name(), OFlag::O_RDONLY);
-        if_present(open.and_then(|open| open.setting(file)))
+        let held = if_present(open.and_then(|open| open.setting(file)))?;
+        // The kernel shows an idle cgroup with 3 shares (`WEIGHT_IDLEPRIO`), as a weight of 0 or 1.
+        let shown_idle = [
+            Setting::CpuWeight(CpuWeight::MIN),
+            Setting::CpuShares(CpuShares::new(3)),
+        ];
+        let has_none = held.is_some_and(|held| shown_idle.contains(&held)) && self.is_idle()?;
+        Ok(held.filter(|_| !has_none))
+    }
+
+    /// Whether processes of the cgroup run only while no others want to (`cpu.idle`). The kernel refuses every weight for it
+    /// (`sched_group_set_shares`, kernel/sched/fair.c).
+    ///
+    /// Errors: [`CgroupError`].
+    pub fn is_idle(&self) -> Result<bool, CgroupError> {
+        let idle = self.dir(Resource::Cpu).text("cpu.idle")?;
+        Ok(idle.is_some_and(|idle| idle.trim() == "1"))
     }
 
     /// Reads every file the cgroup has.

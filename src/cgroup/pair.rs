@@ -65,6 +65,14 @@ impl Cgroup {
         }
     }
 
+    /// Whether the kernel refuses every weight, as [`CgroupDir::is_idle`] of either cgroup.
+    ///
+    /// Errors: [`CgroupError`] of the first file that cannot be read.
+    pub fn is_idle(&self) -> Result<bool, CgroupError> {
+        self.dirs()
+            .try_fold(false, |is_idle, dir| Ok(is_idle || dir.is_idle()?))
+    }
+
     /// The memory limit that binds.
     ///
     /// Errors: [`CgroupError`] of the first file that cannot be read.
@@ -113,9 +121,11 @@ impl Cgroup {
             return self.outer.write(wanted);
         };
         let current = self.outer.read(wanted.file())?;
-        // Runtimes set these values in the inner cgroup alone. Of two cgroups, one without such a value gets none.
+        // Runtimes set these values in the inner cgroup alone. Of two cgroups, one without such a value gets none, nor does an idle one
+        // a weight.
+        let is_weight = matches!(wanted, Setting::CpuWeight(_) | Setting::CpuShares(_));
         let [unset, inner_unset] =
-            [current, inner.read(wanted.file())?].map(|held| held.is_some_and(Setting::is_unset));
+            [current, inner.read(wanted.file())?].map(|held| held.map_or(is_weight, Setting::is_unset));
         if unset != inner_unset {
             return if unset { inner } else { &self.outer }.write(wanted);
         }

@@ -107,12 +107,14 @@ impl Quotas {
     }
 }
 
-/// Whether the shares are those that the kernel gives a new cgroup.
+/// Whether the shares are those that the kernel gives a new cgroup. One that was set idle has none.
 fn is_default(settings: &Settings) -> bool {
-    let files = [ControlFile::CpuShares, ControlFile::CpuWeight];
-    files.into_iter().filter_map(|file| settings.get(file)).all(|setting| {
-        setting == Setting::CpuShares(CpuShares::new(1024)) || setting == Setting::CpuWeight(CpuWeight::new(100))
-    })
+    let defaults = [
+        Setting::CpuShares(CpuShares::new(1024)),
+        Setting::CpuWeight(CpuWeight::new(100)),
+    ];
+    let mut defaults = defaults.into_iter();
+    defaults.any(|default| settings.get(default.file()) == Some(default))
 }
 
 #[cfg(test)]
@@ -219,6 +221,9 @@ mod tests {
         let declared = cgroup(102, Some(200));
         assert!(!enforced(&[cgroup(102, None)], &declared));
         assert!(!enforced(&[cgroup(51, None), cgroup(1024, None)], &declared));
+        let mut idle = cgroup(1024, None);
+        idle.remove(ControlFile::CpuShares);
+        assert!(!enforced(&[idle], &declared));
         assert!(
             enforced(&[cgroup(102, Some(200)), cgroup(102, None)], &declared),
             "taken away"

@@ -167,7 +167,7 @@ async fn an_unknown_container_is_skipped_while_it_runs() {
 }
 
 /// How the update of another stored memory limit ends, after `prepare`, and how many updates the runtime got.
-async fn synced(runtime: UpdateRecorder, prepare: fn(&mut Pass)) -> (Result<(), Outcome>, usize) {
+async fn synced(runtime: UpdateRecorder, prepare: impl FnOnce(&mut Pass)) -> (Result<(), Outcome>, usize) {
     let root = tempfile::tempdir().unwrap();
     let stored = CriResources {
         memory_limit_in_bytes: Some(128 << 20),
@@ -207,6 +207,18 @@ async fn a_runtime_that_is_away_gets_no_update() {
         let (synced, updates) = synced(runtime, |_| {}).await;
         assert_eq!((is_owed(&synced), updates), (is_late, 1), "{synced:?}");
         assert_eq!(matches!(synced, Err(Outcome::RolledBack(_))), !is_late, "{synced:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_idle_container_gets_no_update() {
+    for (idle, expected) in [("1\n", 0), ("0\n", 1)] {
+        let prepare = |pass: &mut Pass| {
+            let directory = cgroup(pass, &app()).unwrap().outer().memory_dir().path();
+            fs::write(directory.join("cpu.idle"), idle).unwrap();
+        };
+        let (synced, updates) = synced(UpdateRecorder::default(), prepare).await;
+        assert_eq!((synced, updates), (Ok(()), expected));
     }
 }
 

@@ -212,3 +212,39 @@ fn a_container_is_throttled_by_either_cgroup() {
         assert_eq!(periods.throttled_for.as_micros(), 1200);
     }
 }
+
+/// As kernels before Linux 6.12 and newer ones show its weight.
+#[test]
+fn an_idle_cgroup_gets_no_weight() {
+    for shown in ["0", "1"] {
+        let (tree, hierarchy) = scope(["max 100000", "39", "max"], Some(["max 100000", shown, "max"]));
+        let inner = tree.path().join(SCOPE.trim_start_matches('/')).join(INNER);
+        let cgroup = open(&hierarchy, SCOPE);
+        let weight = Setting::CpuWeight(CpuWeight::new(5));
+        for (idle, is_idle, after) in [("1", true, shown), ("0", false, "5")] {
+            fs::write(inner.join("cpu.idle"), format!("{idle}\n")).unwrap();
+            assert_eq!(cgroup.is_idle(), Ok(is_idle));
+            assert_eq!(cgroup.write(weight), Ok(weight));
+            let held = fs::read_to_string(inner.join("cpu.weight")).unwrap();
+            assert_eq!(held.trim(), after, "{shown} {idle}");
+        }
+    }
+}
+
+#[test]
+fn an_idle_cgroup_shows_no_weight() {
+    let root = TempDir::new().unwrap();
+    for directory in ["cpu/app", "memory/app"] {
+        fs::create_dir_all(root.path().join(directory)).unwrap();
+    }
+    let set =
+        |file: &str, value: &str| fs::write(root.path().join("cpu/app").join(file), format!("{value}\n")).unwrap();
+    let hierarchy = Hierarchy::of_tree(root.path()).unwrap();
+    for (idle, shares, is_shown) in [("1", "3", false), ("0", "3", true), ("0", "1024", true)] {
+        set("cpu.idle", idle);
+        set("cpu.shares", shares);
+        let expected = is_shown.then(|| setting("cpu.shares", shares));
+        let held = open(&hierarchy, "/app").read_all().unwrap();
+        assert_eq!(held.get(ControlFile::CpuShares), expected, "{idle} {shares}");
+    }
+}

@@ -151,8 +151,11 @@ fn a_pod_with_huge_pages_keeps_them() {
     let status = format!("status: {{containerStatuses: [{{name: app, resources: {amounts}}}], phase");
     let in_place = |web: &str| view(&web.replacen("status: {phase", &status, 1));
     let huge = WEB.replacen("limits: {cpu: 300m", "limits: {hugepages-2Mi: 64Mi, cpu: 300m", 1);
-    for kubelet in [32, 37] {
-        let decision = decided_by(&in_place(&huge), NodePolicies::default(), kubelet);
+    let pod_level = "containers:\n  - name: app\n    resources: {requests";
+    let own = format!("resources: {{limits: {{hugepages-1Gi: 1Gi, memory: 1Gi}}}}\n  {pod_level}");
+    let of_pod = WEB.replacen(pod_level, &own, 1);
+    for (huge, kubelet) in [(&huge, 32), (&huge, 37), (&of_pod, 37)] {
+        let decision = decided_by(&in_place(huge), NodePolicies::default(), kubelet);
         assert_eq!(given(&decision), Err(Reason::KubeletRefuses), "{kubelet}");
         let why = "kubelets before 1.38 set the pod's limits of huge pages to 0 with every resize";
         assert_eq!(

@@ -27,7 +27,7 @@ pub struct Pod {
 
 /// The parts of a pod's spec that concern its resources.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", from = "DeclaredSpec")]
 pub struct PodSpec {
     /// Empty until the pod is scheduled.
     pub node_name: String,
@@ -38,17 +38,16 @@ pub struct PodSpec {
     pub overhead: ResourceList,
     /// Pod-level requests and limits (gate PodLevelResources).
     pub resources: Option<Requirements>,
+    /// Whether the pod-level limits have huge pages.
+    #[serde(skip_serializing)]
+    pub pod_level_huge_pages: bool,
     /// `Always`, `OnFailure` or `Never`.
     pub restart_policy: String,
     pub priority: Option<i64>,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub priority_class_name: String,
     /// Whether a term of the pod's affinity or anti-affinity may be about pods of other namespaces.
-    #[serde(
-        rename = "affinity",
-        deserialize_with = "quota::crosses_namespaces",
-        skip_serializing
-    )]
+    #[serde(skip_serializing)]
     pub crosses_namespaces: bool,
     /// The time after which the kubelet ends the pod.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -56,6 +55,44 @@ pub struct PodSpec {
     /// A class may run the containers in a virtual machine, without a cgroup for each of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runtime_class_name: Option<String>,
+}
+
+/// A pod's spec as its manifest has it.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct DeclaredSpec {
+    node_name: String,
+    containers: Vec<Container>,
+    init_containers: Vec<Container>,
+    overhead: ResourceList,
+    resources: Option<DeclaredResources>,
+    restart_policy: String,
+    priority: Option<i64>,
+    priority_class_name: String,
+    #[serde(rename = "affinity", deserialize_with = "quota::crosses_namespaces")]
+    crosses_namespaces: bool,
+    active_deadline_seconds: Option<i64>,
+    runtime_class_name: Option<String>,
+}
+
+impl From<DeclaredSpec> for PodSpec {
+    fn from(declared: DeclaredSpec) -> Self {
+        let own = declared.resources;
+        Self {
+            node_name: declared.node_name,
+            containers: declared.containers,
+            init_containers: declared.init_containers,
+            overhead: declared.overhead,
+            resources: own.as_ref().map(DeclaredResources::requirements),
+            pod_level_huge_pages: own.is_some_and(|own| own.limits.has_huge_pages),
+            restart_policy: declared.restart_policy,
+            priority: declared.priority,
+            priority_class_name: declared.priority_class_name,
+            crosses_namespaces: declared.crosses_namespaces,
+            active_deadline_seconds: declared.active_deadline_seconds,
+            runtime_class_name: declared.runtime_class_name,
+        }
+    }
 }
 
 /// A regular or init container.
@@ -297,6 +334,11 @@ impl Pod {
     /// The regular container or sidecar of that name.
     pub fn container(&self, name: &str) -> Option<&Container> {
         self.running_containers().find(|container| container.name == name)
+    }
+
+    /// Whether the pod, or a container of it, has huge pages.
+    pub fn has_huge_pages(&self) -> bool {
+        self.spec.pod_level_huge_pages || self.all_containers().any(|container| container.has_huge_pages)
     }
 
     /// The pod's own requests and limits, if its kubelet can resize them in place.

@@ -14,6 +14,7 @@
 //! agent does not sync it.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -166,9 +167,13 @@ impl Freezer {
         self.directory.join(format!("{:x}{kind}.json", cgroup.number()))
     }
 
-    fn markers(&self) -> io::Result<impl Iterator<Item = Marker>> {
+    /// The markers of frozen cgroups, then those of limits: the kernel may reclaim memory for a limit, and no process waits for it.
+    fn markers(&self) -> io::Result<Vec<Marker>> {
         let entries = fs::read_dir(&self.directory)?;
-        Ok(entries.flatten().map(|entry| Marker(entry.path())))
+        let mut markers: Vec<_> = entries.flatten().map(|entry| Marker(entry.path())).collect();
+        let has_limits = |name: &OsStr| name.as_encoded_bytes().ends_with(LIMITS.as_bytes());
+        markers.sort_by_key(|marker| marker.0.file_stem().is_some_and(has_limits));
+        Ok(markers)
     }
 
     /// Thaws every cgroup that an agent had frozen when it was killed, puts back the limits that a runtime changed meanwhile,

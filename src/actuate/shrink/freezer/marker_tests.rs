@@ -29,6 +29,20 @@ fn what_was_left_frozen_is_thawed() {
 }
 
 #[test]
+fn frozen_cgroups_come_before_limits() {
+    let root = tempfile::tempdir().unwrap();
+    let markers = Freezer::below(root.path()).unwrap();
+    for name in (0..16).flat_map(|number| [format!("{number}-limits.json"), format!("{number}.json")]) {
+        fs::write(markers.directory.join(name), "{}").unwrap();
+    }
+    let all = markers.markers().unwrap();
+    let (frozen, limits) = all.split_at(16);
+    let has_limits = |marker: &Marker| marker.0.to_string_lossy().ends_with("-limits.json");
+    assert!(!frozen.iter().any(has_limits), "{all:?}");
+    assert!(limits.iter().all(has_limits), "{all:?}");
+}
+
+#[test]
 fn a_cgroup_reusing_a_path_is_left_alone() {
     let root = tempfile::tempdir().unwrap();
     let markers = Freezer::below(root.path()).unwrap();

@@ -57,7 +57,10 @@ fn restore(config: &Config, arguments: &RestoreArguments) -> Result<(), Failure>
     let restored = || {
         let _filter = log::init(config.log_format, "warn")?;
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(vscaled::agent::restore(config, arguments.how()))
+        let restoration = runtime.block_on(vscaled::agent::restore(config, arguments.how()));
+        // A disk that hangs must not hold the process.
+        runtime.shutdown_timeout(Duration::from_secs(1));
+        restoration
     };
     arguments.show(&restored()?)
 }

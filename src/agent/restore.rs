@@ -23,6 +23,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::discovery::{Discovery, DiscoveryLinks};
+use super::run::{DISK_GRACE, finish_audit};
 use super::source_merge::SourceMerge;
 use super::start::{connect, start_audit, start_sources};
 use super::state_directory::StateDirectory;
@@ -123,9 +124,9 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration> {
     let Restorer { audit, results, .. } = restorer;
     drop(audit);
     if let Some(writer) = writer
-        && let Err(error) = writer.await
+        && let Err(problem) = finish_audit(writer, DISK_GRACE).await
     {
-        remarks.push(format!("the audit log may not be complete: {error}"));
+        remarks.push(problem);
     }
     Ok(Restoration { results, remarks })
 }

@@ -19,7 +19,7 @@ use crate::reconcile::controller::Event;
 use crate::report::Reporter;
 
 /// The longest wait for the disk at the end of the agent, for each log.
-const DISK_GRACE: Duration = Duration::from_secs(5);
+pub(super) const DISK_GRACE: Duration = Duration::from_secs(5);
 /// The longest wait for the end of an earlier agent: a pod that is deleted by force overlaps with its successor.
 const OTHERS_END: Duration = Duration::from_secs(5);
 
@@ -100,11 +100,37 @@ impl Running {
         self.oom.finish().await;
         self.reporter.finish(DISK_GRACE).await;
         if let Some(writer) = self.audit_writer
-            && tokio::time::timeout(DISK_GRACE, writer).await.is_err()
+            && let Err(problem) = finish_audit(writer, DISK_GRACE).await
         {
-            tracing::warn!("the audit log may lack its last lines: the disk is too slow");
+            tracing::warn!("{problem}");
         }
         // A thread may still write to a slow disk: only the end of the process releases the lock.
         std::mem::forget(self.lock);
+    }
+}
+
+/// Waits at most `patience` for the last lines of the audit log.
+///
+/// Errors: why it may lack some, in a sentence.
+pub(super) async fn finish_audit(writer: JoinHandle<()>, patience: Duration) -> Result<(), String> {
+    match tokio::time::timeout(patience, writer).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => Err(format!("the audit log may not be complete: {error}")),
+        Err(_) => Err("the audit log may lack its last lines: the disk is too slow".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_disk_that_hangs_delays_no_end() {
+        let written = finish_audit(tokio::spawn(ready(())), Duration::from_secs(60));
+        assert_eq!(written.await, Ok(()));
+        let slow = finish_audit(tokio::spawn(pending()), Duration::ZERO).await.unwrap_err();
+        assert!(slow.ends_with("the disk is too slow"), "{slow}");
     }
 }

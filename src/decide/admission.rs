@@ -36,7 +36,9 @@ impl Case<'_> {
                 return Some(Reason::BelowLeast);
             }
         }
-        if let Some(why) = low_default(self.pod, outcome, limits) {
+        if pod.resizes_in_place()
+            && let Some(why) = low_default(pod, outcome, limits)
+        {
             notes.push(Note::new(None, None, why));
             return Some(Reason::LimitRangeExceeded);
         }

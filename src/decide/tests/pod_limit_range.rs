@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::decide::{NodePolicies, Note, Refusals};
-use crate::model::objects::LimitRange;
 use crate::model::objects::annotation::{CPU_LIMIT, MIRROR};
+use crate::model::objects::{ContainerStatus, LimitRange};
 use crate::model::{KubeletVersion, Reason};
 
 /// [`WEB`] with a second container without recommendation, and a maximum of memory for the pod.
@@ -258,17 +258,27 @@ fn a_kept_limit_lowers_no_request() {
 
 #[test]
 fn a_default_limit_below_a_request_skips() {
-    let range = |memory: &str| {
+    let decided = |memory: &str, kubelet_resizes: bool| {
         let range = format!(
             "kind: LimitRange\nmetadata: {{name: r}}\nspec: {{limits: [{{type: Container, default: {{memory: {memory}}}}}]}}"
         );
         let other =
             "  - {name: other, resources: {requests: {cpu: 10m, memory: 64Mi}, limits: {cpu: 10m}}}\nstatus: {phase";
-        decide_one(&view(&format!(
-            "{}---\n{range}",
-            WEB.replacen("status: {phase", other, 1)
-        )))
+        let mut view = view(&format!("{}---\n{range}", WEB.replacen("status: {phase", other, 1)));
+        let pod = pod_of(&mut view);
+        pod.status.container_statuses = vec![ContainerStatus {
+            name: "app".to_owned(),
+            resources: Some(pod.spec.containers[0].resources).filter(|_| kubelet_resizes),
+            ..ContainerStatus::default()
+        }];
+        decide_one(&view)
     };
+    assert_eq!(
+        decided("16Mi", false).reason,
+        Reason::OutOfBounds,
+        "nothing fills it in"
+    );
+    let range = |memory: &str| decided(memory, true);
     let decision = range("16Mi");
     assert_eq!(decision.reason, Reason::LimitRangeExceeded);
     assert_eq!(

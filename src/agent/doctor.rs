@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use futures::future::join_all;
+use tokio::sync::Mutex;
 
 use crate::actuate::{KnownFrom, Node, RuntimeLink, hook_problems};
 use crate::config::{Config, MEND_API_VERSION, allows_hooks_in};
@@ -17,6 +18,8 @@ use crate::reconcile::pod::PodState;
 
 /// The longest time of the check of a pod's hooks: a container whose runtime hangs must not cost the whole answer.
 const HOOKS: Duration = Duration::from_secs(4);
+/// Whose turn it is to examine the machine.
+static MACHINE: Mutex<()> = Mutex::const_new(());
 
 impl From<&Config> for Locations {
     fn from(config: &Config) -> Self {
@@ -35,8 +38,7 @@ pub(super) async fn examine(
     outdated: Option<&Path>,
     agent: AgentSnapshot,
 ) -> Result<Vec<Check>, ControlError> {
-    let machine = tokio::task::spawn_blocking(move || local(&locations)).await;
-    let mut checks = machine.map_err(|panic| ControlError::Internal(panic.to_string()))?;
+    let mut checks = machine(locations).await?;
     if let Some(file) = outdated {
         let found = format!("{} is of vscaled.io/v1alpha1, which is still read", file.display());
         checks.push(Check::new("configuration", Err(Check::warn(found, MEND_API_VERSION))));
@@ -66,6 +68,17 @@ pub(super) async fn examine(
     }
     checks.extend(agent.problems.into_iter().map(problem));
     Ok(checks)
+}
+
+/// The checks of the machine, for one caller at a time: on a disk that hangs they keep one thread, and passes have the others.
+async fn machine(locations: Locations) -> Result<Vec<Check>, ControlError> {
+    let turn = MACHINE.lock().await;
+    let checks = tokio::task::spawn_blocking(move || {
+        let checks = local(&locations);
+        drop(turn);
+        checks
+    });
+    checks.await.map_err(|panic| ControlError::Internal(panic.to_string()))
 }
 
 /// The names of the pods with memory settings inside that no resize reaches.
@@ -223,6 +236,26 @@ mod tests {
     fn observing_is_no_problem() {
         assert_eq!(problem(OBSERVING.to_owned()).status, "ok");
         assert_eq!(problem("no source answers".to_owned()).status, "warn");
+    }
+
+    #[test]
+    fn callers_examine_the_machine_in_turn() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .max_blocking_threads(1)
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let turn = MACHINE.lock().await;
+            let second = tokio::spawn(machine(Locations::default()));
+            for _ in 0..2 {
+                tokio::task::yield_now().await;
+                // The only thread has done by then what was asked of it before.
+                tokio::task::spawn_blocking(|| ()).await.unwrap();
+            }
+            assert!(!second.is_finished());
+            drop(turn);
+            second.await.unwrap().unwrap();
+        });
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! decision leaves that resource alone, and the agent requests the other one alone.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -55,7 +56,7 @@ pub struct Refusals {
     pub kubelet: KubeletVersion,
     answers: Vec<Refusal>,
     /// The rules that denials have named, with the namespace: a policy of a namespace can deny in the same words.
-    /// The value is the time of the latest denial.
+    /// The value is the time of the first denial: a later one says nothing new, and decides about no pod again.
     denials: BTreeMap<(ApiRule, String), Timestamp>,
 }
 
@@ -186,7 +187,11 @@ impl Refusals {
             (ApiRule::PodLevelStays, "pods with pod-level resources"),
         ];
         let named = rules.into_iter().find(|(_, part)| words.contains(part));
-        named.is_some_and(|(rule, _)| self.denials.insert((rule, namespace.to_owned()), now).is_none())
+        let Some((rule, _)) = named else { return false };
+        let denied = self.denials.entry((rule, namespace.to_owned()));
+        let is_new = matches!(denied, Entry::Vacant(_));
+        denied.or_insert(now);
+        is_new
     }
 
     /// The namespaces with this rule. A kubelet after 1.33 has an API server that lowers memory limits.

@@ -434,10 +434,13 @@ async fn other_bounds_and_refusals_decide_again() {
     range.metadata.namespace = "other".to_owned();
     view.limit_ranges.push(range.into());
     assert_eq!(decided(&mut controller, &view), ["other/cache"]);
-    let denial = "memory limits cannot be decreased";
-    assert!(controller.node.answers.learn_denial("shop", denial, Timestamp::now()));
+    let (denial, now) = ("memory limits cannot be decreased", Timestamp::now());
+    let learn = |controller: &mut Controller, at| controller.node.answers.learn_denial("shop", denial, at);
+    assert!(learn(&mut controller, now));
     assert_eq!(decided(&mut controller, &view), all);
     assert!(decided(&mut controller, &view).is_empty());
+    assert!(!learn(&mut controller, now + SignedDuration::from_secs(1)));
+    assert!(decided(&mut controller, &view).is_empty(), "it is known");
 }
 
 #[tokio::test]

@@ -175,9 +175,10 @@ impl Refusals {
         self.denials.clear();
     }
 
-    /// Forgets denials of some age: the API server is asked again.
+    /// Forgets denials of some age, or from as far ahead of a clock that was set back: the API server is asked again.
     pub fn forget_old_denials(&mut self, now: Timestamp) {
-        self.denials.retain(|_, since| now.duration_since(*since) < DENIED_FOR);
+        self.denials
+            .retain(|_, since| now.duration_since(*since).abs() < DENIED_FOR);
     }
 
     /// Learns from the words with which the API server denied a resize in this namespace. Returns whether they say something new.

@@ -92,7 +92,7 @@ fn read_once(mut pod: Box<WatchedPod>) -> WatchTurn {
             Ok(None) => continue,
             Err(error) => {
                 // Such as for want of a descriptor: a later reading may succeed.
-                tracing::debug!(%target, %error, "a lowered memory limit cannot be watched now");
+                tracing::debug!(cgroup = %target, %error, "a lowered memory limit cannot be watched now");
                 WatchStep::LookAt(now + watch.pace(now).ok_or(error)?)
             }
         };
@@ -116,6 +116,8 @@ mod tests {
 
     use super::*;
     use crate::model::Bytes;
+    use crate::observe::log::LogFormat;
+    use crate::observe::log::tests::logged;
     use crate::plan::shrink::{Before, WATCH_PERIOD};
 
     #[test]
@@ -134,7 +136,10 @@ mod tests {
         };
         // It is no number.
         fs::write(directory.join("memory.current"), "?\n").unwrap();
-        let (pod, ..) = read_once(began_before(Duration::ZERO)).unwrap();
+        let (began, mut read) = (began_before(Duration::ZERO), None);
+        let line = logged(LogFormat::Json, "debug", |_| read = Some(read_once(began)));
+        assert_eq!(line.matches(r#""target":"#).count(), 1, "{line}");
+        let (pod, ..) = read.unwrap().unwrap();
         assert_eq!(read_once(began_before(WATCH_PERIOD)).unwrap_err(), Verdict::Gone);
         fs::write(directory.join("memory.current"), "4096\n").unwrap();
         let (pod, ..) = read_once(pod).unwrap();

@@ -33,6 +33,8 @@ pub struct Grown {
     pub steps: Vec<StepRecord>,
     /// From the first read to the last value read back.
     pub took: Duration,
+    /// systemd refused the property of the pod's unit, or could not be reached: discovery must run again.
+    pub systemd_failed: bool,
 }
 
 impl Grown {
@@ -157,19 +159,16 @@ pub(super) fn raise_again(node: &Node, handles: &PodHandles, growable: &Growable
     })
 }
 
-/// Raises the memory limit of the pod's cgroup alone, and then of its unit. Leaves a limit that is higher, or absent, alone. Returns
-/// also whether systemd has failed.
+/// Raises the memory limit of the pod's cgroup alone, and then of its unit. Leaves a limit that is higher, or absent, alone.
 ///
 /// Waits for systemd.
-pub fn raise_pod_level(node: &Node, live: &LivePod, to: Bytes) -> (Grown, bool) {
-    let mut systemd_failed = false;
-    let raised = Grown::by(|grown| {
+pub fn raise_pod_level(node: &Node, live: &LivePod, to: Bytes) -> Grown {
+    Grown::by(|grown| {
         let handles = PodHandles::open(&node.hierarchy, live)?;
         grown.raise(node, &handles, None, to)?;
-        systemd_failed = raise_unit(node, &handles, &live.id);
+        grown.systemd_failed = raise_unit(node, &handles, &live.id);
         Ok(())
-    });
-    (raised, systemd_failed)
+    })
 }
 
 impl Grown {
@@ -180,6 +179,7 @@ impl Grown {
             outcome: Outcome::Unchanged,
             steps: Vec::new(),
             took: Duration::ZERO,
+            systemd_failed: false,
         };
         match grow(&mut grown) {
             Ok(()) if grown.steps.is_empty() => {}
@@ -308,10 +308,10 @@ mod tests {
     fn a_low_pod_is_raised_alone() {
         let root = tempfile::tempdir().unwrap();
         let (node, live, _) = scene(root.path(), &json!({}), 100);
-        let (raised, systemd_failed) = raise_pod_level(&node, &live, mib(128));
-        assert_eq!((&raised.outcome, systemd_failed), (&Outcome::Applied, false));
+        let raised = raise_pod_level(&node, &live, mib(128));
+        assert_eq!((&raised.outcome, raised.systemd_failed), (&Outcome::Applied, false));
         assert_eq!(written(&raised), [("pod".to_owned(), 100, 128)]);
-        assert_eq!(raise_pod_level(&node, &live, mib(120)).0.outcome, Outcome::Unchanged);
+        assert_eq!(raise_pod_level(&node, &live, mib(120)).outcome, Outcome::Unchanged);
     }
 
     #[test]

@@ -204,12 +204,11 @@ impl Controller {
             let uid = bound.live().id.uid.clone();
             let raised = tokio::task::spawn_blocking(move || raise_pod_level(&node, bound.live(), low.needs)).await;
             let raised = raised.inspect_err(|panic| tracing::error!(pod = %key, %panic, "internal error"));
-            let (raised, systemd_failed) = raised.ok()?;
-            if systemd_failed {
+            let raised = Box::new(raised.ok()?);
+            if raised.systemd_failed {
                 // A broken connection stays broken: discovery makes another.
                 request_discovery(&discover);
             }
-            let raised = Box::new(raised);
             Some(Event::Pod(key, PodInput::PodLevelRaised { uid, raised }))
         });
     }

@@ -140,6 +140,7 @@ pub(super) fn growth(to: Bytes) -> Report {
             outcome: Outcome::Applied,
             steps: vec![step()],
             took: Duration::ZERO,
+            systemd_failed: false,
         }),
     };
     Report { of, event }

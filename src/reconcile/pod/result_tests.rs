@@ -23,6 +23,7 @@ fn grew([used, to]: [u64; 2], outcome: Outcome) -> PodInput {
         outcome,
         steps: Vec::new(),
         took: NONE,
+        systemd_failed: false,
     });
     report(GuardEvent::Grew {
         used,
@@ -206,6 +207,7 @@ fn a_low_pod_level_has_its_consequence() {
         outcome: Outcome::Refused(why()),
         steps: Vec::new(),
         took: NONE,
+        systemd_failed: false,
     });
     let uid = "u1".into();
     let effects = state.apply(PodInput::PodLevelRaised { uid, raised }, Now::read());

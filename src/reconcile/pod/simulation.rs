@@ -348,6 +348,7 @@ impl World {
             outcome: Outcome::Applied,
             steps: Vec::new(),
             took: Duration::ZERO,
+            systemd_failed: false,
         });
         let event = GuardEvent::Grew {
             used: to,

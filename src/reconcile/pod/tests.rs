@@ -443,6 +443,7 @@ fn a_limit_for_the_pod_stays_one_after_a_restart() {
                 outcome: Outcome::Applied,
                 steps: Vec::new(),
                 took: NONE,
+                systemd_failed: false,
             }),
         };
         drop(state.apply(report(grew), now));

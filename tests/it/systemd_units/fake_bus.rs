@@ -353,8 +353,11 @@ async fn a_limit_raised_in_the_file_is_raised_in_systemd() {
     let (pod, live) = pod_on_files(root.path(), 128);
     let node = Arc::new(node_of(root.path(), bus.client().unwrap()));
 
-    let (raised, systemd_failed) = raise_pod_level(&node, &live, Bytes::new(160 << 20));
-    assert_eq!((raised.outcome, systemd_failed, kept()), (Outcome::Applied, false, 160));
+    let raised = raise_pod_level(&node, &live, Bytes::new(160 << 20));
+    assert_eq!(
+        (raised.outcome, raised.systemd_failed, kept()),
+        (Outcome::Applied, false, 160)
+    );
 
     // The guard writes files alone.
     pod_on_files(root.path(), 192);
@@ -367,6 +370,6 @@ async fn a_limit_raised_in_the_file_is_raised_in_systemd() {
     drop(bus);
     let done = reconcile(Arc::clone(&node), sweep(&pod, &live)).await;
     assert!(done.systemd_failed && done.handles.is_some());
-    let (raised, systemd_failed) = raise_pod_level(&node, &live, Bytes::new(224 << 20));
-    assert_eq!((raised.outcome, systemd_failed), (Outcome::Applied, true));
+    let raised = raise_pod_level(&node, &live, Bytes::new(224 << 20));
+    assert_eq!((raised.outcome, raised.systemd_failed), (Outcome::Applied, true));
 }

@@ -393,6 +393,7 @@ impl World {
             outcome: if well { Outcome::Applied } else { refused },
             steps: Vec::new(),
             took: Duration::ZERO,
+            systemd_failed: false,
         });
         self.apply(PodInput::PodLevelRaised { uid, raised });
         assert!(!(well && is_this) || self.state.drift.low_pod_level().is_none());

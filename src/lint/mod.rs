@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::model::objects::{Container, MemoryOption, MemorySetting};
 use crate::model::{Bytes, Requirements, Resource};
-use value::{Amount, LEAST_HEAP, amount, part_of, share};
+use value::{Amount, LEAST_HEAP, amount, part_of, share, with_limit};
 
 /// Memory beside the heap for code, stacks and buffers: a tenth of the heap,
 const MARGIN_DIVISOR: u64 = 10;
@@ -129,7 +129,15 @@ fn amount_in(container: &Container, setting: &MemorySetting, limit: Option<Bytes
     use MemoryOption as Option;
     let of = |slot: MemoryOption| container.memory_settings.iter().find(|one| one.option.slot() == slot);
     let share_of = |slot| of(slot).and_then(|one| share(one.option, &one.value));
-    let ram = of(Option::JavaMaxRam).map(|ram| amount(ram, None));
+    // A limit that the container lacks is filled in from its pod (`defaultPodLimitsForDownwardAPI`, kubernetes `pkg/kubelet`).
+    let of_pod = limit.filter(|_| container.resources.limits.nonzero().memory.is_none());
+    let filled_in = |one: &MemorySetting| match (amount(one, limit), of_pod) {
+        (Amount::AtStart(Some(heap)), Some(limit)) if one.value.contains("{limits.memory}") => {
+            Amount::AtStart(Some(with_limit(heap, limit)))
+        }
+        (amount, _) => amount,
+    };
+    let ram = of(Option::JavaMaxRam).map(filled_in);
     let memory = match ram {
         Some(Amount::Fixed(ram)) => Some(ram),
         Some(Amount::AtStart(ram)) => ram,
@@ -139,7 +147,7 @@ fn amount_in(container: &Container, setting: &MemorySetting, limit: Option<Bytes
     let is_small = memory.map(|memory| part_of(memory, least) < JAVA_DEFAULT_HEAP);
     let most = share_of(Option::JavaMaxRamPercentage).unwrap_or(250_000);
     let heap = |ram| part_of(ram, if is_small == Some(true) { least } else { most });
-    match (setting.option.slot(), amount(setting, limit)) {
+    match (setting.option.slot(), filled_in(setting)) {
         (Option::JavaMaxRam, Amount::Fixed(ram)) => Amount::Fixed(heap(ram)),
         (Option::JavaMaxRam, Amount::AtStart(ram)) => Amount::AtStart(ram.map(heap)),
         (Option::JavaMaxRamPercentage, Amount::AtStart(_)) if ram.is_some() => Amount::Unset,

@@ -37,6 +37,31 @@ fn a_container_without_limit_has_the_pods() {
     assert_eq!(rule(json!({"limits": {"memory": "1Gi"}})), LintRule::FixedHeap);
 }
 
+/// After kubernetes/kubernetes#132603.
+#[test]
+fn a_pods_limit_is_filled_in() {
+    let from = json!({"resourceFieldRef": {"resource": "limits.memory", "divisor": "1Mi"}});
+    let found = |of_pod: &str, own: &str, setting: &str| {
+        let of_pod: Requirements = serde_json::from_value(json!({"limits": {"memory": of_pod}})).unwrap();
+        let limits = json!({"limits": {"memory": own}});
+        let env = json!([{"name": "M", "valueFrom": from}]);
+        let container = container(json!({"env": env, "args": [setting], "resources": limits}));
+        findings(&container, Some(of_pod))[0].to_string()
+    };
+    for limit in ["512Mi", "16Gi"] {
+        for (setting, heap) in [
+            ("-Xmx$(M)m", "the Java heap"),
+            ("--max-old-space-size=$(M)", "the old space of Node's heap"),
+        ] {
+            let text = format!("lets {heap} have {limit}, and the memory limit is {limit}: ");
+            assert!(found(limit, "0", setting).contains(&text), "{limit} {setting}");
+        }
+    }
+    assert!(found("16Gi", "1Gi", "-Xmx$(M)m").contains(" have 1Gi, and the memory limit is 1Gi: "));
+    let quarter = found("512Mi", "0", "-XX:MaxRAM=$(M)m");
+    assert!(quarter.contains(" a value that is filled in once"), "{quarter}");
+}
+
 #[test]
 fn a_size_switches_a_share_off() {
     let found = rules(json!({"args": ["-XX:MaxRAMPercentage=75", "-Xmx1g"]}));

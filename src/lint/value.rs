@@ -1,7 +1,7 @@
 //! The value of a memory setting, in the notation of its runtime.
 
 use crate::model::Bytes;
-use crate::model::objects::{MemoryOption, MemorySetting};
+use crate::model::objects::{MemoryOption, MemorySetting, NODE_MEMORY};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Amount {
@@ -54,6 +54,12 @@ pub(super) fn share(option: MemoryOption, text: &str) -> Option<u64> {
 pub(super) fn part_of(amount: Bytes, millionths: u64) -> Bytes {
     let part = u128::from(amount.get()) * u128::from(millionths) / u128::from(ONE);
     Bytes::new(u64::try_from(part).unwrap_or(u64::MAX))
+}
+
+/// An amount that stands in proportion to [`NODE_MEMORY`], in proportion to this limit.
+pub(super) fn with_limit(amount: Bytes, limit: Bytes) -> Bytes {
+    let product = u128::from(amount.get()) * u128::from(limit.get());
+    Bytes::new(u64::try_from(product / u128::from(NODE_MEMORY.get())).unwrap_or(u64::MAX))
 }
 
 fn amount_of(option: MemoryOption, text: &str, limit: Option<Bytes>) -> Amount {

@@ -22,8 +22,8 @@ const MOST_VARIABLES: usize = 1024;
 const COMPARED_AT_ONCE: usize = 16;
 /// How deep scripts may be nested.
 const DEEPEST_SCRIPT: usize = 3;
-/// The kubelet fills in the node's memory for the limit of a container without one: about this much.
-const NODE_MEMORY: Bytes = Bytes::new(8 << 30);
+/// Stands for the limit of a container without one: the kubelet fills in that of the pod, or about this much, the node's memory.
+pub const NODE_MEMORY: Bytes = Bytes::new(8 << 30);
 
 /// An option of a runtime. Two options that set the same thing share a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -196,7 +196,7 @@ impl<'a> Variables<'a> {
             let own = self.1.filter(|own| ["", &own.name].contains(&of));
             let resources = own.map(|own| own.resources.requirements());
             let memory = resources.and_then(|resources| match resource {
-                "limits.memory" => Some(resources.limits.memory.unwrap_or(NODE_MEMORY)),
+                "limits.memory" => Some(resources.limits.nonzero().memory.unwrap_or(NODE_MEMORY)),
                 "requests.memory" => resources.with_requests().requests.memory,
                 _ => None,
             });

@@ -17,7 +17,7 @@ mod vpa;
 mod workload;
 
 pub use hook_variables::{HOOK_VARIABLES, HookVariables, LONGEST_HOOK};
-pub use memory_settings::{MemoryOption, MemorySetting, SettingSource};
+pub use memory_settings::{MemoryOption, MemorySetting, NODE_MEMORY, SettingSource};
 pub use meta::*;
 pub use pod::*;
 pub use quota::*;

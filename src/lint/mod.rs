@@ -204,7 +204,12 @@ const fn heap_of(option: MemoryOption) -> (&'static str, &'static str) {
             "the Java heap",
             "leave it out: the JVM then takes a share of the limit, which a restart reads again",
         ),
-        Option::GoMemoryLimit | Option::GoShare | Option::GoShareFlag | Option::GoRefresh => (
+        Option::GoMemoryLimit
+        | Option::GoShare
+        | Option::GoShareFlag
+        | Option::GoShareDashedFlag
+        | Option::GoShareCamelFlag
+        | Option::GoRefresh => (
             "the memory of the Go runtime",
             "let the program call debug.SetMemoryLimit when its limit changes",
         ),
@@ -238,7 +243,7 @@ const fn after_unreadable(option: MemoryOption) -> &'static str {
             "the process does not start with it; write a whole number of 1 or more, which divides the limit"
         }
         Option::GoShare => "automemlimit passes it over; write a number above 0 and up to 1, or off",
-        Option::GoShareFlag | Option::GoRefresh => {
+        Option::GoShareFlag | Option::GoShareDashedFlag | Option::GoShareCamelFlag | Option::GoRefresh => {
             "the process does not start with it; write a number above 0 and up to 1"
         }
         Option::JavaMaxHeap

@@ -280,6 +280,11 @@ fn every_notation_of_a_full_heap_is_an_error() {
         ("AUTOMEMLIMIT=off", "1Gi", &[]),
         ("--auto-gomemlimit.ratio=1", "1Gi", &[fills]),
         ("--auto-gomemlimit.ratio=0.9", "1Gi", &[fine]),
+        // After prometheus-operator/prometheus-operator#6591 and kyverno/kyverno#14619.
+        ("--auto-gomemlimit-ratio=1.0", "1Gi", &[fills]),
+        ("--auto-gomemlimit-ratio=0.9", "1Gi", &[fine]),
+        ("--auto-gomemlimit-ratio=0.0", "1Gi", &[]),
+        ("--autoMemLimitRatio=1", "1Gi", &[fills]),
         ("GOMEMLIMIT=1073741824", "1Gi", &[fills]),
         ("SOLR_HEAP=1g", "1Gi", &[fills]),
         ("HADOOP_HEAPSIZE_MAX=1024", "1Gi", &[fills]),

@@ -44,7 +44,9 @@ pub(super) fn share(option: MemoryOption, text: &str) -> Option<u64> {
             ONE.checked_div(digits(text, 10)?)?
         }
         Setting::DotnetHeapLimitPercent => hexadecimal(text)?.checked_mul(ONE / 100)?,
-        Setting::GoShare | Setting::GoShareFlag => millionths(text)?,
+        Setting::GoShare | Setting::GoShareFlag | Setting::GoShareDashedFlag | Setting::GoShareCamelFlag => {
+            millionths(text)?
+        }
         _ => return None,
     };
     (1..=ONE).contains(&share).then_some(share)
@@ -77,6 +79,8 @@ fn amount_of(option: MemoryOption, text: &str, limit: Option<Bytes>) -> Amount {
         Option::RedisMaxMemory => fixed(redis_bytes(text)),
         Option::DragonflyMaxMemory => fixed(dragonfly_bytes(text)),
         Option::GoShare if matches!(text, "" | "off") => Amount::Unset,
+        // A share of 0 switches it off in prometheus-operator.
+        _ if option == Option::GoShareDashedFlag && millionths(text) == Some(0) => Amount::Unset,
         _ => share(option, text).map_or(Amount::Unreadable, |share| {
             Amount::AtStart(limit.map(|limit| part_of(limit, share)))
         }),

@@ -43,8 +43,10 @@ pub enum MemoryOption {
     GoMemoryLimit,
     /// The share of the limit that the library automemlimit sets as the limit of the Go runtime.
     GoShare,
-    /// The same share as a flag of Prometheus and others.
+    /// The same share as a flag of Prometheus and others, of kube-state-metrics and prometheus-operator, and of Kyverno.
     GoShareFlag,
+    GoShareDashedFlag,
+    GoShareCamelFlag,
     /// How often the library reads the limit again.
     GoRefresh,
     NodeOldSpace,
@@ -56,7 +58,7 @@ pub enum MemoryOption {
 }
 
 /// The beginnings of flags that hold their value.
-const FLAGS: [(&str, MemoryOption); 17] = [
+const FLAGS: [(&str, MemoryOption); 19] = [
     ("-Xmx", MemoryOption::JavaMaxHeap),
     ("-Xms", MemoryOption::JavaInitialHeap),
     ("-XX:MaxHeapSize=", MemoryOption::JavaMaxHeapSize),
@@ -69,6 +71,8 @@ const FLAGS: [(&str, MemoryOption); 17] = [
     ("-XX:InitialRAMPercentage=", MemoryOption::JavaInitialRamPercentage),
     ("-XX:InitialRAMFraction=", MemoryOption::JavaInitialRamFraction),
     ("--auto-gomemlimit.ratio=", MemoryOption::GoShareFlag),
+    ("--auto-gomemlimit-ratio=", MemoryOption::GoShareDashedFlag),
+    ("--autoMemLimitRatio=", MemoryOption::GoShareCamelFlag),
     ("--auto-gomemlimit.refresh-interval=", MemoryOption::GoRefresh),
     ("--max-old-space-size=", MemoryOption::NodeOldSpace),
     ("--max-old-space-size-percentage=", MemoryOption::NodeOldSpacePercentage),
@@ -109,9 +113,14 @@ impl MemoryOption {
             Self::JavaMaxRamFraction => Self::JavaMaxRamPercentage,
             Self::JavaMinRamFraction => Self::JavaMinRamPercentage,
             Self::JavaInitialRamFraction => Self::JavaInitialRamPercentage,
-            Self::GoShareFlag => Self::GoShare,
+            Self::GoShareFlag | Self::GoShareDashedFlag | Self::GoShareCamelFlag => Self::GoShare,
             other => other,
         }
+    }
+
+    /// Whether the value may be the next word. HotSpot and Node take none from there.
+    const fn takes_next_word(self) -> bool {
+        matches!(self.slot(), Self::RedisMaxMemory | Self::GoShare | Self::GoRefresh)
     }
 }
 
@@ -319,7 +328,7 @@ impl SettingsReader<'_> {
             if is_script && depth < DEEPEST_SCRIPT {
                 self.read_script(&word, self.variables, source, depth + 1);
             } else if let Some((option, value)) = flag(&word) {
-                let is_split = option == MemoryOption::RedisMaxMemory && value.is_empty();
+                let is_split = value.is_empty() && option.takes_next_word();
                 let next = is_split.then(|| words.next()).flatten();
                 self.add(option, next.as_ref().map_or(value, |(next, _)| next.as_str()), source);
             } else if let Some((name, value)) = word.split_once('=').filter(|(name, _)| is_name(name)) {
@@ -352,8 +361,8 @@ fn is_name(word: &str) -> bool {
     !word.starts_with('-') && !word.is_empty() && word.chars().all(is_part)
 }
 
-/// The option of a flag, and its value, which Redis takes from the next word alone. V8 accepts underscores for dashes and one dash
-/// for two. `-J` passes a flag on to a JVM.
+/// The option of a flag, and its value, which is empty where it may be the next word. Redis takes it from there alone. V8 accepts
+/// underscores for dashes and one dash for two. `-J` passes a flag on to a JVM.
 fn flag(word: &str) -> Option<(MemoryOption, &str)> {
     let word = word.strip_prefix("-J").unwrap_or(word);
     let (name, value) = word.strip_prefix('-')?.split_once('=').unwrap_or((&word[1..], ""));

@@ -112,6 +112,27 @@ fn redis_takes_the_next_word() {
 }
 
 #[test]
+fn a_share_may_be_the_next_word() {
+    for (words, option) in [
+        (
+            json!(["prometheus", "--auto-gomemlimit.ratio", "0.8"]),
+            "--auto-gomemlimit.ratio",
+        ),
+        (
+            json!(["kube-state-metrics", "--auto-gomemlimit-ratio", "0.8"]),
+            "--auto-gomemlimit-ratio",
+        ),
+        (json!(["kyverno", "-autoMemLimitRatio", "0.8"]), "--autoMemLimitRatio"),
+        (
+            json!(["thanos", "--auto-gomemlimit.refresh-interval", "0.8"]),
+            "--auto-gomemlimit.refresh-interval",
+        ),
+    ] {
+        assert_eq!(found(json!({ "command": words })), [format!("command {option} 0.8")]);
+    }
+}
+
+#[test]
 fn references_are_replaced_as_by_the_kubelet() {
     let env = json!([
         {"name": "SIZE", "value": "700"},

@@ -158,7 +158,7 @@ fn amount_in(container: &Container, setting: &MemorySetting, limit: Option<Bytes
     }
 }
 
-/// The settings that take effect: in HotSpot, Go and .NET, a size in bytes disables a share of the limit.
+/// The settings that take effect: in HotSpot, Go, .NET and VictoriaMetrics, a size in bytes disables a share of the limit.
 fn counting(container: &Container) -> impl Iterator<Item = &MemorySetting> {
     use MemoryOption as Option;
     let settings = &container.memory_settings;
@@ -169,11 +169,13 @@ fn counting(container: &Container) -> impl Iterator<Item = &MemorySetting> {
     let java = has(Option::JavaMaxHeap);
     let initial = has(Option::JavaInitialHeap);
     let dotnet = has(Option::DotnetHeapLimit);
+    let victoria_metrics = has(Option::VictoriaMetricsBytes);
     let go = settings.iter().any(|setting| setting.option == Option::GoMemoryLimit);
     settings.iter().filter(move |setting| match setting.option.slot() {
         Option::JavaMaxRam | Option::JavaMaxRamPercentage | Option::JavaMinRamPercentage => !java,
         Option::JavaInitialRamPercentage => !initial,
         Option::DotnetHeapLimitPercent => !dotnet,
+        Option::VictoriaMetricsPercent => !victoria_metrics,
         Option::GoShare => !go,
         Option::GoRefresh => false,
         _ => true,
@@ -226,6 +228,10 @@ const fn heap_of(option: MemoryOption) -> (&'static str, &'static str) {
             "the data of Dragonfly",
             "run CONFIG SET maxmemory when its limit changes",
         ),
+        Option::VictoriaMetricsBytes | Option::VictoriaMetricsPercent => (
+            "the caches of VictoriaMetrics",
+            "use --memory.allowedPercent, which a restart reads again",
+        ),
     }
 }
 
@@ -236,7 +242,8 @@ const fn after_unreadable(option: MemoryOption) -> &'static str {
         Option::JavaMaxRamPercentage
         | Option::JavaMinRamPercentage
         | Option::JavaInitialRamPercentage
-        | Option::NodeOldSpacePercentage => {
+        | Option::NodeOldSpacePercentage
+        | Option::VictoriaMetricsPercent => {
             "the process does not start with it; write a percentage above 0 and up to 100"
         }
         Option::JavaMaxRamFraction | Option::JavaMinRamFraction | Option::JavaInitialRamFraction => {
@@ -265,6 +272,9 @@ const fn after_unreadable(option: MemoryOption) -> &'static str {
         }
         Option::RedisMaxMemory => "Redis does not start with it; write bytes, or a whole number with kb, mb or gb",
         Option::DragonflyMaxMemory => "Dragonfly does not start with it; write bytes, or a number with k, m, g or t",
+        Option::VictoriaMetricsBytes => {
+            "VictoriaMetrics does not start with it; write bytes, or a number with MiB or GiB"
+        }
     }
 }
 

@@ -68,6 +68,8 @@ fn a_size_switches_a_share_off() {
     assert_eq!(found, [(LintRule::FixedHeap, "1g".to_owned())]);
     let found = rules(json!({"args": ["-XX:MaxRAMPercentage=75"]}));
     assert_eq!(found, [(LintRule::ReadAtStart, "75".to_owned())]);
+    let found = rules(json!({"args": ["-memory.allowedPercent=75", "-memory.allowedBytes", "1GiB"]}));
+    assert_eq!(found, [(LintRule::FixedHeap, "1GiB".to_owned())]);
 }
 
 #[test]
@@ -275,6 +277,12 @@ fn every_notation_of_a_full_heap_is_an_error() {
         // After dragonflydb/dragonfly#302: Redis takes no value in the same word, and Dragonfly reads other units.
         ("--maxmemory=1g", "1Gi", &[fills]),
         ("--maxmemory=512Mi", "1Gi", &[LintRule::FixedHeap]),
+        // After VictoriaMetrics/VictoriaMetrics#11276.
+        ("-memory.allowedPercent=100", "1Gi", &[fills]),
+        ("--memory.allowedPercent=45.0", "1Gi", &[fine]),
+        ("-memory.allowedBytes=1GiB", "1Gi", &[fills]),
+        ("-memory.allowedBytes=1GB", "1Gi", &[LintRule::FixedHeap]),
+        ("-memory.allowedBytes=0", "1Gi", &[]),
         ("AUTOMEMLIMIT=1.0", "1Gi", &[fills]),
         ("AUTOMEMLIMIT=0.9", "1Gi", &[fine]),
         ("AUTOMEMLIMIT=off", "1Gi", &[]),

@@ -39,7 +39,8 @@ pub(super) fn share(option: MemoryOption, text: &str) -> Option<u64> {
         Setting::JavaMaxRamPercentage
         | Setting::JavaMinRamPercentage
         | Setting::JavaInitialRamPercentage
-        | Setting::NodeOldSpacePercentage => millionths(text)? / 100,
+        | Setting::NodeOldSpacePercentage
+        | Setting::VictoriaMetricsPercent => millionths(text)? / 100,
         Setting::JavaMaxRamFraction | Setting::JavaMinRamFraction | Setting::JavaInitialRamFraction => {
             ONE.checked_div(digits(text, 10)?)?
         }
@@ -78,6 +79,7 @@ fn amount_of(option: MemoryOption, text: &str, limit: Option<Bytes>) -> Amount {
         Option::DotnetHeapLimit => fixed(hexadecimal(text)),
         Option::RedisMaxMemory => fixed(redis_bytes(text)),
         Option::DragonflyMaxMemory => fixed(dragonfly_bytes(text)),
+        Option::VictoriaMetricsBytes => fixed(victoria_metrics_bytes(text)),
         Option::GoShare if matches!(text, "" | "off") => Amount::Unset,
         // A share of 0 switches it off in prometheus-operator.
         _ if option == Option::GoShareDashedFlag && millionths(text) == Some(0) => Amount::Unset,
@@ -141,12 +143,30 @@ fn redis_bytes(text: &str) -> Option<u64> {
 
 /// `ParseHumanReadableBytes` of Dragonfly (`src/server/common.cc`): a decimal number and the first letter of a binary unit.
 fn dragonfly_bytes(text: &str) -> Option<u64> {
+    decimal(text, |unit| {
+        let power = "bkmgtpe".find(unit.chars().next().unwrap_or('b'))?;
+        Some(1 << (10 * power))
+    })
+}
+
+/// `Bytes.Set` of VictoriaMetrics (`lib/flagutil/bytes.go`): a decimal number with a decimal or a binary unit.
+fn victoria_metrics_bytes(text: &str) -> Option<u64> {
+    decimal(text, |unit| {
+        let base = if unit.ends_with("ib") { 1024_u64 } else { 1000 };
+        let unit = unit.replace("ib", "b");
+        let mut powers = (0..).zip(["", "kb", "mb", "gb", "tb"]);
+        let (power, _) = powers.find(|(_, known)| *known == unit)?;
+        Some(base.pow(power))
+    })
+}
+
+/// A decimal number with a unit of so many bytes in lower case, or none.
+fn decimal(text: &str, bytes: impl Fn(&str) -> Option<u64>) -> Option<u64> {
     let text = text.to_ascii_lowercase();
     let unit_at = text.find(|character: char| character.is_ascii_alphabetic());
     let (number, unit) = text.split_at(unit_at.unwrap_or(text.len()));
-    let power = "bkmgtpe".find(unit.chars().next().unwrap_or('b'))?;
     let number = millionths(number).filter(|_| !number.is_empty())?;
-    Some(part_of(Bytes::new(1 << (10 * power)), number).get())
+    Some(part_of(Bytes::new(bytes(unit)?), number).get())
 }
 
 fn with_unit(text: &str, units: &[(&str, u64)], number: impl Fn(&str) -> Option<u64>) -> Option<u64> {
@@ -224,6 +244,12 @@ mod tests {
             (Option::DragonflyMaxMemory, "0", Amount::Unset),
             (Option::DragonflyMaxMemory, "gb", Amount::Unreadable),
             (Option::DragonflyMaxMemory, "80%", Amount::Unreadable),
+            (Option::VictoriaMetricsBytes, "1.5GiB", bytes(3 << 29)),
+            (Option::VictoriaMetricsBytes, "512mb", bytes(512_000_000)),
+            (Option::VictoriaMetricsBytes, "1048576", bytes(1 << 20)),
+            (Option::VictoriaMetricsBytes, "0", Amount::Unset),
+            (Option::VictoriaMetricsBytes, "512Mi", Amount::Unreadable),
+            (Option::VictoriaMetricsBytes, "GB", Amount::Unreadable),
             (Option::DotnetHeapLimit, "C800000", bytes(200 << 20)),
             (Option::DotnetHeapLimit, "0xc800000", bytes(200 << 20)),
             (Option::DotnetHeapLimit, "200m", Amount::Unreadable),

@@ -55,10 +55,13 @@ pub enum MemoryOption {
     DotnetHeapLimitPercent,
     RedisMaxMemory,
     DragonflyMaxMemory,
+    /// The caches of VictoriaMetrics.
+    VictoriaMetricsBytes,
+    VictoriaMetricsPercent,
 }
 
 /// The beginnings of flags that hold their value.
-const FLAGS: [(&str, MemoryOption); 19] = [
+const FLAGS: [(&str, MemoryOption); 21] = [
     ("-Xmx", MemoryOption::JavaMaxHeap),
     ("-Xms", MemoryOption::JavaInitialHeap),
     ("-XX:MaxHeapSize=", MemoryOption::JavaMaxHeapSize),
@@ -78,6 +81,8 @@ const FLAGS: [(&str, MemoryOption); 19] = [
     ("--max-old-space-size-percentage=", MemoryOption::NodeOldSpacePercentage),
     ("--maxmemory=", MemoryOption::RedisMaxMemory),
     ("--maxmemory=", MemoryOption::DragonflyMaxMemory),
+    ("--memory.allowedBytes=", MemoryOption::VictoriaMetricsBytes),
+    ("--memory.allowedPercent=", MemoryOption::VictoriaMetricsPercent),
 ];
 
 /// Variables that are an option themselves. .NET reads both prefixes.
@@ -120,7 +125,14 @@ impl MemoryOption {
 
     /// Whether the value may be the next word. HotSpot and Node take none from there.
     const fn takes_next_word(self) -> bool {
-        matches!(self.slot(), Self::RedisMaxMemory | Self::GoShare | Self::GoRefresh)
+        matches!(
+            self.slot(),
+            Self::RedisMaxMemory
+                | Self::GoShare
+                | Self::GoRefresh
+                | Self::VictoriaMetricsBytes
+                | Self::VictoriaMetricsPercent
+        )
     }
 }
 

@@ -162,21 +162,16 @@ fn amount_in(container: &Container, setting: &MemorySetting, limit: Option<Bytes
 fn counting(container: &Container) -> impl Iterator<Item = &MemorySetting> {
     use MemoryOption as Option;
     let settings = &container.memory_settings;
-    let has = |option: MemoryOption| {
+    let has = move |option: MemoryOption| {
         let mut sizes = settings.iter().filter(|setting| setting.option.slot() == option);
         sizes.any(|setting| amount(setting, None) != Amount::Unset)
     };
-    let java = has(Option::JavaMaxHeap);
-    let initial = has(Option::JavaInitialHeap);
-    let dotnet = has(Option::DotnetHeapLimit);
-    let victoria_metrics = has(Option::VictoriaMetricsBytes);
-    let go = settings.iter().any(|setting| setting.option == Option::GoMemoryLimit);
     settings.iter().filter(move |setting| match setting.option.slot() {
-        Option::JavaMaxRam | Option::JavaMaxRamPercentage | Option::JavaMinRamPercentage => !java,
-        Option::JavaInitialRamPercentage => !initial,
-        Option::DotnetHeapLimitPercent => !dotnet,
-        Option::VictoriaMetricsPercent => !victoria_metrics,
-        Option::GoShare => !go,
+        Option::JavaMaxRam | Option::JavaMaxRamPercentage | Option::JavaMinRamPercentage => !has(Option::JavaMaxHeap),
+        Option::JavaInitialRamPercentage => !has(Option::JavaInitialHeap),
+        Option::DotnetHeapLimitPercent => !has(Option::DotnetHeapLimit),
+        Option::VictoriaMetricsPercent => !has(Option::VictoriaMetricsBytes),
+        Option::GoShare => !settings.iter().any(|other| other.option == Option::GoMemoryLimit),
         Option::GoRefresh => false,
         _ => true,
     })

@@ -149,16 +149,16 @@ impl NodeCapacity {
         if pod.has_ended() {
             return ResourceList::default();
         }
-        let desired = || pod_requests(pod, &state.desired.targets(pod).unwrap_or_default(), self.kubelet);
         if !self.is_patched(pod) {
-            return desired();
+            return pod_requests(pod, &state.desired.targets(pod).unwrap_or_default(), self.kubelet);
         }
-        let reserved = resize::reserved(pod, self.kubelet);
-        match (state.resize.unseen(pod), state.work.running()) {
-            (Some(unseen), _) => larger(reserved, pod_requests(pod, &unseen.targets, self.kubelet)),
-            (None, Some(_)) => larger(reserved, desired()),
-            (None, None) => reserved,
-        }
+        // A pass that is refused, or that only checks, requests nothing.
+        let accepted = state.resize.unseen(pod).map(|unseen| &unseen.targets);
+        let prepared = state.resize.prepared().map(|prepared| &prepared.targets);
+        let asked = accepted.into_iter().chain(prepared);
+        asked.fold(resize::reserved(pod, self.kubelet), |most, targets| {
+            larger(most, pod_requests(pod, targets, self.kubelet))
+        })
     }
 
     /// The memory that a pod may claim at any moment, for the guard's account of the node: what was granted. A recommendation, or a

@@ -340,6 +340,10 @@ fn a_patch_on_its_way_is_requested() {
     state.desired.recommended = Some(recommended(list(400, 400)));
     assert_eq!(capacity.requests_of(&state), list(100, 100), "it is not requested yet");
     state.work.start(1, "a");
+    assert_eq!(capacity.requests_of(&state), list(100, 100), "nor in a refused pass");
+    let own = requesting(list(100, 100));
+    let patch = serde_json::json!({"targets": requesting(list(400, 400)), "held": own, "before": own});
+    state.resize = serde_json::from_value(serde_json::json!({ "asking": patch })).unwrap();
     assert_eq!(capacity.requests_of(&state), list(400, 400));
     let asked = requesting(list(300, 300));
     let request = serde_json::json!({"targets": asked, "generation": 2, "held": asked});

@@ -83,7 +83,9 @@ pub(super) struct PodSelection {
     #[arg(short = 'l', long, value_name = "LABELS", conflicts_with = "pod", value_parser = selector)]
     selector: Option<String>,
     /// With --selector: only pods of this namespace
-    #[arg(short = 'n', long, value_name = "NAME", requires = "selector", value_parser = NonEmptyStringValueParser::new())]
+    // clap does not require what conflicts with an argument that is there.
+    #[arg(short = 'n', long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(requires = "selector", conflicts_with = "pod")]
     namespace: Option<String>,
 }
 
@@ -97,4 +99,24 @@ impl PodSelection {
 
 fn selector(text: &str) -> Result<String, String> {
     control::selector(text).map(|_| text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_is_for_a_selector_alone() {
+        let parse = |line: &str| {
+            let command = PodSelection::augment_args(clap::Command::new("release").no_binary_name(true));
+            command
+                .try_get_matches_from(line.split(' '))
+                .map_err(|error| error.to_string())
+        };
+        assert!(parse("-l app=web -n shop").is_ok());
+        for (line, named) in [("shop/web -n shop", "--namespace"), ("-n shop", "--selector")] {
+            let error = parse(line).unwrap_err();
+            assert!(error.contains(named), "{line}: {error}");
+        }
+    }
 }

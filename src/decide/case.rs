@@ -305,14 +305,17 @@ impl<'a> Case<'a> {
     fn follow(&mut self, vpa: &'a VerticalPodAutoscaler, chain: &OwnerChain<'_, 'a>) -> Result<(), Reason> {
         let (candidates, notes) = (&mut self.candidates, &mut self.decision.notes);
         let named = vpa.recommendations().iter().map(|one| &one.container_name);
-        let unknown = named.filter(|name| self.pod.container(name).is_none());
-        let text = "recommended for, but the pod has no such container";
-        Note::list(
-            notes,
-            unknown,
-            |name| Note::new(Some(name), None, text),
-            "containers that the pod does not have",
-        );
+        let (pod, options) = (self.pod, self.options);
+        let not_resized = named.filter(|name| pod.container(name).is_none());
+        let note = |name: &String| {
+            let text = if pod.all_containers().any(|container| container.name == *name) {
+                "recommended for, but only init containers that are sidecars are resized"
+            } else {
+                "recommended for, but the pod has no such container"
+            };
+            Note::new(Some(name), None, text)
+        };
+        Note::list(notes, not_resized, note, "containers that are not resized");
         for candidate in &mut *candidates {
             candidate.follow(vpa, notes);
         }
@@ -324,7 +327,6 @@ impl<'a> Case<'a> {
             Some(format!("HorizontalPodAutoscaler {name} scales on it"))
         });
         self.check_targets(Reason::HpaConflict)?;
-        let (pod, options) = (self.pod, self.options);
         self.leave_alone(|_, resource| options.refusals.by_manager(pod, resource).map(str::to_owned));
         self.check_targets(Reason::StaticallyAssigned)?;
         self.leave_alone(|one, resource| {

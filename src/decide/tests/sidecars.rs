@@ -39,7 +39,7 @@ fn a_sidecar_follows_like_a_container() {
     );
     assert_eq!(
         notes(&decision),
-        ["setup: recommended for, but the pod has no such container"],
+        ["setup: recommended for, but only init containers that are sidecars are resized"],
         "what has ended when the others run cannot be resized"
     );
     assert!(decision.ceilings.iter().any(|ceiling| ceiling.container == "app"));

@@ -67,7 +67,7 @@ enum Command {
     Export(export::Arguments),
     Fleet(fleet::Arguments),
     Get(get::Arguments),
-    /// Lists the latest changes, newest last
+    /// Lists the latest changes since the agent's start, newest last
     History(PodArguments),
     Lint(lint::Arguments),
     /// Shows the kernel's OOM kills.

@@ -80,11 +80,17 @@ impl<'n, 'a> OwnerChain<'n, 'a> {
             let selector = owner.selector.as_ref();
             selector.is_some_and(|selector| selects(selector, &pod.metadata.labels))
         });
-        // Without a VPA the selector does not matter.
-        if vpas.is_empty() || selected {
-            return Ok(vpas);
+        match self.workloads.iter().flat_map(|workload| &workload.vpas).next() {
+            Some(VerticalPodAutoscaler { metadata, .. }) if vpas.is_empty() => {
+                let (vpa, TargetRef { kind, name, .. }) = (&metadata.name, &self.workload);
+                Err(format!(
+                    "VerticalPodAutoscaler {vpa} must target {kind} {name}, the topmost workload"
+                ))
+            }
+            // Without a VPA the selector does not matter.
+            _ if vpas.is_empty() || selected => Ok(vpas),
+            _ => Err("the workload's selector does not select the pod".to_owned()),
         }
-        Err("the workload's selector does not select the pod".to_owned())
     }
 
     /// A horizontal autoscaler of any of the workloads that scales on the requests of a container.

@@ -62,6 +62,28 @@ fn a_selector_that_passes_the_pod_by_is_named() {
 }
 
 #[test]
+fn a_vpa_below_the_topmost_workload_is_named() {
+    let web = WEB
+        .replace(
+            "targetRef: {kind: StatefulSet, name: web}",
+            "targetRef: {kind: ReplicaSet, name: lower}",
+        )
+        .replace("[{kind: StatefulSet, name: web,", "[{kind: ReplicaSet, name: lower,");
+    let lower = "
+kind: ReplicaSet
+metadata:
+  name: lower
+  ownerReferences: [{kind: StatefulSet, name: web, controller: true}]
+spec: {selector: {matchLabels: {app: web}}}
+";
+    let view = view(&format!("{web}---{lower}"));
+    assert_eq!(
+        unmatched(&view),
+        "VerticalPodAutoscaler web must target StatefulSet web, the topmost workload"
+    );
+}
+
+#[test]
 fn an_unknown_owner_ends_the_search() {
     let mut view = view(WEB);
     view.owners[0].metadata.owner_references = vec![owned_by("Website", "web")];

@@ -86,6 +86,8 @@ impl<'a> Case<'a> {
         let (vpa, chain, acts) = self.control(namespace)?;
         // Boosts end also where the agent does not act on the VPA.
         if !(acts || boost::marks(self.pod, vpa).next().is_some() && self.options.ends_boosts(vpa)) {
+            let why = self.options.declines(vpa).map(|why| Note::new(None, None, why));
+            self.decision.notes.extend(why);
             return Err(Reason::NotActedOn);
         }
         self.check_changeable()?;

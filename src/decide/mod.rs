@@ -152,11 +152,18 @@ impl Options {
 
     /// Whether the agent acts on a VPA.
     fn acts_on(&self, vpa: &VerticalPodAutoscaler) -> bool {
-        let acts = match Act::of(vpa) {
-            Some(act) => act != Act::Never,
-            None => self.modes.contains(&vpa.update_mode()),
-        };
-        acts && self.recommends(vpa)
+        self.declines(vpa).is_none()
+    }
+
+    /// Why the agent does not act on a VPA; none if it does.
+    fn declines(&self, vpa: &VerticalPodAutoscaler) -> Option<&'static str> {
+        match Act::of(vpa) {
+            Some(Act::Never) => Some("the VPA's annotation vscaled.io/act is false"),
+            None if !self.modes.contains(&vpa.update_mode()) => {
+                Some("updateModes lacks the VPA's mode, and no annotation vscaled.io/act allows it")
+            }
+            _ => (!self.recommends(vpa)).then_some("the VPA's recommender is not that of the configuration"),
+        }
     }
 
     /// Whether the agent ends the startup boosts of a VPA that it does not act on: if the VPA's mode leaves running pods alone,

@@ -57,18 +57,30 @@ fn the_annotation_of_a_vpa_outranks_its_mode() {
 #[test]
 fn only_the_chosen_modes_and_recommender_are_acted_on() {
     let view = view(WEB);
-    let reason = |options| decide(&view.pods, &index(&view), now(), &options)[0].reason;
+    let decided = |options| decide(&view.pods, &index(&view), now(), &options).swap_remove(0);
+    let declined = |options, why: &str| {
+        let decision = decided(options);
+        assert_eq!(decision.reason, Reason::NotActedOn);
+        assert_eq!(notes(&decision), [why]);
+    };
     let in_place_only = Options {
         modes: vec![UpdateMode::InPlace, UpdateMode::InPlaceOrRecreate],
         ..Options::default()
     };
-    assert_eq!(reason(in_place_only), Reason::NotActedOn, "no mode means Recreate");
+    // No mode means Recreate.
+    declined(
+        in_place_only,
+        "updateModes lacks the VPA's mode, and no annotation vscaled.io/act allows it",
+    );
     let recommender = |name: &str| Options {
         recommender: Some(name.to_owned()),
         ..Options::default()
     };
-    assert_eq!(reason(recommender("default")), Reason::OutOfBounds);
-    assert_eq!(reason(recommender("mine")), Reason::NotActedOn);
+    assert_eq!(decided(recommender("default")).reason, Reason::OutOfBounds);
+    declined(
+        recommender("mine"),
+        "the VPA's recommender is not that of the configuration",
+    );
 }
 
 #[test]

@@ -102,6 +102,29 @@ fn pod_level_left(pod: &Pod, live: &LivePod) -> Option<String> {
         .map(|class| format!(" (runtime class {class})"))
         .unwrap_or_default();
     Some(format!(
-        "container {container} runs without a cgroup of its own{class}, so the pod's cgroup holds more than containers, and is left as it is"
+        "container {container} runs without a cgroup of its own{class}, in a virtual machine, or has just ended: the pod's cgroup is left as it is"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::CgroupPath;
+
+    #[test]
+    fn a_container_without_a_cgroup_may_have_ended() {
+        let pod: Pod = serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "web", "uid": "u"},
+            "spec": {"containers": [{"name": "app"}]},
+            "status": {"containerStatuses": [{"name": "app", "state": {"running": {"startedAt": "2026-03-01T11:00:00Z"}}}]},
+        }))
+        .unwrap();
+        let live = LivePod {
+            id: pod.id_with("u"),
+            path: CgroupPath::new("/kubepods/podu").unwrap(),
+            containers: <_>::default(),
+        };
+        let left = pod_level_left(&pod, &live).unwrap();
+        assert!(left.contains("in a virtual machine, or has just ended"), "{left}");
+    }
 }

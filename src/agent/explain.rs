@@ -179,7 +179,7 @@ fn values(
     for (target, cgroup) in handles.iter() {
         let Some(held) = kernel.get(target) else { continue };
         let stored = target.container().and_then(|name| specs.get(name));
-        let systemd = properties(node, cgroup.path());
+        let (systemd, is_idle) = (properties(node, cgroup.path()), cgroup.is_idle() == Ok(true));
         for setting in held.iter() {
             let file = setting.file();
             let of = |state: &PodValues| state.tree.get(target).and_then(|settings| settings.get(file));
@@ -194,7 +194,7 @@ fn values(
             let difference = kernel_difference(setting, target, [wanted, of_some(&expected.kept), spec], snapshot)
                 .or_else(|| {
                     let wanted = expected.wanted.as_ref()?.specs.get(target.container()?)?;
-                    runtime_difference(runtime.as_deref()?, &stored_text(wanted, file)?, snapshot)
+                    runtime_difference(runtime.as_deref()?, &stored_text(wanted, file)?, is_idle, snapshot)
                 })
                 .or_else(|| systemd_difference(property?, wanted?, snapshot));
             values.push(proto::Value {
@@ -307,14 +307,18 @@ fn kernel_difference(
     })
 }
 
-/// Explains why the runtime's stored spec differs from the wanted one.
-fn runtime_difference(stored: &str, wanted: &str, snapshot: &PodSnapshot) -> Option<String> {
+/// Explains why the runtime's stored spec differs from the wanted one. That of a container whose cgroup `is_idle` stays.
+fn runtime_difference(stored: &str, wanted: &str, is_idle: bool, snapshot: &PodSnapshot) -> Option<String> {
     let drift = &snapshot.state.drift;
     let why = match drift.owes_runtime() {
         true => format!(" ({})", drift.reason()),
         false => String::new(),
     };
-    let repaired = "it would write that back when another process updates the container, so the next pass updates it";
+    let repaired = if is_idle {
+        "not updated while the container's cgroup is idle (cpu.idle)"
+    } else {
+        "it would write that back when another process updates the container, so the next pass updates it"
+    };
     let next = next_about_copy(snapshot, repaired);
     (stored != wanted).then(|| format!("the runtime has {stored} stored instead of {wanted}{why}: {next}"))
 }

@@ -173,13 +173,15 @@ fn a_difference_is_explained() {
         kernel_difference(two, &Target::Pod, [Some(one), Some(two), None], &observing).as_deref(),
         Some("not written: the agent only observes (observeOnly)")
     );
-    assert_eq!(runtime_difference("1", "1", &snapshot), None);
-    let stored = runtime_difference("1", "2", &snapshot).unwrap();
+    assert_eq!(runtime_difference("1", "1", false, &snapshot), None);
+    let stored = runtime_difference("1", "2", false, &snapshot).unwrap();
     assert!(
         stored.starts_with("the runtime has 1 stored instead of 2: it would write that back"),
         "{stored}"
     );
-    let stored = runtime_difference("1", "2", &observing).unwrap();
+    let stored = runtime_difference("1", "2", true, &snapshot).unwrap();
+    assert!(stored.ends_with(" is idle (cpu.idle)"), "{stored}");
+    let stored = runtime_difference("1", "2", false, &observing).unwrap();
     assert!(stored.ends_with("only observes (observeOnly)"), "{stored}");
 }
 
@@ -191,7 +193,7 @@ fn a_failed_pass_promises_no_repair() {
     let told = kernel_difference(memory(8192), &Target::Pod, values, &snapshot);
     assert_eq!(told.as_deref(), Some(FAILED));
     let copies = [
-        runtime_difference("1", "2", &snapshot),
+        runtime_difference("1", "2", false, &snapshot),
         systemd_difference(memory(8192), memory(4096), &snapshot),
     ];
     assert!(

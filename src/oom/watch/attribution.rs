@@ -288,15 +288,12 @@ impl Attribution {
         for pending in &mut self.pending {
             pending.may_be_first &= read < pending.since + GROUP_IS_GONE;
         }
-        let mut at = 0;
-        while let Some(pending) = self.pending.get(at) {
-            if self.is_complete(pending, now, read, files) {
-                let pending = self.pending.remove(at);
-                self.report(pending, files);
-            } else {
-                at += 1;
-            }
-        }
+        let is_complete = |pending| self.is_complete(pending, now, read, files);
+        let each: Vec<bool> = self.pending.iter().map(is_complete).collect();
+        let mut each = each.into_iter();
+        let complete = self.pending.extract_if(.., |_| each.next() == Some(true));
+        let complete: Vec<PendingKill> = complete.collect();
+        complete.into_iter().for_each(|pending| self.report(pending, files));
     }
 
     pub(super) fn next_release(&self, now: Duration) -> Option<Duration> {
@@ -316,12 +313,12 @@ impl Attribution {
     }
 
     fn is_complete(&self, pending: &PendingKill, now: Duration, read: Duration, files: &impl NodeIo) -> bool {
-        let named = now >= pending.names_due() || !pending.owner(&self.names).unnamed;
+        let is_named = || now >= pending.names_due() || !pending.owner(&self.names).unnamed;
         let whole = |group: &PendingGroup| {
             let is_gone = || read >= group.last + GROUP_IS_GONE;
             read >= group.last + GROUP_GOES_ON || self.is_group_complete(group, files).unwrap_or_else(is_gone)
         };
-        named && !pending.may_be_first && pending.group.as_ref().is_none_or(whole)
+        !pending.may_be_first && is_named() && pending.group.as_ref().is_none_or(whole)
     }
 
     /// Whether the kernel has killed all of a group: it has logged every process left in the group, and every kill it

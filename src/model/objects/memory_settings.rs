@@ -340,7 +340,7 @@ impl SettingsReader<'_> {
             if is_script && depth < DEEPEST_SCRIPT {
                 self.read_script(&word, self.variables, source, depth + 1);
             } else if let Some((option, value)) = flag(&word) {
-                let is_split = value.is_empty() && option.takes_next_word();
+                let is_split = !word.contains('=') && option.takes_next_word();
                 let next = is_split.then(|| words.next()).flatten();
                 self.add(option, next.as_ref().map_or(value, |(next, _)| next.as_str()), source);
             } else if let Some((name, value)) = word.split_once('=').filter(|(name, _)| is_name(name)) {

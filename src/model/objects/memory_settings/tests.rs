@@ -130,6 +130,11 @@ fn a_share_may_be_the_next_word() {
     ] {
         assert_eq!(found(json!({ "command": words })), [format!("command {option} 0.8")]);
     }
+    let empty = json!(["victoria-metrics", "-memory.allowedBytes=", "-memory.allowedPercent=80"]);
+    assert_eq!(
+        found(json!({ "command": empty })),
+        ["command --memory.allowedBytes ", "command --memory.allowedPercent 80"]
+    );
 }
 
 #[test]

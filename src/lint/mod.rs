@@ -237,8 +237,7 @@ const fn after_unreadable(option: MemoryOption) -> &'static str {
         Option::JavaMaxRamPercentage
         | Option::JavaMinRamPercentage
         | Option::JavaInitialRamPercentage
-        | Option::NodeOldSpacePercentage
-        | Option::VictoriaMetricsPercent => {
+        | Option::NodeOldSpacePercentage => {
             "the process does not start with it; write a percentage above 0 and up to 100"
         }
         Option::JavaMaxRamFraction | Option::JavaMinRamFraction | Option::JavaInitialRamFraction => {
@@ -270,6 +269,7 @@ const fn after_unreadable(option: MemoryOption) -> &'static str {
         Option::VictoriaMetricsBytes => {
             "VictoriaMetrics does not start with it; write bytes, or a number with MiB or GiB"
         }
+        Option::VictoriaMetricsPercent => "VictoriaMetrics does not start with it; write a percentage from 1 to 100",
     }
 }
 

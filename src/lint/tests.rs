@@ -383,6 +383,10 @@ fn unreadable_values_come_with_readable_ones() {
             "DOTNET_GCHeapHardLimitPercent=200",
             "the .NET runtime passes it over; write a hexadecimal number, 0x4B for 75 percent",
         ),
+        (
+            "-memory.allowedPercent=0.5",
+            "VictoriaMetrics does not start with it; write a percentage from 1 to 100",
+        ),
     ] {
         let message = message(setting, "1Gi");
         assert!(

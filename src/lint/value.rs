@@ -39,8 +39,9 @@ pub(super) fn share(option: MemoryOption, text: &str) -> Option<u64> {
         Setting::JavaMaxRamPercentage
         | Setting::JavaMinRamPercentage
         | Setting::JavaInitialRamPercentage
-        | Setting::NodeOldSpacePercentage
-        | Setting::VictoriaMetricsPercent => millionths(text)? / 100,
+        | Setting::NodeOldSpacePercentage => millionths(text)? / 100,
+        // `initOnce` of VictoriaMetrics (`lib/memory/memory.go`) ends the process below one percent.
+        Setting::VictoriaMetricsPercent => millionths(text).filter(|percent| *percent >= ONE)? / 100,
         Setting::JavaMaxRamFraction | Setting::JavaMinRamFraction | Setting::JavaInitialRamFraction => {
             ONE.checked_div(digits(text, 10)?)?
         }
@@ -79,6 +80,7 @@ fn amount_of(option: MemoryOption, text: &str, limit: Option<Bytes>) -> Amount {
         Option::DotnetHeapLimit => fixed(hexadecimal(text)),
         Option::RedisMaxMemory => fixed(redis_bytes(text)),
         Option::DragonflyMaxMemory => fixed(dragonfly_bytes(text)),
+        Option::VictoriaMetricsBytes if text.is_empty() => Amount::Unset,
         Option::VictoriaMetricsBytes => fixed(victoria_metrics_bytes(text)),
         Option::GoShare if matches!(text, "" | "off") => Amount::Unset,
         // A share of 0 switches it off in prometheus-operator.
@@ -248,6 +250,7 @@ mod tests {
             (Option::VictoriaMetricsBytes, "512mb", bytes(512_000_000)),
             (Option::VictoriaMetricsBytes, "1048576", bytes(1 << 20)),
             (Option::VictoriaMetricsBytes, "0", Amount::Unset),
+            (Option::VictoriaMetricsBytes, "", Amount::Unset),
             (Option::VictoriaMetricsBytes, "512Mi", Amount::Unreadable),
             (Option::VictoriaMetricsBytes, "GB", Amount::Unreadable),
             (Option::DotnetHeapLimit, "C800000", bytes(200 << 20)),
@@ -279,6 +282,8 @@ mod tests {
             (Option::JavaMinRamFraction, "4", share(1 << 28)),
             (Option::JavaMaxRamFraction, "0", Amount::Unreadable),
             (Option::NodeOldSpacePercentage, "50", share(1 << 29)),
+            (Option::VictoriaMetricsPercent, "50", share(1 << 29)),
+            (Option::VictoriaMetricsPercent, "0.5", Amount::Unreadable),
             (Option::DotnetHeapLimitPercent, "64", share(1 << 30)),
             (Option::GoShare, "0.5", share(1 << 29)),
             (Option::GoShare, "1.0", share(1 << 30)),

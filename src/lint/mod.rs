@@ -102,11 +102,15 @@ pub fn findings(container: &Container, of_pod: Option<Requirements>) -> Vec<Find
 
 /// Whether the process reads the limit again after a resize: automemlimit does where it has an interval, or may have one.
 fn follows_limit(container: &Container, setting: &MemorySetting) -> bool {
-    let has_interval = |other: &MemorySetting| {
-        let is_set = |part: char| matches!(part, '1'..='9' | '{' | '$' | '`');
-        other.option == MemoryOption::GoRefresh && other.value.contains(is_set)
-    };
-    setting.option.slot() == MemoryOption::GoShare && container.memory_settings.iter().any(has_interval)
+    let is_set = |part: char| matches!(part, '1'..='9' | '{' | '$' | '`');
+    let interval = setting_of(container, MemoryOption::GoRefresh);
+    setting.option.slot() == MemoryOption::GoShare && interval.is_some_and(|every| every.value.contains(is_set))
+}
+
+/// The setting in a slot, of which a container has at most one.
+fn setting_of(container: &Container, slot: MemoryOption) -> Option<&MemorySetting> {
+    let mut settings = container.memory_settings.iter();
+    settings.find(|setting| setting.option.slot() == slot)
 }
 
 /// The memory limit below which the kernel kills a full heap of fixed size: the largest such heap and a margin.
@@ -127,8 +131,7 @@ const JAVA_DEFAULT_HEAP: Bytes = Bytes::new((96 << 20) * 13 / 10);
 /// sizes the heap, and the shares alone do not.
 fn amount_in(container: &Container, setting: &MemorySetting, limit: Option<Bytes>) -> Amount {
     use MemoryOption as Option;
-    let of = |slot: MemoryOption| container.memory_settings.iter().find(|one| one.option.slot() == slot);
-    let share_of = |slot| of(slot).and_then(|one| share(one.option, &one.value));
+    let share_of = |slot| setting_of(container, slot).and_then(|one| share(one.option, &one.value));
     // A limit that the container lacks is filled in from its pod (`defaultPodLimitsForDownwardAPI`, kubernetes `pkg/kubelet`).
     let of_pod = limit.filter(|_| container.resources.limits.nonzero().memory.is_none());
     let filled_in = |one: &MemorySetting| match (amount(one, limit), of_pod) {
@@ -137,7 +140,7 @@ fn amount_in(container: &Container, setting: &MemorySetting, limit: Option<Bytes
         }
         (amount, _) => amount,
     };
-    let ram = of(Option::JavaMaxRam).map(filled_in);
+    let ram = setting_of(container, Option::JavaMaxRam).map(filled_in);
     let memory = match ram {
         Some(Amount::Fixed(ram)) => Some(ram),
         Some(Amount::AtStart(ram)) => ram,
@@ -161,17 +164,14 @@ fn amount_in(container: &Container, setting: &MemorySetting, limit: Option<Bytes
 /// The settings that take effect: in HotSpot, Go, .NET and VictoriaMetrics, a size in bytes disables a share of the limit.
 fn counting(container: &Container) -> impl Iterator<Item = &MemorySetting> {
     use MemoryOption as Option;
-    let settings = &container.memory_settings;
-    let has = move |option: MemoryOption| {
-        let mut sizes = settings.iter().filter(|setting| setting.option.slot() == option);
-        sizes.any(|setting| amount(setting, None) != Amount::Unset)
-    };
-    settings.iter().filter(move |setting| match setting.option.slot() {
+    let has = move |slot| setting_of(container, slot).is_some_and(|size| amount(size, None) != Amount::Unset);
+    let settings = container.memory_settings.iter();
+    settings.filter(move |setting| match setting.option.slot() {
         Option::JavaMaxRam | Option::JavaMaxRamPercentage | Option::JavaMinRamPercentage => !has(Option::JavaMaxHeap),
         Option::JavaInitialRamPercentage => !has(Option::JavaInitialHeap),
         Option::DotnetHeapLimitPercent => !has(Option::DotnetHeapLimit),
         Option::VictoriaMetricsPercent => !has(Option::VictoriaMetricsBytes),
-        Option::GoShare => !settings.iter().any(|other| other.option == Option::GoMemoryLimit),
+        Option::GoShare => setting_of(container, Option::GoMemoryLimit).is_none(),
         Option::GoRefresh => false,
         _ => true,
     })

@@ -73,16 +73,14 @@ fn amount_of(option: MemoryOption, text: &str, limit: Option<Bytes>) -> Amount {
     }
     match option.slot() {
         Option::JavaMaxHeap | Option::JavaInitialHeap | Option::JavaMaxRam => fixed(java_bytes(text)),
-        Option::GoMemoryLimit if matches!(text, "" | "off") => Amount::Unset,
+        Option::GoMemoryLimit | Option::GoShare if matches!(text, "" | "off") => Amount::Unset,
+        Option::DotnetHeapLimit | Option::VictoriaMetricsBytes if text.is_empty() => Amount::Unset,
         Option::GoMemoryLimit => fixed(go_bytes(text)),
         Option::NodeOldSpace => fixed(digits(text, 10).and_then(|mebibytes| mebibytes.checked_mul(1 << 20))),
-        Option::DotnetHeapLimit if text.is_empty() => Amount::Unset,
         Option::DotnetHeapLimit => fixed(hexadecimal(text)),
         Option::RedisMaxMemory => fixed(redis_bytes(text)),
         Option::DragonflyMaxMemory => fixed(dragonfly_bytes(text)),
-        Option::VictoriaMetricsBytes if text.is_empty() => Amount::Unset,
         Option::VictoriaMetricsBytes => fixed(victoria_metrics_bytes(text)),
-        Option::GoShare if matches!(text, "" | "off") => Amount::Unset,
         // A share of 0 switches it off in prometheus-operator.
         _ if option == Option::GoShareDashedFlag && millionths(text) == Some(0) => Amount::Unset,
         _ => share(option, text).map_or(Amount::Unreadable, |share| {

@@ -160,13 +160,15 @@ fn victoria_metrics_bytes(text: &str) -> Option<u64> {
     })
 }
 
-/// A decimal number with a unit of so many bytes in lower case, or none.
+/// A decimal number, perhaps with an exponent, and a unit of so many bytes in lower case, or none.
 fn decimal(text: &str, bytes: impl Fn(&str) -> Option<u64>) -> Option<u64> {
     let text = text.to_ascii_lowercase();
-    let unit_at = text.find(|character: char| character.is_ascii_alphabetic());
-    let (number, unit) = text.split_at(unit_at.unwrap_or(text.len()));
+    let number = text.trim_end_matches(|character: char| character.is_ascii_alphabetic());
+    let bytes = bytes(&text[number.len()..])?;
+    let (number, exponent) = number.split_once('e').unwrap_or((number, "0"));
     let number = millionths(number).filter(|_| !number.is_empty())?;
-    Some(part_of(Bytes::new(bytes(unit)?), number).get())
+    let bytes = bytes.checked_mul(10_u64.checked_pow(exponent.parse().ok()?)?)?;
+    Some(part_of(Bytes::new(bytes), number).get())
 }
 
 fn with_unit(text: &str, units: &[(&str, u64)], number: impl Fn(&str) -> Option<u64>) -> Option<u64> {
@@ -241,12 +243,19 @@ mod tests {
             (Option::DragonflyMaxMemory, "2G", bytes(2 << 30)),
             (Option::DragonflyMaxMemory, "256mb", bytes(256 << 20)),
             (Option::DragonflyMaxMemory, "1048576", bytes(1 << 20)),
+            (Option::DragonflyMaxMemory, "1e9", bytes(1_000_000_000)),
+            (Option::DragonflyMaxMemory, "1e", bytes(1 << 60)),
             (Option::DragonflyMaxMemory, "0", Amount::Unset),
             (Option::DragonflyMaxMemory, "gb", Amount::Unreadable),
             (Option::DragonflyMaxMemory, "80%", Amount::Unreadable),
             (Option::VictoriaMetricsBytes, "1.5GiB", bytes(3 << 29)),
             (Option::VictoriaMetricsBytes, "512mb", bytes(512_000_000)),
             (Option::VictoriaMetricsBytes, "1048576", bytes(1 << 20)),
+            (Option::VictoriaMetricsBytes, "1e9", bytes(1_000_000_000)),
+            (Option::VictoriaMetricsBytes, "1.5E+3MiB", bytes(1500 << 20)),
+            (Option::VictoriaMetricsBytes, "1e99", Amount::Unreadable),
+            (Option::VictoriaMetricsBytes, "1e", Amount::Unreadable),
+            (Option::VictoriaMetricsBytes, "e9", Amount::Unreadable),
             (Option::VictoriaMetricsBytes, "0", Amount::Unset),
             (Option::VictoriaMetricsBytes, "", Amount::Unset),
             (Option::VictoriaMetricsBytes, "512Mi", Amount::Unreadable),

@@ -103,6 +103,18 @@ fn a_share_of_a_fixed_amount_is_fixed() {
 }
 
 #[test]
+fn dragonfly_has_its_notation_in_two_words() {
+    let rule = |words: Value| rules(with_limit(&words, "1Gi"))[0].0;
+    assert_eq!(rule(json!(["dragonfly", "--maxmemory", "0.5gb"])), LintRule::FixedHeap);
+    assert_eq!(
+        rule(json!(["sh -c 'exec /usr/local/bin/dragonfly --maxmemory 1g'"])),
+        LintRule::HeapFillsLimit
+    );
+    let redis = json!(["redis-server", "--dir=/data/dragonfly", "--maxmemory", "0.5gb"]);
+    assert_eq!(rule(redis), LintRule::UnreadableValue);
+}
+
+#[test]
 fn a_limit_that_is_read_again_is_followed() {
     let of = |every: &str| {
         let refresh = format!("--auto-gomemlimit.refresh-interval={every}");

@@ -342,6 +342,13 @@ impl SettingsReader<'_> {
             } else if let Some((option, value)) = flag(&word) {
                 let is_split = !word.contains('=') && option.takes_next_word();
                 let next = is_split.then(|| words.next()).flatten();
+                let option = match option {
+                    // Redis takes the value from the next word alone.
+                    MemoryOption::RedisMaxMemory if program.is_dragonfly || !is_split => {
+                        MemoryOption::DragonflyMaxMemory
+                    }
+                    option => option,
+                };
                 self.add(option, next.as_ref().map_or(value, |(next, _)| next.as_str()), source);
             } else if let Some((name, value)) = word.split_once('=').filter(|(name, _)| is_name(name)) {
                 self.read_variable(name, value, source);
@@ -373,18 +380,14 @@ fn is_name(word: &str) -> bool {
     !word.starts_with('-') && !word.is_empty() && word.chars().all(is_part)
 }
 
-/// The option of a flag, and its value, which is empty where it may be the next word. Redis takes it from there alone. V8 accepts
-/// underscores for dashes and one dash for two. `-J` passes a flag on to a JVM.
+/// The option of a flag, and its value, which is empty where it may be the next word. V8 accepts underscores for dashes and one dash
+/// for two. `-J` passes a flag on to a JVM.
 fn flag(word: &str) -> Option<(MemoryOption, &str)> {
     let word = word.strip_prefix("-J").unwrap_or(word);
     let (name, value) = word.strip_prefix('-')?.split_once('=').unwrap_or((&word[1..], ""));
     let name = format!("--{}=", name.trim_start_matches('-').replace('_', "-"));
-    match FLAGS.iter().find(|(begins, _)| *begins == name) {
-        Some((_, MemoryOption::RedisMaxMemory)) if word.contains('=') => {
-            return Some((MemoryOption::DragonflyMaxMemory, value));
-        }
-        Some((_, option)) => return Some((*option, value)),
-        None => {}
+    if let Some((_, option)) = FLAGS.iter().find(|(begins, _)| *begins == name) {
+        return Some((*option, value));
     }
     let (begins, option) = FLAGS.iter().find(|(begins, _)| word.starts_with(begins))?;
     let value = &word[begins.len()..];
@@ -393,11 +396,12 @@ fn flag(word: &str) -> Option<(MemoryOption, &str)> {
     (!is_other_flag).then_some((*option, value))
 }
 
-/// The program of a command, which decides which words are its own flags.
+/// The program of a command, which decides which words are its own flags, and how it reads them.
 #[derive(Debug, Default)]
 struct Program {
     /// The program is java or node.
     is_runtime: bool,
+    is_dragonfly: bool,
     /// The next word is the value of the flag before it.
     skips_next: bool,
     /// The following words are for the application, or for a program that only prints or searches text.
@@ -442,6 +446,7 @@ impl Program {
             _ if self.is_runtime => {
                 self.is_done = matches!(word, "-m" | "--module") || !word.starts_with(['-', '@', '$', '{']);
             }
+            Some("dragonfly") if !word.contains('=') => self.is_dragonfly = true,
             _ => {}
         }
         self.is_done

@@ -402,6 +402,8 @@ struct Program {
     /// The program is java or node.
     is_runtime: bool,
     is_dragonfly: bool,
+    /// The program is npm or the like: what follows `--` is for a script of the package.
+    runs_scripts: bool,
     /// The next word is the value of the flag before it.
     skips_next: bool,
     /// The following words are for the application, or for a program that only prints or searches text.
@@ -437,16 +439,19 @@ impl Program {
         if self.is_done || std::mem::take(&mut self.skips_next) {
             return true;
         }
-        match word.rsplit('/').next() {
+        match word.rsplit('/').next().filter(|_| !word.contains('=')) {
             Some(script) if script.contains(char::is_whitespace) && !self.is_runtime => {}
-            Some("java" | "javaw" | "node" | "nodejs") if !word.contains('=') => self.is_runtime = true,
+            Some("java" | "javaw" | "node" | "nodejs") => self.is_runtime = true,
             _ if self.is_runtime && WITH_VALUE.contains(&word) => self.skips_next = true,
             Some("echo" | "printf" | "grep" | "-jar") => self.is_done = true,
             // A class or a script. An unknown reference can be more flags.
             _ if self.is_runtime => {
                 self.is_done = matches!(word, "-m" | "--module") || !word.starts_with(['-', '@', '$', '{']);
             }
-            Some("dragonfly") if !word.contains('=') => self.is_dragonfly = true,
+            Some("npm" | "pnpm" | "yarn") => self.runs_scripts = true,
+            Some("exec") => self.runs_scripts = false,
+            Some("--") => self.is_done = self.runs_scripts,
+            Some("dragonfly") => self.is_dragonfly = true,
             _ => {}
         }
         self.is_done

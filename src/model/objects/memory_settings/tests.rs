@@ -53,6 +53,8 @@ fn arguments_of_the_application_are_ignored() {
         json!(["java", "-cp", "x", "Main", "-Xmx1g"]),
         json!(["java", "-m", "module/Main", "-Xmx1g"]),
         json!(["node", "-r", "dotenv", "server.js", "--max-old-space-size=100"]),
+        json!(["npm", "run", "x", "--", "--max-old-space-size=100"]),
+        json!(["sh", "-c", "exec /usr/bin/yarn start -- --max-old-space-size=100"]),
     ] {
         assert_eq!(found(json!({"command": words})), [""; 0]);
     }
@@ -72,6 +74,13 @@ fn node_takes_underscores_and_one_dash() {
         json!(["node", "--max_old_space_size=4096", "server.js"]),
         json!(["node", "-max-old_space-size=4096", "server.js"]),
         json!(["npm", "--node-options=--max-old-space-size=4096", "start"]),
+        json!(["npm", "exec", "--", "node", "--max-old-space-size=4096", "server.js"]),
+        json!(["tini", "--", "node", "--max-old-space-size=4096", "server.js"]),
+        json!([
+            "sh",
+            "-c",
+            "DIR=/opt/npm tini -- node --max-old-space-size=4096 server.js"
+        ]),
         json!([
             "pm2",
             "start",

@@ -107,6 +107,18 @@ fn follows_limit(container: &Container, setting: &MemorySetting) -> bool {
     setting.option.slot() == MemoryOption::GoShare && interval.is_some_and(|every| every.value.contains(is_set))
 }
 
+/// Programs that leave their share unused without a switch, by the names of their containers: others take the same flags and use it.
+const SWITCHED: [&str; 2] = ["kube-state-metrics", "thanos"];
+
+/// Whether the program uses automemlimit.
+fn uses_share(container: &Container) -> bool {
+    match setting_of(container, MemoryOption::GoSwitch) {
+        Some(switch) if switch.option == MemoryOption::GoSwitchOff => false,
+        Some(switch) => !["false", "f", "0"].contains(&switch.value.to_ascii_lowercase().as_str()),
+        None => !SWITCHED.iter().any(|program| container.name.contains(program)),
+    }
+}
+
 /// The setting in a slot, of which a container has at most one.
 fn setting_of(container: &Container, slot: MemoryOption) -> Option<&MemorySetting> {
     let mut settings = container.memory_settings.iter();
@@ -161,7 +173,8 @@ fn amount_in(container: &Container, setting: &MemorySetting, limit: Option<Bytes
     }
 }
 
-/// The settings that take effect: in HotSpot, Go, .NET and VictoriaMetrics, a size in bytes disables a share of the limit.
+/// The settings that take effect: in HotSpot, Go, .NET and VictoriaMetrics, a size in bytes disables a share of the limit, and so
+/// does a switch of the program.
 fn counting(container: &Container) -> impl Iterator<Item = &MemorySetting> {
     use MemoryOption as Option;
     let has = move |slot| setting_of(container, slot).is_some_and(|size| amount(size, None) != Amount::Unset);
@@ -171,8 +184,8 @@ fn counting(container: &Container) -> impl Iterator<Item = &MemorySetting> {
         Option::JavaInitialRamPercentage => !has(Option::JavaInitialHeap),
         Option::DotnetHeapLimitPercent => !has(Option::DotnetHeapLimit),
         Option::VictoriaMetricsPercent => !has(Option::VictoriaMetricsBytes),
-        Option::GoShare => setting_of(container, Option::GoMemoryLimit).is_none(),
-        Option::GoRefresh => false,
+        Option::GoShare => uses_share(container) && setting_of(container, Option::GoMemoryLimit).is_none(),
+        Option::GoRefresh | Option::GoSwitch => false,
         _ => true,
     })
 }
@@ -206,7 +219,9 @@ const fn heap_of(option: MemoryOption) -> (&'static str, &'static str) {
         | Option::GoShareFlag
         | Option::GoShareDashedFlag
         | Option::GoShareCamelFlag
-        | Option::GoRefresh => (
+        | Option::GoRefresh
+        | Option::GoSwitch
+        | Option::GoSwitchOff => (
             "the memory of the Go runtime",
             "let the program call debug.SetMemoryLimit when its limit changes",
         ),
@@ -244,9 +259,12 @@ const fn after_unreadable(option: MemoryOption) -> &'static str {
             "the process does not start with it; write a whole number of 1 or more, which divides the limit"
         }
         Option::GoShare => "automemlimit passes it over; write a number above 0 and up to 1, or off",
-        Option::GoShareFlag | Option::GoShareDashedFlag | Option::GoShareCamelFlag | Option::GoRefresh => {
-            "the process does not start with it; write a number above 0 and up to 1"
-        }
+        Option::GoShareFlag
+        | Option::GoShareDashedFlag
+        | Option::GoShareCamelFlag
+        | Option::GoRefresh
+        | Option::GoSwitch
+        | Option::GoSwitchOff => "the process does not start with it; write a number above 0 and up to 1",
         Option::JavaMaxHeap
         | Option::JavaMaxHeapSize
         | Option::JavaInitialHeap

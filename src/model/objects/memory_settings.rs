@@ -49,6 +49,9 @@ pub enum MemoryOption {
     GoShareCamelFlag,
     /// How often the library reads the limit again.
     GoRefresh,
+    /// Whether a program uses the library, and the flag that says no.
+    GoSwitch,
+    GoSwitchOff,
     NodeOldSpace,
     NodeOldSpacePercentage,
     DotnetHeapLimit,
@@ -61,7 +64,7 @@ pub enum MemoryOption {
 }
 
 /// The beginnings of flags that hold their value.
-const FLAGS: [(&str, MemoryOption); 21] = [
+const FLAGS: [(&str, MemoryOption); 25] = [
     ("-Xmx", MemoryOption::JavaMaxHeap),
     ("-Xms", MemoryOption::JavaInitialHeap),
     ("-XX:MaxHeapSize=", MemoryOption::JavaMaxHeapSize),
@@ -77,6 +80,10 @@ const FLAGS: [(&str, MemoryOption); 21] = [
     ("--auto-gomemlimit-ratio=", MemoryOption::GoShareDashedFlag),
     ("--autoMemLimitRatio=", MemoryOption::GoShareCamelFlag),
     ("--auto-gomemlimit.refresh-interval=", MemoryOption::GoRefresh),
+    ("--auto-gomemlimit=", MemoryOption::GoSwitch),
+    ("--enable-auto-gomemlimit=", MemoryOption::GoSwitch),
+    ("--autoMemLimitEnabled=", MemoryOption::GoSwitch),
+    ("--no-auto-gomemlimit=", MemoryOption::GoSwitchOff),
     ("--max-old-space-size=", MemoryOption::NodeOldSpace),
     ("--max-old-space-size-percentage=", MemoryOption::NodeOldSpacePercentage),
     ("--maxmemory=", MemoryOption::RedisMaxMemory),
@@ -119,6 +126,7 @@ impl MemoryOption {
             Self::JavaMinRamFraction => Self::JavaMinRamPercentage,
             Self::JavaInitialRamFraction => Self::JavaInitialRamPercentage,
             Self::GoShareFlag | Self::GoShareDashedFlag | Self::GoShareCamelFlag => Self::GoShare,
+            Self::GoSwitchOff => Self::GoSwitch,
             other => other,
         }
     }

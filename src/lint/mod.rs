@@ -144,7 +144,8 @@ const JAVA_DEFAULT_HEAP: Bytes = Bytes::new((96 << 20) * 13 / 10);
 fn amount_in(container: &Container, setting: &MemorySetting, limit: Option<Bytes>) -> Amount {
     use MemoryOption as Option;
     let share_of = |slot| setting_of(container, slot).and_then(|one| share(one.option, &one.value));
-    // A limit that the container lacks is filled in from its pod (`defaultPodLimitsForDownwardAPI`, kubernetes `pkg/kubelet`).
+    // A limit that the container lacks is filled in from its pod (`defaultPodLimitsForDownwardAPI`, kubernetes `pkg/kubelet`). A share
+    // that is filled in grows twice with that limit: it is a share of the limit, and its number grows.
     let of_pod = limit.filter(|_| container.resources.limits.nonzero().memory.is_none());
     let filled_in = |one: &MemorySetting| match (amount(one, limit), of_pod) {
         (Amount::AtStart(Some(heap)), Some(limit)) if one.value.contains("{limits.memory}") => {

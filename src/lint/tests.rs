@@ -62,6 +62,18 @@ fn a_pods_limit_is_filled_in() {
     assert!(quarter.contains(" a value that is filled in once"), "{quarter}");
 }
 
+/// The kubelet fills in 100 for 16Gi, where lint reads 50 for 8Gi: the number doubles, and so does what it is a share of.
+#[test]
+fn a_pods_limit_is_filled_in_for_shares() {
+    let of_pod: Requirements = serde_json::from_value(json!({"limits": {"memory": "16Gi"}})).unwrap();
+    let from = json!({"resourceFieldRef": {"resource": "limits.memory", "divisor": "171798692"}});
+    let env = json!([{"name": "SHARE", "valueFrom": from}]);
+    let container = container(json!({"env": env, "args": ["-XX:MaxRAMPercentage=$(SHARE)"]}));
+    let text = findings(&container, Some(of_pod))[0].to_string();
+    let full = "lets the Java heap have 16Gi, and the memory limit is 16Gi: ";
+    assert!(text.contains(full), "{text}");
+}
+
 #[test]
 fn a_size_switches_a_share_off() {
     let found = rules(json!({"args": ["-XX:MaxRAMPercentage=75", "-Xmx1g"]}));

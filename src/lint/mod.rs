@@ -243,6 +243,9 @@ const fn heap_of(option: MemoryOption) -> (&'static str, &'static str) {
             "the caches of VictoriaMetrics",
             "use --memory.allowedPercent, which a restart reads again",
         ),
+        Option::InnodbBufferPool => ("the InnoDB buffer pool", "run SET GLOBAL when its limit changes"),
+        Option::WiredTigerCache => ("the WiredTiger cache", "run setParameter when its limit changes"),
+        Option::PostgresBuffers => ("PostgreSQL's buffer cache", "leave more of it to the page cache"),
     }
 }
 
@@ -289,6 +292,9 @@ const fn after_unreadable(option: MemoryOption) -> &'static str {
             "VictoriaMetrics does not start with it; write bytes, or a number with MiB or GiB"
         }
         Option::VictoriaMetricsPercent => "VictoriaMetrics does not start with it; write a percentage from 1 to 100",
+        Option::InnodbBufferPool => "mysqld does not start with it; write bytes, or a whole number with k, m, g or t",
+        Option::WiredTigerCache => "mongod does not start with it; write a number of GiB",
+        Option::PostgresBuffers => "PostgreSQL does not start with it; write a number with kB, MB, GB or TB",
     }
 }
 

@@ -145,6 +145,31 @@ fn a_share_counts_only_where_it_is_used() {
 }
 
 #[test]
+fn a_databases_cache_is_a_heap() {
+    for (words, full, smaller) in [
+        (["mysqld", "--innodb-buffer-pool-size="], "1G", "512M"),
+        (["mariadbd", "--innodb_buffer_pool_size "], "1073741824", "512m"),
+        (["mongod", "--wiredTigerCacheSizeGB "], "1", "0.5"),
+        (["postgres", "-c shared_buffers="], "131072", "512MB"),
+    ] {
+        let rule = |value: &str| {
+            let words = format!("{}{value}", words.join(" "));
+            let words: Vec<&str> = words.split(' ').collect();
+            rules(with_limit(&json!(words), "1Gi"))[0].0
+        };
+        assert_eq!(rule(full), LintRule::HeapFillsLimit, "{words:?}");
+        assert_eq!(rule(smaller), LintRule::FixedHeap, "{words:?}");
+        assert_eq!(rule("1gb"), LintRule::UnreadableValue, "{words:?}");
+    }
+    assert_eq!(
+        message("--innodb-buffer-pool-size=512M", "1Gi"),
+        "--innodb-buffer-pool-size \"512M\" in args fixes the InnoDB buffer pool at 512Mi when the process starts: a higher memory \
+         limit does not enlarge it, and vscaled does not lower the limit below 576Mi. Change --innodb-buffer-pool-size with the \
+         limit and restart, or run SET GLOBAL when its limit changes"
+    );
+}
+
+#[test]
 fn dragonfly_has_its_notation_in_two_words() {
     let rule = |words: Value| rules(with_limit(&words, "1Gi"))[0].0;
     assert_eq!(rule(json!(["dragonfly", "--maxmemory", "0.5gb"])), LintRule::FixedHeap);

@@ -81,6 +81,10 @@ fn amount_of(option: MemoryOption, text: &str, limit: Option<Bytes>) -> Amount {
         Option::RedisMaxMemory => fixed(redis_bytes(text)),
         Option::DragonflyMaxMemory => fixed(dragonfly_bytes(text)),
         Option::VictoriaMetricsBytes => fixed(victoria_metrics_bytes(text)),
+        // A number and one letter, as in HotSpot.
+        Option::InnodbBufferPool => fixed(java_bytes(text)),
+        Option::WiredTigerCache => fixed(decimal(text, |unit| unit.is_empty().then_some(1 << 30))),
+        Option::PostgresBuffers => fixed(postgres_bytes(text)),
         // A share of 0 switches it off in prometheus-operator.
         _ if option == Option::GoShareDashedFlag && millionths(text) == Some(0) => Amount::Unset,
         _ => share(option, text).map_or(Amount::Unreadable, |share| {
@@ -143,7 +147,7 @@ fn redis_bytes(text: &str) -> Option<u64> {
 
 /// `ParseHumanReadableBytes` of Dragonfly (`src/server/common.cc`): a decimal number and the first letter of a binary unit.
 fn dragonfly_bytes(text: &str) -> Option<u64> {
-    decimal(text, |unit| {
+    decimal(&text.to_ascii_lowercase(), |unit| {
         let power = "bkmgtpe".find(unit.chars().next().unwrap_or('b'))?;
         Some(1 << (10 * power))
     })
@@ -151,7 +155,7 @@ fn dragonfly_bytes(text: &str) -> Option<u64> {
 
 /// `Bytes.Set` of VictoriaMetrics (`lib/flagutil/bytes.go`): a decimal number with a decimal or a binary unit.
 fn victoria_metrics_bytes(text: &str) -> Option<u64> {
-    decimal(text, |unit| {
+    decimal(&text.to_ascii_lowercase(), |unit| {
         let base = if unit.ends_with("ib") { 1024_u64 } else { 1000 };
         let unit = unit.replace("ib", "b");
         let mut powers = (0..).zip(["", "kb", "mb", "gb", "tb"]);
@@ -160,9 +164,20 @@ fn victoria_metrics_bytes(text: &str) -> Option<u64> {
     })
 }
 
-/// A decimal number, perhaps with an exponent, and a unit of so many bytes in lower case, or none.
+/// `parse_int` of PostgreSQL (`src/backend/utils/misc/guc.c`): a decimal number of blocks, or with a binary unit.
+fn postgres_bytes(text: &str) -> Option<u64> {
+    decimal(text, |unit| {
+        if unit.is_empty() {
+            return Some(8 << 10);
+        }
+        let mut powers = (0..).zip(["B", "kB", "MB", "GB", "TB"]);
+        let (power, _) = powers.find(|(_, known)| *known == unit)?;
+        Some(1024_u64.pow(power))
+    })
+}
+
+/// A decimal number, perhaps with an exponent, and a unit of so many bytes, or none.
 fn decimal(text: &str, bytes: impl Fn(&str) -> Option<u64>) -> Option<u64> {
-    let text = text.to_ascii_lowercase();
     let number = text.trim_end_matches(|character: char| character.is_ascii_alphabetic());
     let bytes = bytes(&text[number.len()..])?;
     let (number, exponent) = number.split_once('e').unwrap_or((number, "0"));
@@ -260,6 +275,15 @@ mod tests {
             (Option::VictoriaMetricsBytes, "", Amount::Unset),
             (Option::VictoriaMetricsBytes, "512Mi", Amount::Unreadable),
             (Option::VictoriaMetricsBytes, "GB", Amount::Unreadable),
+            (Option::InnodbBufferPool, "512M", bytes(512 << 20)),
+            (Option::InnodbBufferPool, "1073741824", bytes(1 << 30)),
+            (Option::InnodbBufferPool, "1GB", Amount::Unreadable),
+            (Option::WiredTigerCache, "0.25", bytes(1 << 28)),
+            (Option::WiredTigerCache, "1GB", Amount::Unreadable),
+            (Option::PostgresBuffers, "16384", bytes(128 << 20)),
+            (Option::PostgresBuffers, "1.5GB", bytes(3 << 29)),
+            (Option::PostgresBuffers, "131072kB", bytes(128 << 20)),
+            (Option::PostgresBuffers, "128mb", Amount::Unreadable),
             (Option::DotnetHeapLimit, "C800000", bytes(200 << 20)),
             (Option::DotnetHeapLimit, "0xc800000", bytes(200 << 20)),
             (Option::DotnetHeapLimit, "200m", Amount::Unreadable),

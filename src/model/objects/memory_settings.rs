@@ -1,4 +1,4 @@
-//! The memory settings of a language runtime, or of Redis, in a container's command, arguments and environment.
+//! The memory settings of a language runtime, or of a database, in a container's command, arguments and environment.
 //!
 //! They are read while the container is decoded. The result is at most one [`MemorySetting`] for each setting of the runtime:
 //! the one that counts. Nothing else of the command line is kept, because a tenant may write a megabyte.
@@ -61,10 +61,14 @@ pub enum MemoryOption {
     /// The caches of VictoriaMetrics.
     VictoriaMetricsBytes,
     VictoriaMetricsPercent,
+    /// The caches of MySQL and MariaDB, of MongoDB, and of PostgreSQL.
+    InnodbBufferPool,
+    WiredTigerCache,
+    PostgresBuffers,
 }
 
 /// The beginnings of flags that hold their value.
-const FLAGS: [(&str, MemoryOption); 25] = [
+const FLAGS: [(&str, MemoryOption); 27] = [
     ("-Xmx", MemoryOption::JavaMaxHeap),
     ("-Xms", MemoryOption::JavaInitialHeap),
     ("-XX:MaxHeapSize=", MemoryOption::JavaMaxHeapSize),
@@ -90,16 +94,19 @@ const FLAGS: [(&str, MemoryOption); 25] = [
     ("--maxmemory=", MemoryOption::DragonflyMaxMemory),
     ("--memory.allowedBytes=", MemoryOption::VictoriaMetricsBytes),
     ("--memory.allowedPercent=", MemoryOption::VictoriaMetricsPercent),
+    ("--innodb-buffer-pool-size=", MemoryOption::InnodbBufferPool),
+    ("--wiredTigerCacheSizeGB=", MemoryOption::WiredTigerCache),
 ];
 
-/// Variables that are an option themselves. .NET reads both prefixes.
-const VARIABLES: [(&str, MemoryOption); 6] = [
+/// Variables that are an option themselves. .NET reads both prefixes. PostgreSQL takes its own as the word after -c.
+const VARIABLES: [(&str, MemoryOption); 7] = [
     ("GOMEMLIMIT", MemoryOption::GoMemoryLimit),
     ("AUTOMEMLIMIT", MemoryOption::GoShare),
     ("DOTNET_GCHeapHardLimit", MemoryOption::DotnetHeapLimit),
     ("COMPlus_GCHeapHardLimit", MemoryOption::DotnetHeapLimit),
     ("DOTNET_GCHeapHardLimitPercent", MemoryOption::DotnetHeapLimitPercent),
     ("COMPlus_GCHeapHardLimitPercent", MemoryOption::DotnetHeapLimitPercent),
+    ("shared_buffers", MemoryOption::PostgresBuffers),
 ];
 
 impl MemoryOption {
@@ -140,6 +147,8 @@ impl MemoryOption {
                 | Self::GoRefresh
                 | Self::VictoriaMetricsBytes
                 | Self::VictoriaMetricsPercent
+                | Self::InnodbBufferPool
+                | Self::WiredTigerCache
         )
     }
 }

@@ -17,6 +17,17 @@ fn with_limit(words: &Value, limit: &str) -> Value {
     json!({"args": words, "resources": {"limits": {"memory": limit}}})
 }
 
+/// A flag, or a variable, in a container with this limit.
+fn with_setting(setting: &str, limit: &str) -> Value {
+    let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
+    let mut declared = match setting.starts_with('-') {
+        true => json!({"args": [setting]}),
+        false => json!({"env": [{"name": name, "value": value}]}),
+    };
+    declared["resources"] = json!({"limits": {"memory": limit}});
+    declared
+}
+
 #[test]
 fn a_heap_that_fills_its_limit_is_an_error() {
     let of = |heap: &str, limit: &str| rules(with_limit(&json!([format!("-Xmx{heap}")]), limit))[0].0;
@@ -319,18 +330,7 @@ fn messages_name_setting_reason_and_remedy() {
 #[test]
 fn every_notation_of_a_full_heap_is_an_error() {
     let of = |setting: &str, limit: &str| {
-        let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
-        let env = if name.starts_with('-') {
-            json!([])
-        } else {
-            json!([{"name": name, "value": value}])
-        };
-        let args = if name.starts_with('-') {
-            json!([setting])
-        } else {
-            json!([])
-        };
-        let found = rules(json!({"args": args, "env": env, "resources": {"limits": {"memory": limit}}}));
+        let found = rules(with_setting(setting, limit));
         found.into_iter().map(|(rule, _)| rule).collect::<Vec<_>>()
     };
     let (fills, fine) = (LintRule::HeapFillsLimit, LintRule::ReadAtStart);
@@ -413,13 +413,7 @@ proptest! {
 
 /// The message of the only finding about a flag, or a variable, in a container with this limit.
 fn message(setting: &str, limit: &str) -> String {
-    let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
-    let mut declared = match setting.starts_with('-') {
-        true => json!({"args": [setting]}),
-        false => json!({"env": [{"name": name, "value": value}]}),
-    };
-    declared["resources"] = json!({"limits": {"memory": limit}});
-    let found = findings(&container(declared), None);
+    let found = findings(&container(with_setting(setting, limit)), None);
     assert_eq!(found.len(), 1, "{setting}");
     found[0].to_string()
 }

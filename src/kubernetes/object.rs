@@ -24,6 +24,11 @@ pub trait Object: KeptObject + DeserializeOwned + PartialEq + Send + Sync + 'sta
         Self::KINDS.first().map_or("", |kind| kind.plural)
     }
 
+    /// The kind and the name of the object with this namespace and name, as problems name it.
+    fn kind_and_name(key: &str) -> String {
+        format!("{} {key}", Self::plural())
+    }
+
     /// The workload whose pods the object is about. Without one, it is about all pods of its namespace.
     fn target(&self) -> Option<&TargetRef> {
         None

@@ -133,7 +133,10 @@ impl<T: Object> Followed<T> {
 
     /// The objects that cannot be used, and the numbers of those left out.
     pub fn problems(&self) -> impl Iterator<Item = String> {
-        let about = |(key, kept): (&String, &ObjectState<T>)| Some(format!("{key}: {}", kept.complaint.as_ref()?));
+        let about = |(key, kept): (&String, &ObjectState<T>)| {
+            let complaint = kept.complaint.as_ref()?;
+            Some(format!("{}: {complaint}", T::kind_and_name(key)))
+        };
         let left_out = self.left_out.iter().map(|(namespace, objects)| {
             let LeftOutObjects { first, count, why, .. } = objects;
             let others = count - 1;

@@ -98,9 +98,9 @@ fn an_unusable_object_hides_no_other() {
     let why = problems(&known);
     assert_eq!(
         why[1],
-        "a/y: size: at most 99; its last usable version stays in use, if there was one"
+        "things a/y: size: at most 99; its last usable version stays in use, if there was one"
     );
-    assert!(why[0].starts_with("a/x: size: invalid type"), "{why:?}");
+    assert!(why[0].starts_with("things a/x: size: invalid type"), "{why:?}");
     assert!(
         news(&mut known, "MODIFIED", &thing("x", 5, 1)),
         "to be usable again is news"
@@ -136,8 +136,8 @@ fn a_nameless_or_large_object_hides_no_other() {
     assert!(matches!(&heard, WatchResult::Change { news: true, .. }), "{heard:?}");
     assert!(news(&mut known, "ADDED", &thing("x", 9, 1)));
     let why = problems(&known);
-    assert!(why[0].starts_with("/?: it has no name"), "{why:?}");
-    let larger = format!("a/fat: larger than {LARGEST_OBJECT} bytes");
+    assert!(why[0].starts_with("things /?: it has no name"), "{why:?}");
+    let larger = format!("things a/fat: larger than {LARGEST_OBJECT} bytes");
     assert!(why[1].starts_with(&larger), "{why:?}");
     assert_eq!(sizes(&known), [("x", 1)]);
     assert!(list(&mut known, &[thing("x", 9, 1)]));

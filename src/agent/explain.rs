@@ -13,7 +13,8 @@ use crate::cgroup::CgroupError;
 use crate::cgroup::systemd::Unit;
 use crate::control::{ControlError, proto};
 use crate::decide::Note;
-use crate::model::objects::{Container, Pod};
+use crate::kubernetes::Object;
+use crate::model::objects::{Container, Pod, VerticalPodAutoscaler};
 use crate::model::{
     CgroupPath, ContainerName, ControlFile, CpuQuota, CpuShares, CriResources, KubeletVersion, LivePod, NodeTraits,
     PodAmounts, PodTree, PodValues, Reason, Requirements, Resource, Setting, Settings, Target,
@@ -37,6 +38,7 @@ pub(super) async fn explain(
     let mut notes = vec![in_words];
     notes.extend(decided_otherwise(&snapshot.state).map(str::to_owned));
     notes.extend(snapshot.state.decision.notes.iter().map(ToString::to_string));
+    notes.extend(vpa_problems(&snapshot));
     notes.extend(pending_request(&snapshot.state));
     let node = snapshot.node.as_deref();
     notes.extend(node.and_then(|node| assumed_kubelet(node, &snapshot.state.pod)));
@@ -72,6 +74,16 @@ fn decided_otherwise(state: &PodState) -> Option<&'static str> {
     let decided = &state.desired.recommended.as_ref()?.targets;
     let differs = state.pod.resizes_in_place() && !decided.same(&state.pod.requirements());
     (is_in_order && differs).then_some("that is about the decided amounts: the pod's spec has others")
+}
+
+/// Why the latest version of the pod's VPA cannot be used, or a part of it. Where the pod has no VPA, of each VPA in the namespace: one
+/// that could never be used has no known target.
+fn vpa_problems(snapshot: &PodSnapshot) -> Vec<String> {
+    let (namespace, vpa) = (&snapshot.state.pod.metadata.namespace, &snapshot.state.decision.vpa);
+    let name = vpa.as_ref().map_or_else(String::new, |name| format!("{name}: "));
+    let beginning = VerticalPodAutoscaler::kind_and_name(&format!("{namespace}/{name}"));
+    let is_about = |problem: &&String| problem.starts_with(&beginning);
+    snapshot.problems.iter().filter(is_about).cloned().collect()
 }
 
 /// A note about the requests of this agent that the kubelet has not allocated.

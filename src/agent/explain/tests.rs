@@ -27,6 +27,7 @@ fn snapshot() -> PodSnapshot {
         resize: None,
         changes: Vec::new(),
         vpa: None,
+        problems: Vec::new(),
         capacity: NodeCapacity::of(std::iter::empty(), &view, machine, KubeletVersion::NEWEST, false),
         quiet: SignedDuration::from_mins(10),
         observes: false,
@@ -126,6 +127,20 @@ fn a_decision_about_amounts_that_the_spec_lacks_says_so() {
         snapshot.state.decision.reason = reason;
         snapshot.state.desired.recommended = recommended;
         assert_eq!(decided_otherwise(&snapshot.state).is_some(), is_noted, "{reason}");
+    }
+}
+
+#[test]
+fn a_vpa_that_cannot_be_used_is_named() {
+    let mut snapshot = snapshot();
+    let names = ["shop/web", "shop/web-2", "bank/web"];
+    let problem = |name: &&str| format!("{}: too large", VerticalPodAutoscaler::kind_and_name(name));
+    snapshot.problems = names.iter().map(problem).collect();
+    snapshot.problems.push("pods shop/web: too large".to_owned());
+    for (vpa, named) in [(Some("web"), 1), (Some("db"), 0), (None, 2)] {
+        snapshot.state.decision.vpa = vpa.map(str::to_owned);
+        let named: Vec<String> = names[..named].iter().map(problem).collect();
+        assert_eq!(vpa_problems(&snapshot), named, "{vpa:?}");
     }
 }
 

@@ -45,6 +45,8 @@ pub(crate) struct PodSnapshot {
     pub(crate) changes: Vec<Arc<ChangeRecord>>,
     /// The VPA behind the decision.
     pub(crate) vpa: Option<Shared<VerticalPodAutoscaler>>,
+    /// The problems of the sources, one sentence each.
+    pub(crate) problems: Vec<String>,
     pub(crate) capacity: NodeCapacity,
     pub(crate) quiet: SignedDuration,
     /// Whether the agent writes nothing.
@@ -143,6 +145,7 @@ impl Controller {
             resize: self.resize_facts(state),
             changes,
             vpa: self.sources.vpa_of(state).cloned(),
+            problems: self.sources.problems.clone(),
             capacity: self.capacity(),
             quiet: self.quiet(),
             observes: self.config.observe_only,

@@ -270,7 +270,8 @@ impl<'a> Case<'a> {
         }));
         self.vpa = Some(vpa);
         if let (Some(act), None) = (vpa.metadata.annotations.get(ACT), Act::of(vpa)) {
-            notes.push(Note::unreadable(vpa, ACT, act, "true, false or on-trouble"));
+            let allowed = "true, false or on-trouble; until then the VPA's mode decides";
+            notes.push(Note::unreadable(vpa, ACT, act, allowed));
         }
         Ok((vpa, chain, self.options.acts_on(vpa)))
     }

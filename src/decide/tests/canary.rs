@@ -190,7 +190,8 @@ fn an_unknown_word_says_what_is_allowed() {
 fn an_unreadable_act_leaves_the_mode() {
     let decision = decide_one(&canaries("a", "vscaled.io/act: 'yes'"));
     assert_eq!(decision.reason, Reason::OutOfBounds);
-    let complaint = "VerticalPodAutoscaler web: metadata.annotations[vscaled.io/act]: \"yes\": allowed is true, false or on-trouble";
+    let complaint = "VerticalPodAutoscaler web: metadata.annotations[vscaled.io/act]: \"yes\": allowed is true, false or on-trouble; \
+        until then the VPA's mode decides";
     assert_eq!(notes(&decision), [complaint]);
     assert_eq!(decision.unreadable().as_deref(), Some(complaint));
 }

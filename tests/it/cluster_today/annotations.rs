@@ -85,7 +85,11 @@ async fn without_the_annotation_nothing_changes_and_malformed_ones_are_named_onc
     let malformed = [
         ("vscaled.io/canary", hostile.as_str(), "1% to 100%"),
         ("vscaled.io/canary-bake", "200h", "1m to 168h"),
-        ("vscaled.io/act", "yes", "true, false or on-trouble"),
+        (
+            "vscaled.io/act",
+            "yes",
+            "true, false or on-trouble; until then the VPA's mode decides",
+        ),
     ];
     for ((annotation, value, allowed), next) in malformed.into_iter().zip([APP, OTHER, APP]) {
         let mut annotations = json!({"vscaled.io/act": "true", "vscaled.io/canary": "100%"});

@@ -130,8 +130,13 @@ pub(super) fn by_hand(held: &Override) -> [String; 4] {
     let span = |from: &str, to: &str, unreadable: &str| {
         time::between(from, to).map_or_else(|| unreadable.to_owned(), time::coarse)
     };
+    // A process of another PID namespace has no number here.
+    let pid = match held.pid {
+        0 => String::new(),
+        pid => format!(" (pid {pid})"),
+    };
     [
-        format!("uid {} (pid {})", held.uid, held.pid),
+        format!("uid {}{pid}", held.uid),
         span(&held.since, &now, &held.since),
         held.until
             .as_ref()
@@ -174,6 +179,11 @@ mod tests {
             [by, age, left, reason],
             ["uid 7 (pid 8)", "then", "until released", "-"]
         );
+        let elsewhere = Override {
+            pid: 0,
+            ..held("then", None)
+        };
+        assert_eq!(by_hand(&elsewhere)[0], "uid 7");
         let [_, age, left, _] = by_hand(&held("9999-01-01T00:00:00Z", Some(past)));
         assert_eq!([age, left], ["0s", "0s"]);
         let [_, age, left, _] = by_hand(&held(past, Some("soon")));

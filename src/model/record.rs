@@ -21,10 +21,10 @@ pub enum Cause {
     #[display("startup boost of VPA {vpa} ended")]
     BoostEnded { vpa: String },
     /// An operator at the socket, with this UID and PID, gave this reason.
-    #[display("operator (uid {uid}, pid {pid}){}{reason}", colon(reason))]
+    #[display("operator {}", caller(*uid, *pid, reason))]
     Operator { uid: u32, pid: i32, reason: String },
     /// An operator at the socket, with this UID and PID, ended an override for this reason.
-    #[display("override released (uid {uid}, pid {pid}){}{reason}", colon(reason))]
+    #[display("override released {}", caller(*uid, *pid, reason))]
     Released { uid: u32, pid: i32, reason: String },
     /// The time of an operator's override is over.
     #[display("override ended")]
@@ -95,9 +95,11 @@ impl Cause {
     }
 }
 
-/// The separator before a reason that may be empty.
-const fn colon(reason: &str) -> &'static str {
-    if reason.is_empty() { "" } else { ": " }
+/// A caller, and its reason if it gave one. A process of another PID namespace has no number here.
+fn caller(uid: u32, pid: i32, reason: &str) -> String {
+    let pid = if pid > 0 { format!(", pid {pid}") } else { String::new() };
+    let colon = if reason.is_empty() { "" } else { ": " };
+    format!("(uid {uid}{pid}){colon}{reason}")
 }
 
 const fn guarded(resource: Resource) -> &'static str {
@@ -417,10 +419,10 @@ mod tests {
             (
                 Cause::Released {
                     uid: 1,
-                    pid: 2,
+                    pid: 0,
                     reason: text("done"),
                 },
-                "override released (uid 1, pid 2): done",
+                "override released (uid 1): done",
             ),
             (Cause::OverrideEnded, "override ended"),
             (

@@ -27,7 +27,7 @@ use crate::reconcile::controller::{Controller, Event, PodSnapshot, Reply, send};
 use crate::reconcile::overrides::Override;
 use crate::reconcile::pod::{PodState, ended_early, not_running};
 use crate::reconcile::work::OperatorRequest;
-use crate::resize::Facts;
+use crate::resize::{Act, Facts};
 
 /// Dry runs at once: each asks the controller and the runtime, and who may only read may ask for all pods.
 const PREVIEWS: usize = 8;
@@ -117,20 +117,21 @@ impl AgentBackend {
             return Err(not_running(&state.pod));
         };
         let resize = snapshot.resize.map(|facts| {
-            // The answer shows the steps of a pass that runs at once.
-            let facts = Facts {
-                too_early: None,
-                unreported: None,
-                away: None,
-                ..facts
-            };
+            let (facts, waits) = at_once(facts);
             let mut amounts = targets.amounts.clone();
             node.least_limits.lift(&targets.bound.live().id.uid, &mut amounts);
-            state.resize.all_answered().next(&state.pod, &amounts, &cause, &facts)
+            let act = state.resize.all_answered().next(&state.pod, &amounts, &cause, &facts);
+            let waits = waits.filter(|_| matches!(act, Act::Patch(_)));
+            (act, waits)
         });
+        let (act, waits) = resize.unwrap_or_default();
         let mut job = Job::new(targets, cause);
-        job.resize = resize.unwrap_or_default();
-        view::planned(node, job).await.map_err(ControlError::Refused)
+        job.resize = act;
+        let planned = view::planned(node, job).await.map_err(ControlError::Refused)?;
+        Ok(proto::Change {
+            reason: waits.unwrap_or_default(),
+            ..planned
+        })
     }
 
     /// Changes one pod, or each pod that a selector fits, so many at once.
@@ -371,6 +372,13 @@ fn records_of(
     }
 }
 
+/// The facts for the steps of a pass that runs at once, and why a pass would wait for the kubelet's report before it patches the spec.
+fn at_once(mut facts: Facts) -> (Facts, Option<String>) {
+    (facts.too_early, facts.away) = (None, None);
+    let unreported = facts.unreported.take();
+    (facts, unreported.map(|(why, _)| why))
+}
+
 /// The answer to a request that a pass carried out; `unsaved` says why the state after it is not saved.
 fn answer(record: &ChangeRecord, unsaved: Option<&str>) -> proto::Change {
     let mut change = view::change(record);
@@ -472,6 +480,21 @@ mod tests {
         assert_eq!(uids(&state), ["mirror", "mirror"], "it has never run here");
         state.identity = Some(pod("db-0", "hash"));
         assert_eq!(uids(&state), ["hash", "mirror"], "it is down");
+    }
+
+    #[test]
+    fn a_preview_says_what_its_pass_waits_for() {
+        let unreported = Some(("waits until its kubelet reports".to_owned(), None));
+        let facts = Facts {
+            too_early: Some(Duration::from_secs(1)),
+            unreported,
+            away: Some("the API server is away".to_owned()),
+            ..Facts::default()
+        };
+        let (facts, waits) = at_once(facts);
+        assert_eq!(waits.as_deref(), Some("waits until its kubelet reports"));
+        assert_eq!((facts.too_early, facts.unreported, facts.away), (None, None, None));
+        assert_eq!(at_once(Facts::default()).1, None);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //
 // The program needs no code for resizes: its container has the variable
 // VSCALED_BEFORE_SHRINK: '["jcmd", "1", "GC.run"]'. For tests, when the file /app/grow exists, the program allocates the
-// same amount again, drops it, and removes the file.
+// same amount again, drops it, and removes the file. While /app/calm exists, it produces a tenth of the garbage.
 import java.io.File;
 import java.util.ArrayList;
 
@@ -14,6 +14,7 @@ public class Cache {
     public static void main(String[] arguments) throws Exception {
         int mebibytes = Integer.parseInt(arguments[0]);
         File grow = new File("/app/grow");
+        File calm = new File("/app/calm");
         grow(mebibytes);
         new File("/app/ready").createNewFile();
         while (true) {
@@ -22,7 +23,7 @@ public class Cache {
                 grow.delete();
             }
             garbage = new byte[1 << 18];
-            Thread.sleep(10);
+            Thread.sleep(calm.exists() ? 100 : 10);
         }
     }
 

@@ -4,6 +4,7 @@
 use serde_json::{Value, json};
 
 use super::{AT_FIRST, Amounts, LARGER, NAME, NODE, Scene, UID, object, resources, vpa, workload};
+use crate::support::bare::BarePod;
 use crate::support::policy::{AGENT, Policy, Request};
 use crate::support::tenants::{NAMESPACE, Tenant};
 
@@ -78,6 +79,13 @@ async fn no_patch_goes_to_a_pod_of_another_namespace() {
 
 /// The number of times that the tenant rewrites all objects.
 const ROUNDS: u64 = 20;
+/// The tenant's running pods. They take turns: the agent follows ten recommendations of a pod at once, and then one each five seconds.
+const OWNED: [(&str, &str); 2] = [("own", OWN), ("own-2", "0a1b2c3d-0000-4000-8000-000000000074")];
+
+/// Whether a pod is one of the tenant's that run.
+fn is_owned(namespace: &str, name: &str) -> bool {
+    namespace == NAMESPACE && OWNED.iter().any(|(own, _)| name == *own)
+}
 
 /// Moves an object into the tenant's namespace.
 fn tenants(mut object: Value) -> Value {
@@ -88,10 +96,13 @@ fn tenants(mut object: Value) -> Value {
 #[tokio::test]
 async fn a_tenant_reaches_own_pods_only_at_the_server() {
     let mut scene = Scene::new().await;
-    let own = scene.node.run("own", OWN, &AT_FIRST);
-    // The tenant's running pod has its own workload and VPA; the forged ones belong to Deployment `web`.
-    scene.api.put("pods", tenants(object(&own, "own-1")));
-    scene.api.put("replicasets", tenants(workload("own-1", None)));
+    let owned = OWNED.map(|(name, uid)| scene.node.run(name, uid, &AT_FIRST));
+    let replicas_of = |own: &BarePod| format!("{}-1", own.name);
+    // The tenant's running pods have workloads and VPAs of their own; the forged ones belong to Deployment `web`.
+    for own in &owned {
+        scene.api.put("pods", tenants(object(own, &replicas_of(own))));
+        scene.api.put("replicasets", tenants(workload(&replicas_of(own), None)));
+    }
     scene.api.put("deployments", tenants(workload("web", None)));
     let replicas = workload("web-5c4f", Some("web"));
     scene.api.put("replicasets", tenants(replicas));
@@ -110,26 +121,26 @@ async fn a_tenant_reaches_own_pods_only_at_the_server() {
             scene.api.put("pods", tenant.pod(&uid(10 + number), NODE));
             scene.api.put("verticalpodautoscalers", tenant.vpa());
         }
+        let own = &owned[usize::from(round % 2 == 1)];
         let ours = Amounts::doubled(110 + 10 * (round % 7), 64 + 8 * (round % 5));
         scene.api.put("verticalpodautoscalers", tenants(vpa(&[("app", ours)])));
-        let last = tenants(object(&own, "own-1"));
+        let last = tenants(object(own, &replicas_of(own)));
         let marker = format!("round-{round}");
         scene.api.put("pods", of_round(last, &marker, &uid(99)));
         scene.agent.reaches(&marker, "NotRunning").await;
         // The running pod has the values of its own VPA, so the agent has read everything before it.
         let wanted = [("app", ours)];
         let mut for_own = tenants(vpa(&wanted));
-        for_own["metadata"]["name"] = "z-own".into();
-        for_own["spec"]["targetRef"] = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "own-1"});
+        for_own["metadata"]["name"] = format!("z-{}", own.name).into();
+        for_own["spec"]["targetRef"] = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": replicas_of(own)});
         scene.api.put("verticalpodautoscalers", for_own);
-        let done = || scene.node.holds_as_specified(&own, &wanted);
+        let done = || scene.node.holds_as_specified(own, &wanted);
         scene.agent.wait_for("what the own pod's VPA says", done).await;
         scene.api.remove("pods", &format!("{NAMESPACE}/{marker}"));
         assert_eq!(scene.node.held(&scene.pod), before.1, "round {round}");
         assert_eq!(scene.object(), before.0, "round {round}: nobody patched the victim");
         for change in scene.agent.history().await {
-            let whose = (change.namespace.as_str(), change.name.as_str());
-            assert!(whose == (NAMESPACE, "own"), "round {round}: {change:#?}");
+            assert!(is_owned(&change.namespace, &change.name), "round {round}: {change:#?}");
         }
     }
     assert!(
@@ -138,14 +149,10 @@ async fn a_tenant_reaches_own_pods_only_at_the_server() {
     );
     let policy = Policy::shipped("vscaled-events");
     let said = || !scene.events().is_empty();
-    scene.agent.wait_for("an Event about the own pod", said).await;
+    scene.agent.wait_for("an Event about an own pod", said).await;
     for event in scene.events() {
-        let about = &event["involvedObject"];
-        assert_eq!(
-            (&about["namespace"], &about["name"]),
-            (&json!(NAMESPACE), &json!("own")),
-            "{event}"
-        );
+        let [namespace, name] = ["namespace", "name"].map(|part| event["involvedObject"][part].as_str().unwrap());
+        assert!(is_owned(namespace, name), "{event}");
         assert_eq!(event["metadata"]["namespace"], NAMESPACE, "{event}");
         let made = Request {
             user: AGENT,

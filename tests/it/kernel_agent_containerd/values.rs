@@ -2,9 +2,33 @@
 
 use std::fs;
 
+use vscaled::control::proto;
 use vscaled::model::CriResources;
 
 use super::{APP, Amounts, IDLE, SIDE, Scene};
+
+impl Scene {
+    /// Sets requests and limits as an operator does.
+    async fn set_by_hand(&self, app: Amounts, side: Amounts) {
+        let amounts = |cpu: Option<u64>, memory: Option<u64>| proto::Amounts {
+            cpu: cpu.map(|cpu| format!("{cpu}m")),
+            memory: memory.map(|memory| format!("{memory}Mi")),
+        };
+        let containers = [("app", app), ("side", side)].map(|(name, of)| proto::ContainerValues {
+            name: name.to_owned(),
+            values: Some(proto::Requirements {
+                requests: Some(amounts(Some(of.cpu), Some(of.memory))),
+                limits: Some(amounts(of.cpu_limit, of.memory_limit)),
+            }),
+        });
+        let request = proto::ResizeRequest {
+            pod: "test/web".to_owned(),
+            containers: containers.into(),
+            ..proto::ResizeRequest::default()
+        };
+        self.agent.resize(request).await.unwrap();
+    }
+}
 
 #[tokio::test]
 async fn a_recommendation_reaches_levels_and_runtime() {
@@ -67,7 +91,12 @@ async fn a_busy_process_is_resized_twenty_times() {
             Amounts::doubled(100 + round, 40 + round)
         };
         let side = Amounts::doubled(60 - round, 24 + round % 3);
-        scene.recommend(app, side);
+        // The agent follows ten recommendations of a pod at once, and then one each five seconds.
+        if round < 10 {
+            scene.recommend(app, side);
+        } else {
+            scene.set_by_hand(app, side).await;
+        }
         scene.settles(app, side).await;
         let goes_on = || progress() > reached;
         scene.agent.wait_for("the process to go on", goes_on).await;

@@ -45,6 +45,12 @@ async fn twenty_recommendations_are_twenty_resizes_and_none_is_taken_back() {
     let before = scene.follows_app().await;
     let first = before["metadata"]["generation"].as_u64().unwrap();
     for round in 1..=20 {
+        if round == 11 {
+            // An agent follows ten recommendations of a pod at once, and then one each five seconds.
+            scene.agent.stop();
+            scene.agent.start().await;
+            scene.agent.reaches(WEB, "InSync").await;
+        }
         let target = Amounts::doubled(100 + 5 * round, 64 + 2 * (round % 5));
         scene.recommend(&[("app", target)]);
         let pod = scene.app_reaches(target).await;

@@ -157,7 +157,7 @@ async fn a_pod_out_of_reach_costs_no_growth() {
     assert!(matches!(beside.wait(), End::Satisfied(_)));
     scene.agent.start().await;
     scene.guards("web").await;
-    let end = scene.takes_carefully(20, 92).wait();
+    let end = scene.takes_carefully(10, 92).wait();
     assert!(matches!(end, End::Satisfied(_)), "{end:?}");
     let refused = async || {
         let changes = scene.by_the_guard().await;

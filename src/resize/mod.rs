@@ -326,11 +326,8 @@ impl Resize {
             *self = Self::default();
             return true;
         }
-        for (of, resources) in written.spec.iter_mut() {
-            if let Some(edit) = edits.get(of) {
-                resources.overlay(edit);
-            }
-        }
+        // Also an amount that is no edit, because the targets have it: they may have another one later.
+        written.spec = pod.requirements();
         false
     }
 

@@ -204,3 +204,28 @@ fn the_last_temporary_limit_leaves_none_in_the_spec() {
         world.state
     );
 }
+
+/// The cgroups are ahead of the spec, and somebody else sets what is wanted just then. A later recommendation wants another amount.
+#[test]
+fn an_edit_that_was_wanted_overtakes_nothing_later() {
+    let mut world = World::new();
+    let fails = |carries_out, silent| Happening::Fails { carries_out, silent };
+    for happening in [
+        fails(true, false),
+        Happening::Recommends { mib: [60, 60] },
+        Happening::Grows { container: 0, mib: 300 },
+        Happening::Recommends { mib: [60, 61] },
+        fails(false, true),
+        fails(false, false),
+        Happening::SomebodyElseSetsSide { mib: 400 },
+        Happening::SomebodyElseSetsSide { mib: 400 },
+        fails(true, false),
+        Happening::AgentIsKilled,
+    ] {
+        world.happen_beside(&happening);
+    }
+    world.calm();
+    world.recover_and_lower();
+    assert_eq!(limit(&world.server.requirements()), 120, "{:?}", world.state);
+    assert!(world.state.desired.temporary.is_empty(), "{:?}", world.state);
+}

@@ -282,16 +282,8 @@ fn assigned_amounts_are_refused_by_name() {
         let kubelet = KubeletVersion::NEWEST;
         let mut capacity = NodeCapacity::of([].into_iter(), &NodeView::default(), list(8000, 8 * GI), kubelet, false);
         capacity.refusals = Refusals::default().beside(policies, KubeletVersion::NEWEST);
-        let values = Override {
-            uid: 0,
-            pid: 1,
-            reason: String::new(),
-            since: Timestamp::UNIX_EPOCH,
-            until: None,
-            values,
-        };
         let mut state = PodState::new(Arc::new(pod.clone()), PodDecision::undecided(&pod));
-        let set = state.set_override(values, &capacity).map(drop);
+        let set = state.set_override(Override::by_root(values), &capacity).map(drop);
         assert_eq!(state.desired.is_empty(), set.is_err());
         set
     };

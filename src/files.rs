@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn the_new_content_takes_the_place_of_the_old_one_and_can_be_continued() {
+    fn new_content_replaces_the_old_and_can_grow() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("log");
         fs::write(&path, "much longer than what follows").unwrap();
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_fails_keeps_the_earlier_content_and_leaves_nothing_behind() {
+    fn a_failed_write_keeps_the_earlier_content() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("state.json");
         fs::write(&path, "earlier").unwrap();

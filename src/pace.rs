@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn one_pod_waits_for_nothing_and_thousands_are_spread_over_seconds() {
+    fn thousands_are_spread_over_seconds() {
         assert_eq!(place_in(spread_window(1), "node-1", "u"), Duration::ZERO);
         assert_eq!(spread_window(0), Duration::ZERO);
         assert!(spread_window(10) < Duration::from_millis(50));

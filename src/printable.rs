@@ -64,7 +64,7 @@ pub(crate) mod tests {
                                       \u{2028}\u{e0041}\u{fdd1}\u{ffff}\u{1fffe}";
 
     #[test]
-    fn every_kind_of_dangerous_character_is_escaped_and_ordinary_text_stays() {
+    fn dangerous_characters_are_escaped_and_text_stays() {
         let shown = printable(HOSTILE, &[]);
         assert!(!shown.contains(is_dangerous), "{shown:?}");
         assert!(shown.ends_with("\\u{fdd1}\\u{ffff}\\u{1fffe}"), "{shown}");

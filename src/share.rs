@@ -215,7 +215,7 @@ mod tests {
     const HONEST: u8 = u8::MAX;
 
     #[test]
-    fn a_user_has_everything_alone_and_an_equal_part_among_greedy_ones() {
+    fn alone_everything_among_the_greedy_a_part() {
         assert_eq!(max_min_share(100, 900, []), 100);
         assert_eq!(max_min_share(100, 900, [900, 900]), 33);
         assert_eq!(
@@ -337,7 +337,7 @@ mod tests {
 
         /// Once an honest user waits, each return leads towards equal parts: the greedy users together cannot keep it below.
         #[test]
-        fn a_user_who_waits_gets_an_equal_part_once_the_greedy_ones_have_returned_that_much(
+        fn a_waiting_user_gets_its_part_of_returns(
             total in 5_u64..200, acts in vec(act(), 0..40), returns in vec(1_u64..30, 1..20),
         ) {
             let mut pool = FairShare::new(total, 0);

@@ -32,7 +32,7 @@ use crate::support::fleet::{Calls, Local};
 const AT_THE_START: u64 = 2 * (2 + 2 * 3) + 2 + 4 + 1;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_fleet_asks_little_at_its_start_nothing_at_rest_and_comes_back_whole() {
+async fn a_fleet_asks_little_and_comes_back_whole() {
     let Some(mut cluster) = ApiServer::start(Release::Legacy, "a_fleet") else {
         return;
     };
@@ -79,7 +79,7 @@ async fn a_fleet_asks_little_at_its_start_nothing_at_rest_and_comes_back_whole()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nodes_that_are_told_that_the_api_server_is_ready_come_back_at_once() {
+async fn nodes_come_back_with_a_ready_api_server() {
     let Some(mut cluster) = ApiServer::start(Release::Legacy, "nodes_that_are_told") else {
         return;
     };

@@ -124,7 +124,7 @@ fn a_command_runs_in_the_agents_pod_on_the_pods_node() {
 }
 
 #[test]
-fn a_bare_name_is_looked_up_where_kubectl_looks_and_passed_on_in_full() {
+fn a_bare_name_is_completed_as_by_kubectl() {
     let ran = ONE_NODE.run(&["explain", "web"]);
     assert!(ran.calls[0].starts_with("[get][pod][web][--output]"), "{:?}", ran.calls);
     assert!(

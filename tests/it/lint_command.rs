@@ -221,7 +221,7 @@ fn an_unknown_kinds_meaning_is_named() {
 }
 
 #[test]
-fn a_heap_that_fills_its_limit_is_an_error_by_value_and_by_reference() {
+fn a_heap_that_fills_its_limit_is_wrong() {
     let expected = [
         ["by-reference", "HeapFillsLimit"],
         ["by-value", "HeapFillsLimit"],
@@ -248,7 +248,7 @@ fn a_users_table_adds_variables_that_start_scripts_read() {
 }
 
 #[test]
-fn of_an_init_container_that_ends_only_what_keeps_it_from_its_work_is_told() {
+fn init_containers_are_told_what_keeps_them_back() {
     let pod = "{kind: Pod, metadata: {name: web}, spec: {initContainers: [
         {name: fixed, args: ['-Xmx1g']}, {name: share, args: ['-XX:MaxRAMPercentage=75']}, {name: wrong, args: ['-Xmx1x']},
         {name: side, restartPolicy: Always, args: ['-Xmx1g']}], containers: [{name: app}]}}";

@@ -173,7 +173,7 @@ fn a_pod_without_vpa_uid_or_containers_is_shown_as_it_would_be_created() {
 }
 
 #[test]
-fn under_systemd_slices_are_told_and_scopes_are_named_after_the_runtime() {
+fn under_systemd_slices_and_scopes_are_named() {
     let pod = &planned(&["--driver", "systemd", "--runtime", "crio"])["pods"][0];
     let slice = "kubepods-burstable-pod6c4b2d1e_58ff_4d36_9d5c_0a6f4c9f2a11.slice";
     assert_eq!(

@@ -109,7 +109,7 @@ fn an_image_is_a_layout_of_blobs_with_the_right_digests() {
 }
 
 #[test]
-fn an_image_has_the_programs_the_licence_and_authorities_that_check_receivers() {
+fn an_image_has_programs_licence_and_authorities() {
     let (programs, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     for name in ["vscaled", "vscalectl", "vscaled-notify"] {
         write_program(&programs.path().join(name), "true");
@@ -337,7 +337,7 @@ fn krew_finds_the_plugin_where_its_manifest_says() {
 }
 
 #[test]
-fn the_release_workflow_runs_pinned_actions_and_scripts_that_there_are() {
+fn the_release_workflow_runs_pinned_actions_and_scripts() {
     let text = fs::read_to_string(format!("{SOURCE}/.github/workflows/release.yml")).unwrap();
     let workflow: Value = serde_saphyr::from_str(&text).unwrap();
     assert_eq!(workflow["permissions"], json!({}));

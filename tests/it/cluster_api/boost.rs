@@ -74,7 +74,7 @@ async fn a_boost_ends_in_the_kernel_and_stays_ended() {
 }
 
 #[tokio::test]
-async fn the_rights_that_are_deployed_let_an_annotation_of_the_webhook_be_removed_and_no_spec_changed() {
+async fn deployed_rights_remove_an_annotation_and_change_no_spec() {
     let Some(scene) = Scene::new("cluster_api::boost::the_rights") else {
         return;
     };

@@ -4,7 +4,7 @@ use super::{AT_FIRST, LARGER, Scene};
 use crate::support::cluster::objects;
 
 #[tokio::test]
-async fn a_recommendation_written_into_a_vpas_status_becomes_the_kernels_values() {
+async fn a_recommendation_becomes_the_kernels_values() {
     let Some(scene) = Scene::started("cluster_api::follows::a_recommendation").await else {
         return;
     };

@@ -6,7 +6,7 @@ use super::{APP, LARGER, Scene};
 use crate::support::amounts::Amounts;
 
 #[tokio::test]
-async fn a_resource_that_an_hpa_scales_on_is_left_alone_and_the_other_is_not() {
+async fn only_the_resource_of_an_hpa_is_left() {
     let Some(scene) = Scene::started("cluster_api::others::a_resource_that_an_hpa_scales_on").await else {
         return;
     };

@@ -8,7 +8,7 @@ use crate::support::amounts::Amounts;
 const OTHER: [(&str, Amounts); 1] = [("app", Amounts::doubled(200, 96))];
 
 #[tokio::test]
-async fn what_was_decided_is_enforced_while_the_api_server_is_away_and_what_is_new_is_done_when_it_is_back() {
+async fn decisions_hold_without_the_api_server_and_catch_up() {
     let Some(mut scene) = Scene::started("cluster_api::outages::what_was_decided_is_enforced").await else {
         return;
     };
@@ -32,7 +32,7 @@ async fn what_was_decided_is_enforced_while_the_api_server_is_away_and_what_is_n
 }
 
 #[tokio::test]
-async fn an_api_server_that_hangs_is_noticed_and_followed_again_when_it_answers() {
+async fn a_hanging_api_server_is_noticed_and_followed_again() {
     let Some(scene) = Scene::started("cluster_api::outages::an_api_server_that_hangs").await else {
         return;
     };

@@ -34,7 +34,7 @@ async fn values_go_back_to_what_the_api_server_has_as_the_spec() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_written_while_the_api_server_cannot_say_what_the_specs_are() {
+async fn without_specs_nothing_is_written() {
     let Some(mut scene) = Scene::started("cluster_api::restore::nothing_is_written").await else {
         return;
     };

@@ -353,7 +353,7 @@ fn every_value_reaches_the_pods() {
 }
 
 #[test]
-fn a_changed_configuration_is_one_that_the_agent_accepts_and_rolls_the_agents() {
+fn a_changed_configuration_is_accepted_and_rolls_the_agents() {
     let Some(helm) = Helm::new("cluster_deploy::chart::a_changed_configuration") else {
         return;
     };

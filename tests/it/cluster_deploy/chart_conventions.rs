@@ -103,7 +103,7 @@ fn its_defaults_observe_and_restrict() {
 }
 
 #[test]
-fn evictions_are_allowed_only_where_kills_are_reported_to_the_recommender() {
+fn evictions_are_allowed_only_with_reports_of_kills() {
     let Some(helm) = Helm::new("cluster_deploy::chart_conventions::evictions") else {
         return;
     };
@@ -572,7 +572,7 @@ fn described(path: &str, schema: &Value) {
 }
 
 #[test]
-fn new_api_servers_get_the_field_for_apparmor_and_old_ones_the_annotations_alone() {
+fn apparmor_is_a_field_or_annotations_by_version() {
     let Some(helm) = Helm::new("cluster_deploy::chart_conventions::new_api_servers") else {
         return;
     };

@@ -27,7 +27,7 @@ fn saying<'e>(events: &'e [Value], reason: &str, words: &str) -> Vec<&'e Value> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_growth_and_a_refused_one_become_events_with_their_reasons() {
+async fn growths_and_refusals_become_events() {
     let Some(mut scene) = Scene::new("cluster_events::guard::a_growth_and_a_refused_one") else {
         return;
     };

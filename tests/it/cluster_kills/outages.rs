@@ -5,7 +5,7 @@ use crate::cluster_api::LARGER;
 use crate::support::amounts::Amounts;
 
 #[tokio::test]
-async fn what_is_killed_while_the_api_server_is_away_is_told_once_it_is_back() {
+async fn kills_in_an_outage_are_told_after_it() {
     let test = "cluster_kills::outages::what_is_killed_while_the_api_server_is_away";
     let Some(mut scene) = Scene::started(test).await else {
         return;
@@ -48,7 +48,7 @@ async fn an_agent_that_is_killed_in_the_middle_tells_nothing_twice() {
 }
 
 #[tokio::test]
-async fn an_agent_that_starts_while_nobody_answers_names_the_pods_that_it_changed() {
+async fn a_start_without_answers_names_changed_pods() {
     let test = "cluster_kills::outages::an_agent_that_starts_while_nobody_answers";
     let Some(mut scene) = Scene::started(test).await else {
         return;

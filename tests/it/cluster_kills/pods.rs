@@ -8,7 +8,7 @@ use super::Scene;
 use crate::support::cluster::User;
 
 #[tokio::test]
-async fn a_kill_is_an_event_on_its_pod_with_the_container_and_the_victim() {
+async fn a_kill_is_an_event_on_its_pod() {
     let Some(scene) = Scene::started("cluster_kills::pods::a_kill_is_an_event_on_its_pod").await else {
         return;
     };
@@ -70,7 +70,7 @@ async fn a_flood_is_told_whole_in_few_events() {
 }
 
 #[tokio::test]
-async fn a_right_that_is_missing_is_named_and_nothing_is_lost_meanwhile() {
+async fn a_missing_right_loses_nothing() {
     let Some(mut scene) = Scene::new("cluster_kills::pods::a_right_that_is_missing_is_named") else {
         return;
     };

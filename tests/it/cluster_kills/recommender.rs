@@ -62,7 +62,7 @@ async fn withholds(scene: &Scene, why: &str) {
 }
 
 #[tokio::test]
-async fn the_recommender_is_told_of_a_container_that_runs_on_and_once_in_its_window() {
+async fn the_recommender_hears_once_in_a_window() {
     let Some(mut scene) = with_vpa("cluster_kills::recommender::the_recommender_is_told") else {
         return;
     };
@@ -89,7 +89,7 @@ async fn the_recommender_is_told_of_a_container_that_runs_on_and_once_in_its_win
 }
 
 #[tokio::test]
-async fn the_recommender_is_told_of_a_pod_of_one_container_whose_limit_the_kernel_enforces_first() {
+async fn the_recommender_hears_of_a_lone_containers_kill() {
     let Some(mut scene) = with_vpa("cluster_kills::recommender::the_recommender_is_told_of_a_pod_of_one") else {
         return;
     };

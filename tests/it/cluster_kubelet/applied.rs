@@ -79,7 +79,7 @@ async fn a_pod_that_was_restored_says_nothing() {
 }
 
 #[tokio::test]
-async fn an_agent_without_the_right_says_which_rule_is_missing_and_resizes_all_the_same() {
+async fn a_missing_rule_is_named_and_resizes_go_on() {
     let Some(scene) = Scene::started("cluster_kubelet::applied::an_agent_without_the_right").await else {
         return;
     };

@@ -8,7 +8,7 @@ use crate::support::amounts::Amounts;
 use crate::support::cluster::objects;
 
 #[tokio::test]
-async fn neither_a_kubelets_restart_nor_its_upkeep_of_cgroups_undoes_anything() {
+async fn a_kubelets_restart_and_upkeep_undo_nothing() {
     let Some(mut scene) = Scene::resized("cluster_kubelet::kubelet::neither_a_restart").await else {
         return;
     };
@@ -50,7 +50,7 @@ async fn neither_a_kubelets_restart_nor_its_upkeep_of_cgroups_undoes_anything() 
 }
 
 #[tokio::test]
-async fn a_pod_that_is_deleted_in_the_middle_of_changes_leaves_nothing_behind_for_the_next_of_its_name() {
+async fn a_pod_deleted_amid_changes_leaves_nothing() {
     let Some(scene) = Scene::resized("cluster_kubelet::kubelet::a_pod_that_is_deleted").await else {
         return;
     };

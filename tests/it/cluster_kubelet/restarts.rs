@@ -29,7 +29,7 @@ async fn a_killed_agent_continues() {
 }
 
 #[tokio::test]
-async fn what_was_decided_is_enforced_by_an_agent_that_starts_while_the_api_server_is_away() {
+async fn decisions_hold_after_a_start_without_the_api_server() {
     let Some(mut scene) = Scene::resized("cluster_kubelet::restarts::while_the_api_server_is_away").await else {
         return;
     };

@@ -59,7 +59,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn without_the_annotation_nothing_changes_and_malformed_ones_are_named_once() {
+async fn without_a_valid_annotation_nothing_changes() {
     let Some(mut scene) = Scene::new("cluster_today::annotations::without_the_annotation").await else {
         return;
     };

@@ -127,7 +127,7 @@ async fn a_quota_that_refuses_leaves_every_level_as_it_was_and_is_named() {
 }
 
 #[tokio::test]
-async fn a_resize_that_is_asked_for_on_a_full_node_is_deferred_until_there_is_room() {
+async fn a_resize_on_a_full_node_is_deferred() {
     let Some(mut scene) = Scene::new("cluster_today::answers::a_resize_that_is_asked_for_on_a_full_node").await else {
         return;
     };
@@ -232,7 +232,7 @@ async fn a_deferred_request_ends_with_its_vpa() {
 }
 
 #[tokio::test]
-async fn a_full_node_is_asked_where_only_pods_of_lower_priority_are_in_the_way() {
+async fn lower_priorities_do_not_fill_a_node() {
     let Some(mut scene) = Scene::new("cluster_today::answers::a_full_node_is_asked").await else {
         return;
     };
@@ -275,7 +275,7 @@ async fn a_full_node_is_asked_where_only_pods_of_lower_priority_are_in_the_way()
 }
 
 #[tokio::test]
-async fn more_than_the_node_has_is_never_asked_for_and_the_numbers_are_named() {
+async fn more_than_the_node_has_is_never_requested() {
     let Some(mut scene) = Scene::new("cluster_today::answers::more_than_the_node_has").await else {
         return;
     };

@@ -92,7 +92,7 @@ async fn an_authority_that_is_replaced_needs_no_restart_of_the_agent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_files_of_a_kubeconfig_that_are_replaced_need_no_restart_of_the_agent() {
+async fn replaced_files_of_a_kubeconfig_need_no_restart() {
     let Some(mut scene) = Scene::alone("cluster_today::certificates::the_files_of_a_kubeconfig").await else {
         return;
     };

@@ -7,7 +7,7 @@ use crate::support::amounts::Amounts;
 use crate::support::cluster::objects;
 
 #[tokio::test]
-async fn an_agent_that_observed_and_now_acts_resizes_only_what_was_annotated() {
+async fn after_observing_only_annotated_pods_are_resized() {
     let Some(mut scene) = Scene::new("cluster_today::defects::an_agent_that_observed").await else {
         return;
     };
@@ -38,7 +38,7 @@ async fn an_agent_that_observed_and_now_acts_resizes_only_what_was_annotated() {
 }
 
 #[tokio::test]
-async fn twenty_recommendations_are_twenty_resizes_and_none_is_taken_back() {
+async fn twenty_recommendations_are_twenty_resizes() {
     let Some(mut scene) = Scene::new("cluster_today::defects::twenty_recommendations").await else {
         return;
     };

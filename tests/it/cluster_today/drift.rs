@@ -12,7 +12,7 @@ fn lower(cgroup: &CgroupPath) {
 }
 
 #[tokio::test]
-async fn a_limit_that_another_program_writes_is_put_back_and_the_spec_stays() {
+async fn anothers_limit_is_put_back_and_specs_stay() {
     let Some(mut scene) = Scene::new("cluster_today::drift::a_limit").await else {
         return;
     };

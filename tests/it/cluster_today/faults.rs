@@ -44,7 +44,7 @@ impl Scene {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kubelet_an_agent_and_a_containerd_that_are_killed_amid_resizes_come_to_the_same() {
+async fn parts_killed_amid_resizes_come_to_the_same() {
     let Some((mut scene, before)) = Scene::resized("cluster_today::faults::killed").await else {
         return;
     };
@@ -95,7 +95,7 @@ async fn a_node_that_restarted_has_the_values_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_server_that_is_away_takes_nothing_back_and_is_followed_again() {
+async fn an_absent_api_server_takes_nothing_back() {
     let Some((mut scene, before)) = Scene::resized("cluster_today::faults::an_api_server").await else {
         return;
     };

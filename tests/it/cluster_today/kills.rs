@@ -81,7 +81,7 @@ const TOO_SMALL: Amounts = Amounts::doubled(400, 64);
 const LARGE_ENOUGH: Amounts = Amounts::doubled(450, 96);
 
 #[tokio::test]
-async fn ten_children_that_are_killed_in_a_row_are_ten_kills_and_the_container_runs_on() {
+async fn ten_killed_children_are_ten_kills() {
     let Some(mut scene) = Scene::new("cluster_today::kills::ten_children").await else {
         return;
     };

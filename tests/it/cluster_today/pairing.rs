@@ -14,7 +14,7 @@ fn little() -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_metrics_server_measures_and_the_stock_recommender_recommends_is_applied() {
+async fn the_stock_recommenders_loop_is_closed() {
     let Some(mut scene) = Scene::new("cluster_today::pairing::what_metrics_server_measures").await else {
         return;
     };

@@ -83,7 +83,7 @@ impl Drop for LacksRights<'_> {
 }
 
 #[tokio::test]
-async fn rules_that_the_role_lacks_are_named_and_the_agent_goes_on_with_them() {
+async fn missing_rules_are_named_and_their_coming_is_followed() {
     let Some(mut scene) = Scene::new("cluster_today::security::rules_that_the_role_lacks").await else {
         return;
     };
@@ -148,7 +148,7 @@ async fn a_namespace_that_became_restricted_is_followed_like_any_other() {
 }
 
 #[tokio::test]
-async fn an_admission_policy_that_refuses_is_named_and_followed_when_it_is_gone() {
+async fn a_refusing_admission_policy_is_named_until_gone() {
     let Some(mut scene) = Scene::new("cluster_today::security::an_admission_policy").await else {
         return;
     };
@@ -203,7 +203,7 @@ async fn an_admission_policy_that_refuses_is_named_and_followed_when_it_is_gone(
 }
 
 #[tokio::test]
-async fn an_admission_webhook_that_does_not_answer_holds_only_its_resizes() {
+async fn a_hanging_webhook_holds_only_its_resizes() {
     let Some(mut scene) = Scene::new("cluster_today::security::an_admission_webhook").await else {
         return;
     };

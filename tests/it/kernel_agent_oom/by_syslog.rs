@@ -65,7 +65,7 @@ fn victim_in(scene: &Scene, pod: &BarePod) -> (&'static str, Child) {
 }
 
 #[tokio::test]
-async fn fifty_kills_at_once_in_ten_pods_are_told_each_once_and_nearly_all_with_their_process() {
+async fn fifty_kills_in_ten_pods_are_told_once() {
     let (scene, pods) = ten_pods().await;
     let in_turn = (0..5).flat_map(|_| &pods);
     let burst: Vec<_> = in_turn.map(|pod| victim_in(&scene, pod)).collect();

@@ -17,7 +17,7 @@ async fn expect(events: &mut EventStream, wanted: &RuntimeEvent) {
 }
 
 #[tokio::test]
-async fn containers_are_listed_by_name_and_each_tells_its_stored_resources() {
+async fn containers_are_listed_with_their_stored_resources() {
     let containerd = Containerd::start(OciRuntime::Runc).await;
     let pod = containerd.run(&pod()).await;
     let (cri, info) = discover(Some(&containerd.socket()), patient()).await.unwrap();

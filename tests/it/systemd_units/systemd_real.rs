@@ -129,7 +129,7 @@ fn systemd_itself_writes_what_it_is_told() {
 }
 
 #[test]
-fn a_value_in_the_file_alone_is_undone_when_another_property_changes() {
+fn a_files_value_is_undone_by_another_property() {
     let Some(pod) = Pod::start("fileonly") else { return };
     let (systemd, cgroup) = (systemd(), pod.cgroup());
     let before = wanted(20_000, 39, 128 << 20);

@@ -50,7 +50,7 @@ impl Drop for ShownOnPanic {
 }
 
 #[test]
-fn a_package_is_installed_started_replaced_and_removed_without_a_trace() {
+fn a_removed_package_leaves_no_trace() {
     const NAME: &str = "systemd_units::systemd_real_package";
     let Some(package) = package() else {
         return skipped(NAME, "scripts/test systemd makes the package that is installed");

@@ -140,7 +140,7 @@ impl Refusals {
     /// Why no resize changes anything of this pod: the kubelet would take its huge pages along, and an access to the next page would be a
     /// bus error.
     pub(super) fn by_huge_pages(&self, pod: &Pod) -> Option<&'static str> {
-        (self.kubelet < KubeletVersion::KEEPS_HUGE_PAGES && pod.resizes_in_place() && pod.has_huge_pages())
+        (self.kubelet < KubeletVersion::KEEPS_HUGE_PAGES && pod.resizes_in_place() && pod.spec.has_huge_pages)
             .then_some("kubelets before 1.38 set the pod's limits of huge pages to 0 with every resize")
     }
 

@@ -195,7 +195,7 @@ fn the_end_of_a_boost_moves_nothing_else() {
 fn a_boost_beside_huge_pages_stays() {
     let mut view = ready_for(boosted(30), 30);
     let pod = pod_of(&mut view);
-    pod.spec.containers[0].has_huge_pages = true;
+    pod.spec.has_huge_pages = true;
     pod.status.container_statuses = vec![ContainerStatus {
         name: "app".to_owned(),
         resources: Some(pod.spec.containers[0].resources),

@@ -38,9 +38,9 @@ pub struct PodSpec {
     pub overhead: ResourceList,
     /// Pod-level requests and limits (gate PodLevelResources).
     pub resources: Option<Requirements>,
-    /// Whether the pod-level limits have huge pages.
-    #[serde(skip_serializing)]
-    pub pod_level_huge_pages: bool,
+    /// Whether the pod, or a container of it, has huge pages (`hugepages-2Mi` and others).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub has_huge_pages: bool,
     /// `Always`, `OnFailure` or `Never`.
     pub restart_policy: String,
     pub priority: Option<i64>,
@@ -57,15 +57,16 @@ pub struct PodSpec {
     pub runtime_class_name: Option<String>,
 }
 
-/// A pod's spec as its manifest has it.
+/// A pod's spec as its manifest has it, or the state file.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct DeclaredSpec {
     node_name: String,
-    containers: Vec<Container>,
-    init_containers: Vec<Container>,
+    containers: Vec<DeclaredContainer>,
+    init_containers: Vec<DeclaredContainer>,
     overhead: ResourceList,
     resources: Option<DeclaredResources>,
+    has_huge_pages: bool,
     restart_policy: String,
     priority: Option<i64>,
     priority_class_name: String,
@@ -77,14 +78,17 @@ struct DeclaredSpec {
 
 impl From<DeclaredSpec> for PodSpec {
     fn from(declared: DeclaredSpec) -> Self {
-        let own = declared.resources;
+        let containers = declared.containers.iter().chain(&declared.init_containers);
+        let mut levels = containers.map(|one| &one.resources).chain(&declared.resources);
+        let has_huge_pages = declared.has_huge_pages || levels.any(|one| one.limits.has_huge_pages);
+        let read = |all: Vec<DeclaredContainer>| all.into_iter().map(Container::from).collect();
         Self {
             node_name: declared.node_name,
-            containers: declared.containers,
-            init_containers: declared.init_containers,
+            containers: read(declared.containers),
+            init_containers: read(declared.init_containers),
             overhead: declared.overhead,
-            resources: own.as_ref().map(DeclaredResources::requirements),
-            pod_level_huge_pages: own.is_some_and(|own| own.limits.has_huge_pages),
+            resources: declared.resources.as_ref().map(DeclaredResources::requirements),
+            has_huge_pages,
             restart_policy: declared.restart_policy,
             priority: declared.priority,
             priority_class_name: declared.priority_class_name,
@@ -108,9 +112,6 @@ pub struct Container {
     /// Whether exit codes of this container may restart it, or all containers, whatever the policies say (`restartPolicyRules`).
     #[serde(skip_serializing)]
     pub has_restart_rules: bool,
-    /// Whether the container has huge pages (`hugepages-2Mi` and others).
-    #[serde(skip_serializing)]
-    pub has_huge_pages: bool,
     /// The memory settings of the language runtime, or of Redis, in the container.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub memory_settings: Vec<MemorySetting>,
@@ -192,7 +193,6 @@ impl From<DeclaredContainer> for Container {
             hook_variables: hook_variables::read(&declared.env),
             name: declared.name,
             resources: declared.resources.requirements(),
-            has_huge_pages: declared.resources.limits.has_huge_pages,
             resize_policy: declared.resize_policy,
             restart_policy: declared.restart_policy,
             has_restart_rules: !declared.restart_policy_rules.is_empty(),
@@ -334,11 +334,6 @@ impl Pod {
     /// The regular container or sidecar of that name.
     pub fn container(&self, name: &str) -> Option<&Container> {
         self.running_containers().find(|container| container.name == name)
-    }
-
-    /// Whether the pod, or a container of it, has huge pages.
-    pub fn has_huge_pages(&self) -> bool {
-        self.spec.pod_level_huge_pages || self.all_containers().any(|container| container.has_huge_pages)
     }
 
     /// The pod's own requests and limits, if its kubelet can resize them in place.
@@ -527,6 +522,22 @@ mod tests {
             assert!(!pod.has_completed("side"));
             pod.spec.containers[0].has_restart_rules = true;
             assert!(!pod.has_completed("app"), "exit codes may restart it");
+        }
+    }
+
+    #[test]
+    fn huge_pages_of_each_level_outlast_the_agent() {
+        let huge = json!({"limits": {"hugepages-2Mi": "2Mi"}});
+        for (spec, has_any) in [
+            (json!({"containers": [{"name": "app", "resources": huge}]}), true),
+            (json!({"initContainers": [{"name": "setup", "resources": huge}]}), true),
+            (json!({"resources": huge}), true),
+            (json!({"containers": [{"name": "app"}], "resources": {}}), false),
+        ] {
+            let found = pod(&spec, &json!({}));
+            assert_eq!(found.spec.has_huge_pages, has_any, "{spec}");
+            let saved = serde_json::to_value(&found).unwrap();
+            assert_eq!(serde_json::from_value::<Pod>(saved).unwrap(), found);
         }
     }
 

@@ -179,6 +179,11 @@ impl Problem {
         self.retry_after().filter(|_| !status.is_by_webhook())
     }
 
+    /// Whether the API server has no such object. It answers a path that it does not serve with a text, as a proxy does.
+    pub fn names_no_object(&self) -> bool {
+        matches!(self, Self::Refused(status) if status.code == 404 && status.reason == "NotFound")
+    }
+
     /// Whether a patch with a UID found no such pod: the pod is gone, and another may have its name.
     pub fn names_no_pod(&self) -> bool {
         let Self::Refused(status) = self else { return false };

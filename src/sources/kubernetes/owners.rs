@@ -175,25 +175,29 @@ fn key_of_controller(metadata: &ObjectMeta) -> Option<OwnerKey> {
 }
 
 /// Requests a workload. None if no workload has this UID.
+///
+/// Errors: also a 404 of a proxy, which says nothing of the workload.
 pub(super) async fn fetch(client: &ApiClient, key: &OwnerKey) -> Result<Option<Owner>, ApiError> {
-    let mut missing = None;
+    let (mut is_known, mut unserved) = (false, None);
     for kind in kinds::workloads(key.kind) {
         let call = Call::new(Verb::Get, kind).within(Some(&key.namespace)).named(&key.name);
         // First from the API server's cache, which may lack a new workload, or have an earlier one of its name.
-        for call in [call.clone().with("resourceVersion", "0"), call] {
+        for (call, is_latest) in [(call.clone().with("resourceVersion", "0"), false), (call, true)] {
             match client.read::<Value>(&call).await {
                 Ok(value) => {
                     if let Some(owner) = owner(&call, key, value)? {
                         return Ok(Some(owner));
                     }
+                    is_known |= is_latest;
                 }
-                Err(error) if error.problem.status() == Some(404) => missing = Some(error),
+                Err(error) if error.problem.names_no_object() => is_known |= is_latest,
+                Err(error) if error.problem.status() == Some(404) => unserved = Some(error),
                 Err(error) => return Err(error),
             }
         }
     }
-    tracing::debug!(?missing, "an owner of a pod is not there");
-    Ok(None)
+    tracing::debug!(?key, "an owner of a pod is not there");
+    unserved.filter(|_| !is_known).map_or(Ok(None), Err)
 }
 
 fn owner(call: &Call, key: &OwnerKey, mut value: Value) -> Result<Option<Owner>, ApiError> {

@@ -182,6 +182,20 @@ async fn an_outdated_cache_hides_no_new_workload() {
     }
 }
 
+#[tokio::test]
+async fn a_proxys_404_hides_no_workload() {
+    const UNSERVED: &str = "404 page not found";
+    for (answer, is_absent) in [(UNSERVED, false), (r#"{"kind": "Status", "reason": "NotFound"}"#, true)] {
+        // An API server before 1.21 serves only the earlier version.
+        let router = Router::new().fallback(async move |uri: Uri| {
+            let is_served = uri.path().contains("/v1beta1/");
+            (StatusCode::NOT_FOUND, if is_served { answer } else { UNSERVED })
+        });
+        let read = fetch(&ApiClient::to(&router), &key(OwnerKind::CronJob, "nightly", "c")).await;
+        assert_eq!(matches!(read, Ok(None)), is_absent, "{answer}: {read:?}");
+    }
+}
+
 #[test]
 fn a_workload_is_read_again_after_a_day() {
     let set = key(OwnerKind::ReplicaSet, "web-5c", "r");

@@ -374,9 +374,10 @@ fn records_of(
 
 /// The facts for the steps of a pass that runs at once, and why a pass would wait for the kubelet's report before it patches the spec.
 fn at_once(mut facts: Facts) -> (Facts, Option<String>) {
-    (facts.too_early, facts.away) = (None, None);
-    let unreported = facts.unreported.take();
-    (facts, unreported.map(|(why, _)| why))
+    facts.too_early = None;
+    // The pass writes the cgroups ahead of an API server that is away.
+    let (unreported, away) = (facts.unreported.take(), facts.away.take());
+    (facts, unreported.filter(|_| away.is_none()).map(|(why, _)| why))
 }
 
 /// The answer to a request that a pass carried out; `unsaved` says why the state after it is not saved.
@@ -484,16 +485,18 @@ mod tests {
 
     #[test]
     fn a_preview_says_what_its_pass_waits_for() {
-        let unreported = Some(("waits until its kubelet reports".to_owned(), None));
-        let facts = Facts {
-            too_early: Some(Duration::from_secs(1)),
-            unreported,
-            away: Some("the API server is away".to_owned()),
-            ..Facts::default()
-        };
-        let (facts, waits) = at_once(facts);
-        assert_eq!(waits.as_deref(), Some("waits until its kubelet reports"));
-        assert_eq!((facts.too_early, facts.unreported, facts.away), (None, None, None));
+        let why = "waits until its kubelet reports";
+        for (away, expected) in [(None, Some(why)), (Some("the API server is away".to_owned()), None)] {
+            let facts = Facts {
+                too_early: Some(Duration::from_secs(1)),
+                unreported: Some((why.to_owned(), None)),
+                away,
+                ..Facts::default()
+            };
+            let (facts, waits) = at_once(facts);
+            assert_eq!(waits.as_deref(), expected);
+            assert_eq!((facts.too_early, facts.unreported, facts.away), (None, None, None));
+        }
         assert_eq!(at_once(Facts::default()).1, None);
     }
 

@@ -5,6 +5,9 @@
 
 use std::collections::BTreeMap;
 
+use serde::Serializer;
+use serde_json::json;
+
 use super::memory_settings::Variable;
 
 /// The longest value that the agent reads, in bytes. A longer one is cut, and is then no hook.
@@ -43,4 +46,33 @@ pub(super) fn read(env: &[Variable]) -> HookVariables {
         Some((*names.find(|name| **name == variable.name)?, literal(variable)))
     });
     named.collect()
+}
+
+/// Writes the variables as a manifest has them: the state file keeps them.
+pub(super) fn as_env<S: Serializer>(variables: &HookVariables, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(variables.iter().map(|(name, value)| match value {
+        Some(value) => json!({"name": name, "value": value}),
+        None => json!({"name": name, "valueFrom": {}}),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::objects::Container;
+
+    #[test]
+    fn hooks_outlast_the_agent() {
+        let [[before_shrink, ..], [after_grow, ..], _] = HOOK_VARIABLES;
+        let from = json!({"configMapKeyRef": {"name": "hooks", "key": "a"}});
+        let env = json!([
+            {"name": before_shrink, "value": "signal: SIGHUP"},
+            {"name": after_grow, "valueFrom": from},
+            {"name": "PATH", "value": "/bin"},
+        ]);
+        let declared: Container = serde_json::from_value(json!({"name": "app", "env": env})).unwrap();
+        assert_eq!(declared.hook_variables.len(), 2);
+        let saved = serde_json::to_value(&declared).unwrap();
+        assert_eq!(serde_json::from_value::<Container>(saved).unwrap(), declared);
+    }
 }

@@ -116,6 +116,7 @@ pub struct Container {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub memory_settings: Vec<MemorySetting>,
     /// The hooks that the pod's author declares.
+    #[serde(rename = "env", serialize_with = "hook_variables::as_env")]
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub hook_variables: HookVariables,
 }

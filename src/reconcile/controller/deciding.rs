@@ -216,7 +216,6 @@ impl Controller {
     pub(super) fn take_view(&mut self, view: Arc<NodeView>, problems: Vec<String>) {
         tracing::debug!(pods = view.pods.len(), ?problems, "a view of the node's pods arrives");
         let is_first = !self.sources.seen;
-        let decides_more = is_first || self.sources.view.undecided_pods != view.undecided_pods;
         let other_pods = is_first || self.sources.view.pods != view.pods;
         let other_containers = is_first || !have_same_containers(&self.sources.view.pods, &view.pods);
         let other_node = other_pods || self.sources.view.node != view.node;
@@ -227,21 +226,25 @@ impl Controller {
         }
         let known = &self.sources.view;
         self.guard.stale |= known.quotas != view.quotas || known.awaited_quotas != view.awaited_quotas;
-        let namespaces = changed_namespaces(&self.sources.view, &view);
-        let is_concerned = |state: &PodState| namespaces.contains(&state.pod.metadata.namespace);
+        let namespaces = changed_namespaces(known, &view);
+        let comes_to_be_known = |state: &PodState| {
+            let uid = &state.pod.metadata.uid;
+            known.undecided_pods.contains(uid) && !view.undecided_pods.contains(uid)
+        };
+        let is_concerned =
+            |state: &PodState| namespaces.contains(&state.pod.metadata.namespace) || comes_to_be_known(state);
+        let has_more_known = is_first || self.pods.values().any(comes_to_be_known);
         let concerned = self.pods.keys_of(is_concerned);
         self.pods.changed.extend(concerned);
-        // Where other pods have come to be known, all are decided again.
-        let rules = self.sources.rules.take().filter(|_| !decides_more);
         self.sources = Sources {
-            rules,
+            rules: self.sources.rules.take(),
             ..Sources::of(view, problems)
         };
         // The kubelet's version may have changed.
         self.take_node(self.node.known());
         self.decide_changed(Timestamp::now());
         self.match_live();
-        if decides_more {
+        if has_more_known {
             self.follow_api_server();
         }
         if other_node && self.endpoint.get().is_some() {

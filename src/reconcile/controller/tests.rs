@@ -445,6 +445,19 @@ async fn other_bounds_and_refusals_decide_again() {
 }
 
 #[tokio::test]
+async fn an_undecided_pod_costs_no_other_a_decision() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut controller = controller(directory.path());
+    let all = ["bank/own", "shop/web"];
+    let mut view = view_of(&all);
+    assert_eq!(decided(&mut controller, &view), all);
+    view.undecided_pods.insert("own".to_owned());
+    assert!(decided(&mut controller, &view).is_empty());
+    view.undecided_pods.clear();
+    assert_eq!(decided(&mut controller, &view), ["bank/own"], "it has come to be known");
+}
+
+#[tokio::test]
 async fn a_returned_api_server_is_asked_again() {
     let directory = tempfile::tempdir().unwrap();
     let mut controller = controller(directory.path());

@@ -138,18 +138,10 @@ impl MemoryOption {
         }
     }
 
-    /// Whether the value may be the next word. HotSpot and Node take none from there.
-    const fn takes_next_word(self) -> bool {
-        matches!(
-            self.slot(),
-            Self::RedisMaxMemory
-                | Self::GoShare
-                | Self::GoRefresh
-                | Self::VictoriaMetricsBytes
-                | Self::VictoriaMetricsPercent
-                | Self::InnodbBufferPool
-                | Self::WiredTigerCache
-        )
+    /// Whether the value may be the next word. HotSpot (`-X…`) and Node take none from there, and a switch needs none.
+    fn takes_next_word(self) -> bool {
+        let has_none = [Self::NodeOldSpace, Self::NodeOldSpacePercentage, Self::GoSwitch];
+        self.name().starts_with("--") && !has_none.contains(&self.slot())
     }
 }
 

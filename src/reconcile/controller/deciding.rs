@@ -227,13 +227,12 @@ impl Controller {
         let known = &self.sources.view;
         self.guard.stale |= known.quotas != view.quotas || known.awaited_quotas != view.awaited_quotas;
         let namespaces = changed_namespaces(known, &view);
-        let comes_to_be_known = |state: &PodState| {
-            let uid = &state.pod.metadata.uid;
-            known.undecided_pods.contains(uid) && !view.undecided_pods.contains(uid)
+        let decided_now: BTreeSet<&String> = known.undecided_pods.difference(&view.undecided_pods).collect();
+        let decides_more = is_first || !decided_now.is_empty();
+        let is_concerned = |state: &PodState| {
+            let ObjectMeta { namespace, uid, .. } = &state.pod.metadata;
+            namespaces.contains(namespace) || decided_now.contains(uid)
         };
-        let is_concerned =
-            |state: &PodState| namespaces.contains(&state.pod.metadata.namespace) || comes_to_be_known(state);
-        let has_more_known = is_first || self.pods.values().any(comes_to_be_known);
         let concerned = self.pods.keys_of(is_concerned);
         self.pods.changed.extend(concerned);
         self.sources = Sources {
@@ -244,7 +243,7 @@ impl Controller {
         self.take_node(self.node.known());
         self.decide_changed(Timestamp::now());
         self.match_live();
-        if has_more_known {
+        if decides_more {
             self.follow_api_server();
         }
         if other_node && self.endpoint.get().is_some() {

@@ -289,8 +289,7 @@ impl Attribution {
             pending.may_be_first &= read < pending.since + GROUP_IS_GONE;
         }
         let is_complete = |pending| self.is_complete(pending, now, read, files);
-        let each: Vec<bool> = self.pending.iter().map(is_complete).collect();
-        let mut each = each.into_iter();
+        let mut each = self.pending.iter().map(is_complete).collect::<Vec<_>>().into_iter();
         let complete = self.pending.extract_if(.., |_| each.next() == Some(true));
         let complete: Vec<PendingKill> = complete.collect();
         complete.into_iter().for_each(|pending| self.report(pending, files));

@@ -85,8 +85,7 @@ impl NodeCapacity {
 
     /// The targets that a pod has got, or may get from a patch under way; none if its object has them.
     fn held(&self, state: &PodState) -> PodAmounts {
-        let pod = &state.pod;
-        let resize = &state.resize;
+        let (pod, resize) = (&state.pod, &state.resize);
         let patching = state.work.running().is_some() || resize.prepared().is_some() || resize.is_ahead();
         match resize.unseen(pod) {
             Some(unseen) if self.is_patched(pod) => unseen.targets.clone(),

@@ -501,7 +501,7 @@ fn about_node(mut outgoing: Outgoing) -> Outgoing {
 /// Whether the API server will refuse the Event however often the agent sends it: a rule denies it, or its namespace is gone. Operators
 /// can mend missing rights and expired credentials, and a proxy may have answered.
 fn is_permanent(problem: &Problem) -> bool {
-    matches!(problem, Problem::Refused(status) if status.code == 404 || status.is_denial())
+    problem.names_no_object() || matches!(problem, Problem::Refused(status) if status.is_denial())
 }
 
 /// Makes Events of the reports of one destination: [`PodEvents`](super::events::PodEvents) for people,

@@ -404,7 +404,7 @@ fn what_operators_can_mend_is_not_permanent() {
         (400, true),
         (401, false),
         (403, true),
-        (404, true),
+        (404, false),
         (408, false),
         (409, false),
         (422, true),
@@ -414,6 +414,12 @@ fn what_operators_can_mend_is_not_permanent() {
     ] {
         assert_eq!(is_permanent(&refusal(code)), expected, "{code}");
     }
+    let gone = Status {
+        code: 404,
+        reason: "NotFound".to_owned(),
+        ..Status::default()
+    };
+    assert!(is_permanent(&Problem::Refused(gone)), "its namespace");
     for problem in [
         Problem::Timeout(PATIENCE),
         Problem::Unreachable(String::new()),

@@ -154,7 +154,7 @@ impl NodeCapacity {
         // A pass that is refused, or that only checks, requests nothing.
         let accepted = state.resize.unseen(pod).map(|unseen| &unseen.targets);
         let prepared = state.resize.prepared().map(|prepared| &prepared.targets);
-        // The API server gets it once it is back.
+        // The spec gets these once the API server is back.
         let ahead = Some(&state.desired).filter(|_| state.resize.is_ahead());
         let ahead = ahead.and_then(|desired| desired.targets_by_hand(pod, &state.resize));
         let asked = accepted.into_iter().chain(prepared).chain(&ahead);

@@ -248,12 +248,10 @@ fn families(savings: &WorkloadSavings) -> [Family; 6] {
     let sample = |when, metric: Metric| Sample { when, metric };
     let count = |count: u64| vec![sample(None, Box::new(ConstCounter::new(count)))];
     let requested = |metric: fn(&ResourceList) -> Metric| {
-        vec![
-            sample(Some("before"), metric(&savings.before)),
-            sample(Some("now"), metric(&savings.now)),
-        ]
+        let each = [("before", &savings.before), ("now", &savings.now)];
+        Vec::from(each.map(|(when, amounts)| sample(Some(when), metric(amounts))))
     };
-    let held = Box::new(ConstCounter::new(savings.throttled_seconds));
+    let held = vec![sample(None, Box::new(ConstCounter::new(savings.throttled_seconds)))];
     let cores = |amounts: &ResourceList| -> Metric {
         let thousandths = u32::try_from(amounts.amount(Resource::Cpu)).unwrap_or(u32::MAX);
         Box::new(ConstGauge::new(f64::from(thousandths) / 1000.0))
@@ -269,12 +267,7 @@ fn families(savings: &WorkloadSavings) -> [Family; 6] {
         family("avoided_kills", None, kills, count(savings.kills)),
         family("avoided_evictions", None, evictions, count(savings.evictions)),
         family("avoided_restarts", None, restarts, count(savings.restarts)),
-        family(
-            "avoided_throttled",
-            Some(Unit::Seconds),
-            throttled,
-            vec![sample(None, held)],
-        ),
+        family("avoided_throttled", Some(Unit::Seconds), throttled, held),
         family("requested_cores", None, cpu, requested(cores)),
         family("requested", Some(Unit::Bytes), memory, requested(bytes)),
     ]

@@ -351,11 +351,10 @@ impl SettingsReader<'_> {
             } else if let Some((option, value)) = flag(&word) {
                 let is_split = !word.contains('=') && option.takes_next_word();
                 let next = is_split.then(|| words.next()).flatten();
+                // Redis takes the value from the next word alone.
+                let is_dragonfly = program.is_dragonfly || !is_split;
                 let option = match option {
-                    // Redis takes the value from the next word alone.
-                    MemoryOption::RedisMaxMemory if program.is_dragonfly || !is_split => {
-                        MemoryOption::DragonflyMaxMemory
-                    }
+                    MemoryOption::RedisMaxMemory if is_dragonfly => MemoryOption::DragonflyMaxMemory,
                     option => option,
                 };
                 self.add(option, next.as_ref().map_or(value, |(next, _)| next.as_str()), source);

@@ -78,7 +78,7 @@ reasons! {
     NotScheduled => None, KEEPS, "the pod is not bound to a node";
     Ended => None, KEEPS, "the pod has ended";
     Terminating => None, KEEPS, "the pod is being deleted";
-    SourcesSilent => None, KEEPS, "the objects that decide about the pod are not known yet: the saved state applies";
+    SourcesSilent => None, KEEPS, "the objects that decide about the pod are unknown or refused: the saved state applies";
     QoSClassChange => Skip, KEEPS, "the change would move the pod to another QoS class, which Kubernetes never allows";
     RestartRequired => Skip, KEEPS, "a container's resizePolicy requires a restart, and vscaled never restarts; it changes the other resources";
     LimitRangeExceeded => Skip, KEEPS, "a LimitRange of the namespace does not allow the change";

@@ -11,7 +11,7 @@ use crate::model::{
     Cause, ChangeRecord, ContainerId, ContainerName, ControlFile, HookEnd, NamedRequirements, Outcome, StepRecord,
     micros,
 };
-use crate::observe::audit::Actor;
+use crate::observe::audit::{Actor, known_pid};
 use crate::oom::{OomReport, Victim};
 use crate::reconcile::desired::TemporaryLimit;
 use crate::reconcile::overrides::Override;
@@ -110,7 +110,7 @@ fn lease(limit: &TemporaryLimit, quiet: SignedDuration) -> proto::Lease {
 fn overridden(overridden: &Override) -> proto::Override {
     proto::Override {
         uid: overridden.uid,
-        pid: overridden.pid,
+        pid: known_pid(overridden.pid),
         reason: overridden.reason.clone(),
         since: overridden.since.to_string(),
         until: overridden.until.map(|until| until.to_string()),
@@ -482,10 +482,11 @@ mod tests {
 
     #[test]
     fn an_override_is_shown_with_its_author() {
-        for (until, shown) in [(Some(at(60)), Some("2023-11-14T22:14:20Z".to_owned())), (None, None)] {
+        let ends = Some("2023-11-14T22:14:20Z".to_owned());
+        for (until, shown, pid, known) in [(Some(at(60)), ends, 42, Some(42)), (None, None, 0, None)] {
             let set = Override {
                 uid: 1000,
-                pid: 42,
+                pid,
                 reason: "test".to_owned(),
                 since: at(0),
                 until,
@@ -493,7 +494,7 @@ mod tests {
             };
             let expected = proto::Override {
                 uid: 1000,
-                pid: 42,
+                pid: known,
                 reason: "test".to_owned(),
                 since: "2023-11-14T22:13:20Z".to_owned(),
                 until: shown,

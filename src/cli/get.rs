@@ -130,11 +130,7 @@ pub(super) fn by_hand(held: &Override) -> [String; 4] {
     let span = |from: &str, to: &str, unreadable: &str| {
         time::between(from, to).map_or_else(|| unreadable.to_owned(), time::coarse)
     };
-    // A process of another PID namespace has no number here.
-    let pid = match held.pid {
-        0 => String::new(),
-        pid => format!(" (pid {pid})"),
-    };
+    let pid = held.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
     [
         format!("uid {}{pid}", held.uid),
         span(&held.since, &now, &held.since),
@@ -168,7 +164,7 @@ mod tests {
     fn an_override_says_how_long_it_lasts() {
         let held = |since: &str, until: Option<&str>| Override {
             uid: 7,
-            pid: 8,
+            pid: Some(8),
             since: since.to_owned(),
             until: until.map(str::to_owned),
             ..Override::default()
@@ -180,7 +176,7 @@ mod tests {
             ["uid 7 (pid 8)", "then", "until released", "-"]
         );
         let elsewhere = Override {
-            pid: 0,
+            pid: None,
             ..held("then", None)
         };
         assert_eq!(by_hand(&elsewhere)[0], "uid 7");

@@ -49,7 +49,7 @@ impl<'a> From<&'a Cause> for Actor<'a> {
             },
             Operator { uid, pid, reason } | Released { uid, pid, reason } => Self {
                 uid: Some(*uid),
-                pid: Some(*pid),
+                pid: known_pid(*pid),
                 reason: Some(reason),
                 ..of_kind("operator")
             },
@@ -65,6 +65,11 @@ impl<'a> From<&'a Cause> for Actor<'a> {
             ContainerStarted | AgentStarted | Sweep | Retry => of_kind("agent"),
         }
     }
+}
+
+/// The PID of a caller; none for the 0 of a process in a PID namespace that the agent does not see.
+pub fn known_pid(pid: i32) -> Option<i32> {
+    Some(pid).filter(|pid| *pid > 0)
 }
 
 /// One line for each written value, or one line for a pass that wrote none.
@@ -113,7 +118,7 @@ pub(super) fn of_refusal(refusal: &Refusal, times: u64) -> String {
         ("event", json("refusal")),
         ("time", json(refusal.time)),
         ("uid", json(refusal.uid)),
-        ("pid", json(refusal.pid)),
+        ("pid", json(known_pid(refusal.pid))),
         ("call", json(refusal.call)),
         ("pod", json(&refusal.pod)),
         ("reason", json(&refusal.reason)),

@@ -33,7 +33,7 @@ use self::floods::Floods;
 use crate::model::ChangeRecord;
 use crate::oom::OomReport;
 
-pub use line::Actor;
+pub use line::{Actor, known_pid};
 
 /// The events that wait for the disk at most.
 const WAITING: usize = 2048;

@@ -365,7 +365,7 @@ fn pods() -> Vec<Pod> {
         }],
         r#override: Some(Override {
             uid: 0,
-            pid: 77,
+            pid: Some(77),
             reason: "load test".to_owned(),
             since: "2020-01-31T12:00:00Z".to_owned(),
             until: None,

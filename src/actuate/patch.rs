@@ -69,12 +69,10 @@ impl Pass {
     /// Patches the spec, after the prepared resize is saved. Returns the pod after the patch.
     pub(super) async fn patch(&mut self, patch: &Patch) -> Result<Pod, ResizeError> {
         if let Some(saved) = self.job.saved.take().filter(|_| self.job.resizer.is_some()) {
-            // An agent that is killed after the call recognises its own request in the spec by what is saved.
-            match saved.await {
-                Ok(()) => tracing::debug!("the resize is saved"),
-                // A recommendation does not wait for a disk with room.
-                Err(problem) => tracing::warn!(problem, "continuing although the disk has not saved the state"),
-            }
+            // An agent that is killed after the call recognises its own request in the spec by what is saved. A recommendation does not
+            // wait for a disk with room, of which the agent has a problem.
+            let problem = saved.await.err();
+            tracing::debug!(problem, "the resize is saved, or cannot be");
             failpoint("patch.saved");
         }
         let resizer = self.resizer()?;

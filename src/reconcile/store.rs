@@ -300,20 +300,19 @@ impl Store {
     ///
     /// Errors: why it is not saved, in a sentence.
     pub(crate) fn saved(&self) -> impl Future<Output = Result<(), String>> + use<> {
-        let mut progress = self.progress.subscribe();
+        let progress = self.progress.clone();
         let latest = progress.borrow().latest + u64::from(self.changed);
-        self.progress.send_modify(|progress| progress.awaited = latest);
+        progress.send_modify(|progress| progress.awaited = latest);
         async move {
-            let settled = progress.wait_for(|progress| progress.done >= latest);
-            match timeout(LONGEST_SAVE_WAIT, settled).await {
-                Ok(Ok(progress)) => progress.problem.clone().map_or(Ok(()), Err),
-                Ok(Err(_)) | Err(_) => {
-                    let waited = LONGEST_SAVE_WAIT.as_secs();
-                    Err(format!(
-                        "the disk with stateDir has not saved the state within {waited} s"
-                    ))
-                }
+            let mut news = progress.subscribe();
+            let settled = news.wait_for(|progress| progress.done >= latest);
+            if let Ok(Ok(progress)) = timeout(LONGEST_SAVE_WAIT, settled).await {
+                return progress.problem.clone().map_or(Ok(()), Err);
             }
+            let waited = LONGEST_SAVE_WAIT.as_secs();
+            let why = format!("the disk with stateDir has not saved the state within {waited} s");
+            note_saved(&progress, latest, false, Some(why.clone()));
+            Err(why)
         }
     }
 
@@ -383,10 +382,23 @@ async fn write(file: Arc<StateFile>, progress: watch::Sender<SaveProgress>) {
             .flatten()
             .err()
             .map(|error| error.to_string());
-        if let Some(problem) = &problem {
-            tracing::error!(problem, "the state is not saved and would not survive a restart");
+        note_saved(&progress, number, true, problem);
+    }
+}
+
+/// Notes why the content with this number is not saved, if it is not, and whether its write `has_ended`. Logs only a problem that is new:
+/// each patch waits for the disk.
+fn note_saved(progress: &watch::Sender<SaveProgress>, number: u64, has_ended: bool, problem: Option<String>) {
+    let mut news = None;
+    progress.send_modify(|progress| {
+        if progress.done < number {
+            news = problem.clone().filter(|_| progress.problem != problem);
+            progress.problem = problem;
+            progress.done = if has_ended { number } else { progress.done };
         }
-        progress.send_modify(|progress| (progress.done, progress.problem) = (number, problem));
+    });
+    if let Some(problem) = news {
+        tracing::error!(problem, "the state is not saved and would not survive a restart");
     }
 }
 

@@ -2,6 +2,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::model::{ContainerId, MemoryLimit, Resource, Target};
+use crate::observe::log::LogFormat;
+use crate::observe::log::tests::logged;
 use crate::plan::WriteScope;
 use crate::reconcile::desired::{BurstStart, Denied, InForce, Recommended, TemporaryLimit};
 use crate::reconcile::overrides::Override;
@@ -206,6 +208,25 @@ async fn a_failed_save_is_reported_and_repeated() {
     store.retry_failed();
     assert!(!store.changed);
     store.finish(LONGEST_SAVE_WAIT).await;
+}
+
+#[test]
+fn a_problem_that_stays_is_logged_once() {
+    let lines = logged(LogFormat::Text, "info", |_| {
+        let progress = watch::Sender::new(SaveProgress::default());
+        let note = |number, has_ended, problem: Option<&str>| {
+            note_saved(&progress, number, has_ended, problem.map(str::to_owned));
+            let progress = progress.borrow();
+            (progress.done, progress.problem.clone())
+        };
+        let full = || Some("full".to_owned());
+        assert_eq!(note(1, true, Some("full")), (1, full()));
+        assert_eq!(note(2, false, Some("full")), (1, full()), "the disk hangs");
+        assert_eq!(note(2, true, Some("full")), (2, full()));
+        assert_eq!(note(3, true, None), (3, None));
+        assert_eq!(note(3, false, Some("full")), (3, None), "too late");
+    });
+    assert_eq!(lines.lines().count(), 1, "{lines}");
 }
 
 /// Memory limits in MiB of what the spec has, before which the agent requested 256.

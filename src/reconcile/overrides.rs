@@ -73,7 +73,9 @@ pub(crate) fn check_names(pod: &Pod, values: &PodAmounts) -> Result<(), String> 
         return Err(format!("nothing to change: give at least one of {flags}"));
     }
     let Some(value) = values.iter().find(|value| pod.container(&value.name).is_none()) else {
-        return Ok(());
+        let ended = values.iter().find(|value| pod.has_completed(&value.name));
+        let why = ended.map(|ended| format!("container {} has ended and does not start again", ended.name));
+        return why.map_or(Ok(()), Err);
     };
     let (name, mut init) = (&value.name, pod.spec.init_containers.iter());
     if init.any(|container| container.name == *name) {

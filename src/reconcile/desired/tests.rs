@@ -133,7 +133,7 @@ fn the_qos_class_cannot_change() {
 }
 
 #[test]
-fn only_regular_containers_are_set() {
+fn only_regular_containers_that_run_are_set() {
     let mut pod = pod();
     let refused = |pod: &Pod, name: &str, list: &str| {
         let wanted = Override::by_root(values(name, list));
@@ -169,6 +169,13 @@ fn only_regular_containers_are_set() {
     assert!(
         sum.contains("would have 350m of cpu") && sum.contains("allow 300m"),
         "{sum}"
+    );
+    pod.spec.restart_policy = "Never".to_owned();
+    pod.status.container_statuses =
+        serde_json::from_str(r#"[{"name": "app", "state": {"terminated": {"reason": "Completed"}}}]"#).unwrap();
+    assert_eq!(
+        refused(&pod, "app", r#"{"limits":{"memory":"150Mi"}}"#),
+        "container app has ended and does not start again"
     );
 }
 

@@ -270,8 +270,9 @@ impl Control for AgentBackend {
     async fn history(&self, request: Request<proto::HistoryRequest>) -> Result<Response<proto::HistoryReply>, Status> {
         let history = async |request: proto::HistoryRequest| {
             let query = move |controller: &mut Controller| {
-                let pods: Vec<proto::Pod> = controller.pods().map(in_history).collect();
-                records_of(&request.pod, &pods, controller.recent(None))
+                let named = [in_history, view::identifiers];
+                let [pods, objects] = named.map(|named| controller.pods().map(named).collect::<Vec<_>>());
+                records_of(&request.pod, [&pods, &objects], controller.recent(None))
             };
             let records = self.query(query).await?;
             let changes = records.iter().map(|record| view::change(record)).collect();
@@ -348,18 +349,20 @@ fn in_history(state: &PodState) -> proto::Pod {
     pod
 }
 
-/// The records of the pod that a caller names, or of all pods. A pod on this node is found before those that have ended.
+/// The records of the pod that a caller names, or of all pods, which stand in the same order under the UIDs of their objects. A pod on
+/// this node is found before those that have ended.
 ///
 /// Errors: as [`find_pod`], if the text names neither.
 fn records_of(
     text: &str,
-    pods: &[proto::Pod],
+    [pods, objects]: [&[proto::Pod]; 2],
     mut records: Vec<Arc<ChangeRecord>>,
 ) -> Result<Vec<Arc<ChangeRecord>>, ControlError> {
     if text.is_empty() {
         return Ok(records);
     }
-    let found = find_pod(pods, text);
+    let of_object = || pods.get(objects.iter().position(|object| object.uid == text)?);
+    let found = find_pod(pods, text).or_else(|error| of_object().ok_or(error));
     let is_of = |pod: &PodId| match &found {
         // A manifest may have no UID.
         Ok(found) if !found.uid.is_empty() => *pod.uid == *found.uid,
@@ -433,6 +436,8 @@ mod tests {
             present("twin", "u5"),
             present("twin", "u6"),
         ];
+        let mut objects = pods.clone();
+        objects[0].uid = "mirror".to_owned();
         let records = [
             ("web", "u1"),
             ("db-0", "u0"),
@@ -445,7 +450,7 @@ mod tests {
             Arc::new(record)
         });
         let found = |text: &str| -> Result<String, ControlError> {
-            let records = records_of(text, &pods, records.to_vec())?;
+            let records = records_of(text, [&pods, &objects], records.to_vec())?;
             let uids: Vec<&str> = records.iter().map(|record| &*record.pod.uid).collect();
             Ok(uids.join(" "))
         };
@@ -455,6 +460,7 @@ mod tests {
             ("u1", "u1"),
             ("shop/db-0", "u2"),
             ("u0", "u0"),
+            ("mirror", "u2"),
             ("shop/manifest", "u3"),
             ("u6", ""),
         ] {

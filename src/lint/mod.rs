@@ -107,16 +107,11 @@ fn follows_limit(container: &Container, setting: &MemorySetting) -> bool {
     setting.option.slot() == MemoryOption::GoShare && interval.is_some_and(|every| every.value.contains(is_set))
 }
 
-/// Programs that leave their share unused without a switch, by the names of their containers: others take the same flags and use it.
-const SWITCHED: [&str; 2] = ["kube-state-metrics", "thanos"];
-
-/// Whether the program uses automemlimit.
+/// Whether the program uses automemlimit. A share without a switch counts: some programs use it, and others take the same flags.
 fn uses_share(container: &Container) -> bool {
-    match setting_of(container, MemoryOption::GoSwitch) {
-        Some(switch) if switch.option == MemoryOption::GoSwitchOff => false,
-        Some(switch) => !["false", "f", "0"].contains(&switch.value.to_ascii_lowercase().as_str()),
-        None => !SWITCHED.iter().any(|program| container.name.contains(program)),
-    }
+    let is_off = |text: &str| ["false", "f", "0"].contains(&text.to_ascii_lowercase().as_str());
+    let switch = setting_of(container, MemoryOption::GoSwitch);
+    switch.is_none_or(|switch| switch.option != MemoryOption::GoSwitchOff && !is_off(&switch.value))
 }
 
 /// The setting in a slot, of which a container has at most one.

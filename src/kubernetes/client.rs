@@ -4,6 +4,7 @@
 //! The client repeats no call that the API server has accepted: the caller knows how long to wait and what has changed
 //! meanwhile. While the API server asks for a pause, the client refuses every call at once with the answer that asked for it.
 
+use std::collections::HashSet;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -85,6 +86,8 @@ pub struct ApiClient {
     pub(super) metrics: ApiMetrics,
     /// Whether the API server begins watches with the list; true until it refuses.
     pub(super) streams_lists: Arc<AtomicBool>,
+    /// The kinds of which the API server has stayed without any version.
+    pub(super) unserved: Arc<parking_lot::Mutex<HashSet<&'static str>>>,
     /// When the pause that the API server asked for ends.
     paused: watch::Sender<Instant>,
     /// Privileged for operators' calls, which ignore pauses.
@@ -107,6 +110,7 @@ impl ApiClient {
             deadline: DEADLINE,
             metrics,
             streams_lists: Arc::new(AtomicBool::new(true)),
+            unserved: Arc::default(),
             paused: watch::Sender::new(Instant::now()),
             class: Class::Ordinary,
             health: ApiHealth::default(),

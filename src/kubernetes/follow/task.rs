@@ -79,6 +79,7 @@ impl<T: Object> Task<T> {
                 }
             };
             (self.denials, self.absences) = (0, 0);
+            self.client.unserved.lock().remove(T::plural());
             let from = self.version.clone();
             let (end, lasted) = self.watch(kind, streamed).await;
             // Not after a list alone: without a watch that lasts, the task must not list without a pause.
@@ -214,12 +215,18 @@ impl<T: Object> Task<T> {
         self.failed(error, news).await;
     }
 
+    /// Whether the kind has been in no version for some attempts, or for those of another list of the kind.
+    fn stays_unserved(&self) -> bool {
+        let mut unserved = self.client.unserved.lock();
+        self.absences >= DENIALS && unserved.insert(T::plural()) || unserved.contains(T::plural())
+    }
+
     /// Handles a kind that the API server serves in no version. If that stays so, the list is empty. Known objects stay, because
     /// their removal would have been a watch event.
     async fn not_served(&mut self) {
         self.served = 0;
         self.absences += 1;
-        let is_empty = self.absences >= DENIALS;
+        let is_empty = self.stays_unserved();
         let (news, none) = self.shared.with(|followed| {
             let news = is_empty && !std::mem::replace(&mut followed.known, true);
             (news, followed.objects().next().is_none())

@@ -362,6 +362,35 @@ async fn a_kind_that_stays_unserved_has_no_objects() {
 }
 
 #[tokio::test]
+async fn one_list_finds_a_kind_unserved_for_all() {
+    let unserved = |attempts: usize| (0..2 * attempts).map(|_| Answer::Says(404, String::new()));
+    let script = Script::of(unserved(4));
+    let (client, _registry) = script.client();
+    client.streams_lists.store(false, std::sync::atomic::Ordering::Relaxed);
+    let timing = Timing {
+        unknown: BRISK.watch,
+        ..BRISK
+    };
+    let of = |namespace| -> Follower<Thing> {
+        follow(client.clone(), Some(namespace), "", timing, memory(), Arc::default())
+    };
+    let is_known = |known: &Followed<Thing>| known.known.then_some(());
+    let first = of("first");
+    until(&first, is_known).await;
+    script.answers.lock().unwrap().extend(unserved(1));
+    let second = of("second");
+    until(&second, is_known).await;
+    // A list ends that, and its watch takes no answer for others.
+    script.answers.lock().unwrap().extend([Answer::Says(200, list(7, &[]))]);
+    let _served = of("served");
+    script.asked(12).await;
+    script.answers.lock().unwrap().extend(unserved(1));
+    let last = of("last");
+    script.asked(15).await;
+    assert!(!last.read(|known| known.known), "an API server may be starting");
+}
+
+#[tokio::test]
 async fn a_missing_right_is_named_and_asked_for_again() {
     let forbidden = r#"{"code":403,"message":"things.test is forbidden: User \"x\" cannot list resource \"things\""}"#;
     let denials = (0..4).map(|_| Answer::Says(403, forbidden.to_owned()));

@@ -333,7 +333,9 @@ impl Controller {
             let reason = self.pods.get(key).map(|state| state.decision.reason);
             self.pods.add(pod);
             self.apply(key, PodInput::Described(Arc::clone(pod)));
-            if view.undecided_pods.contains(&pod.metadata.uid) {
+            // Where the API server refuses its VPAs, a manifest may have the pod's.
+            let lacks_vpa = |state: &PodState| decider.decide(state).vpa.is_none();
+            if view.undecided_pods.contains(&pod.metadata.uid) && self.pods.get(key).is_none_or(lacks_vpa) {
                 continue;
             }
             self.decide_one(key, &decider);

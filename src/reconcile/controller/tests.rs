@@ -553,20 +553,29 @@ async fn an_undecided_pod_is_known_and_waits() {
     let mut controller = controller(directory.path());
     let manifest = "
 kind: Pod
-metadata: {name: web, namespace: shop, uid: u1}
+metadata: {name: web, namespace: shop, uid: u1, ownerReferences: [{kind: Rollout, name: web, controller: true}]}
 spec: {containers: [{name: app}]}
+";
+    let vpa = "
+kind: VerticalPodAutoscaler
+metadata: {name: ours, namespace: shop}
+spec: {targetRef: {kind: Rollout, name: web}}
 ";
     let view = parse_manifests("test", manifest).unwrap().view;
     let undecided = NodeView {
         undecided_pods: [UID.to_owned()].into(),
         ..view.clone()
     };
-    let reason = |controller: &Controller| {
-        let state = controller.pods.get(&PodKey::new("shop", "web"));
-        state.map(|state| state.decision.reason)
+    let decided = |controller: &Controller| {
+        let state = controller.pods.get(&PodKey::new("shop", "web")).unwrap();
+        (state.decision.reason, state.decision.vpa.clone())
     };
-    controller.take_view(Arc::new(undecided), Vec::new());
-    assert_eq!(reason(&controller), Some(Reason::SourcesSilent));
+    controller.take_view(Arc::new(undecided.clone()), Vec::new());
+    assert_eq!(decided(&controller), (Reason::SourcesSilent, None));
     controller.take_view(Arc::new(view), Vec::new());
-    assert_eq!(reason(&controller), Some(Reason::NoVpa));
+    assert_eq!(decided(&controller), (Reason::NoVpa, None));
+    // The API server refuses its VPAs, and a manifest has one.
+    let vpas = parse_manifests("test", vpa).unwrap().view.vpas;
+    controller.take_view(Arc::new(NodeView { vpas, ..undecided }), Vec::new());
+    assert_eq!(decided(&controller).1.as_deref(), Some("ours"));
 }

@@ -178,7 +178,8 @@ impl Hierarchy {
         self
     }
 
-    /// The values of every file in a pod that is created like this, and of the specs that its runtime has stored.
+    /// The values of every file in a pod that is created like this, and of the specs that its runtime has stored; without the shares
+    /// that a resize by the kubelet takes away.
     pub fn created(&self) -> PodValues {
         self.values(true)
     }
@@ -226,7 +227,7 @@ impl Allowance {
             Driver::Systemd if !self.exact_quota => exact.systemd_rounded(),
             Driver::Systemd | Driver::Cgroupfs => exact,
         });
-        let shares = self.shares(undeclared);
+        let shares = self.shares();
         let memory = memory.map(|limit| limit.in_pages(traits.page));
         let settings = match traits.version {
             CgroupVersion::V2 => [
@@ -248,11 +249,11 @@ impl Allowance {
     /// The kubelet's request to the runtime: exact amounts, because the runtime rounds when it writes files.
     fn spec(&self, undeclared: bool) -> CriResources {
         let (cpu, memory) = self.limits(undeclared);
-        CriResources::new(self.shares(undeclared), cpu, memory)
+        CriResources::new(self.shares(), cpu, memory)
     }
 
-    fn shares(&self, undeclared: bool) -> Option<CpuShares> {
-        (undeclared || !self.kubelets_shares).then_some(self.shares)
+    fn shares(&self) -> Option<CpuShares> {
+        (!self.kubelets_shares).then_some(self.shares)
     }
 
     /// None if a limit is undeclared, unless `undeclared`, or if the kubelet enforces no quota.

@@ -72,7 +72,7 @@ impl Pass {
             // An agent that is killed after the call recognises its own request in the spec by what is saved. A recommendation does not
             // wait for a disk with room, of which the agent has a problem.
             let problem = saved.await.err();
-            tracing::debug!(problem, "the resize is saved, or cannot be");
+            tracing::debug!(problem, "waited for the disk");
             failpoint("patch.saved");
         }
         let resizer = self.resizer()?;

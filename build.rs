@@ -65,12 +65,13 @@ const CORE_ATTRIBUTES: [(&str, &str); 6] = [
     ("PodStatus.qos_class", "skip_serializing_if = \"String::is_empty\""),
 ];
 /// Fields that JSON omits where they are unset.
-const OPTIONAL: [&str; 23] = [
+const OPTIONAL: [&str; 24] = [
     ".vscaled.control.v1.Amounts",
     ".vscaled.control.v1.RequestAndLimit",
     ".vscaled.control.v1.Change.kill",
     ".vscaled.control.v1.Container.recommendation",
     ".vscaled.control.v1.Container.usage",
+    ".vscaled.control.v1.Override.pid",
     ".vscaled.control.v1.Pod.usage",
     ".vscaled.control.v1.OomKill.evidence",
     ".vscaled.control.v1.WorkloadWorth.workload",

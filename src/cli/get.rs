@@ -130,9 +130,10 @@ pub(super) fn by_hand(held: &Override) -> [String; 4] {
     let span = |from: &str, to: &str, unreadable: &str| {
         time::between(from, to).map_or_else(|| unreadable.to_owned(), time::coarse)
     };
-    let pid = held.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
+    // The JSON of an earlier agent has 0 for a process of another PID namespace.
+    let pid = held.pid.filter(|pid| *pid > 0).map(|pid| format!(" (pid {pid})"));
     [
-        format!("uid {}{pid}", held.uid),
+        format!("uid {}{}", held.uid, pid.unwrap_or_default()),
         span(&held.since, &now, &held.since),
         held.until
             .as_ref()
@@ -175,11 +176,13 @@ mod tests {
             [by, age, left, reason],
             ["uid 7 (pid 8)", "then", "until released", "-"]
         );
-        let elsewhere = Override {
-            pid: None,
-            ..held("then", None)
-        };
-        assert_eq!(by_hand(&elsewhere)[0], "uid 7");
+        for pid in [None, Some(0)] {
+            let elsewhere = Override {
+                pid,
+                ..held("then", None)
+            };
+            assert_eq!(by_hand(&elsewhere)[0], "uid 7");
+        }
         let [_, age, left, _] = by_hand(&held("9999-01-01T00:00:00Z", Some(past)));
         assert_eq!([age, left], ["0s", "0s"]);
         let [_, age, left, _] = by_hand(&held(past, Some("soon")));

@@ -179,7 +179,8 @@ impl Problem {
         self.retry_after().filter(|_| !status.is_by_webhook())
     }
 
-    /// Whether the API server has no such object. It answers a path that it does not serve with a text, as a proxy does.
+    /// Whether the API server has no such object, or does not serve the kind in a version that it serves (`serviceErrorHandler`,
+    /// apiserver `pkg/server`). Other paths that it does not serve it answers with a text, as a proxy does.
     pub fn names_no_object(&self) -> bool {
         matches!(self, Self::Refused(status) if status.code == 404 && status.reason == "NotFound")
     }

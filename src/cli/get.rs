@@ -183,6 +183,8 @@ mod tests {
             };
             assert_eq!(by_hand(&elsewhere)[0], "uid 7");
         }
+        let unknown = serde_json::to_value(Override::default()).unwrap();
+        assert_eq!(unknown.get("pid"), None, "an earlier plugin reads no null");
         let [_, age, left, _] = by_hand(&held("9999-01-01T00:00:00Z", Some(past)));
         assert_eq!([age, left], ["0s", "0s"]);
         let [_, age, left, _] = by_hand(&held(past, Some("soon")));

@@ -392,6 +392,7 @@ mod tests {
     use crate::model::objects::Pod;
     use crate::model::{KubeletVersion, ResourceList, Step};
     use crate::plan::shrink::FailedShrinks;
+    use crate::reconcile::controller::tests::controller;
     use crate::reconcile::overrides::Override;
     use crate::resize::ResizeError;
     use crate::sources::{NodeView, parse_manifests};
@@ -500,6 +501,20 @@ status: {containerStatuses: [{name: app, resources: {}}]}
         state.desired = <_>::default();
         state.decision.reason = Reason::NoVpa;
         assert!(!is_away(&state));
+    }
+
+    #[tokio::test]
+    async fn a_preview_waits_for_no_source() {
+        let [directory, root] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let mut controller = controller(directory.path());
+        controller.endpoint.resizer = Some(Arc::new(Way));
+        controller.node.found.node = Some(Arc::new(Node::on_files(root.path())));
+        let mut pod = Pod::default();
+        pod.metadata.generation = 1;
+        let pod = Arc::new(pod);
+        controller.pods.add(&pod);
+        let facts = controller.snapshot(&pod.key()).unwrap().resize.unwrap();
+        assert!(facts.away.is_none() && facts.unreported.is_some(), "{facts:?}");
     }
 
     #[test]

@@ -153,12 +153,15 @@ impl Controller {
         })
     }
 
+    /// For a request of an operator, which does not wait for the objects of silent sources.
     fn resize_facts(&self, state: &PodState) -> Option<Facts> {
         let (node, now) = (self.node.known()?, Now::read());
         let support = self.node_support(&node, now);
         let mut capacity = self.capacity();
-        self.endpoint
-            .facts(state, PodAmounts::NONE, &Cause::Sweep, &support, &mut capacity, now)
+        let (none, cause) = (PodAmounts::NONE, Cause::Sweep);
+        let facts = self.endpoint.facts(state, none, &cause, &support, &mut capacity, now)?;
+        let away = self.endpoint.get()?.away();
+        Some(Facts { away, ..facts })
     }
 
     fn find(&self, pod: &PodKey) -> Result<&PodState, ControlError> {

@@ -196,8 +196,9 @@ pub(super) async fn fetch(client: &ApiClient, key: &OwnerKey) -> Result<Option<O
             }
         }
     }
-    tracing::debug!(?key, "an owner of a pod is not there");
-    unserved.filter(|_| !is_known).map_or(Ok(None), Err)
+    let unknown = unserved.filter(|_| !is_known);
+    tracing::debug!(?key, ?unknown, "an owner of a pod was not found");
+    unknown.map_or(Ok(None), Err)
 }
 
 fn owner(call: &Call, key: &OwnerKey, mut value: Value) -> Result<Option<Owner>, ApiError> {

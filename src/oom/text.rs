@@ -33,7 +33,7 @@ static FACILITY: LazyLock<Option<Regex>> = LazyLock::new(|| {
 });
 static KERNEL: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(concat!(
-        r"^(?:(?<host>[0-9A-Za-z](?:\S*[^\s:])?) +)??(?:(?<facility>[a-z]+[0-9]?)\.[a-z]+ +)?",
+        r"^(?:(?<host>\S*[^\s:]) +)??(?:(?<facility>[a-z]+[0-9]?)\.[a-z]+ +)?",
         r"kernel(?:\[0\])?(?::|(?: (?:-|\[[A-Za-z][^\]]*\]))+)(?: |$)(?:\x{feff})?",
     ))
     .ok()
@@ -223,6 +223,9 @@ fn date(text: &str) -> Option<(Option<u64>, &str)> {
         let Some((word, after)) = split_word(rest) else {
             break;
         };
+        // A text copied from behind its first character has lost the bracket before the time.
+        let cut = word.strip_suffix(']');
+        let word = cut.unwrap_or(word);
         let is_number = word.starts_with(|first: char| first.is_ascii_digit() || first == '+')
             && word
                 .bytes()
@@ -232,7 +235,11 @@ fn date(text: &str) -> Option<(Option<u64>, &str)> {
         if !is_number && !is_zone && !NAMES.contains(&word) {
             break;
         }
-        found = found.or_else(|| clock(word)).or_else(|| since_1970(word));
+        let since_boot = cut.filter(|time| time.contains('.')).map(|_| None);
+        found = found
+            .or_else(|| clock(word))
+            .or_else(|| since_1970(word))
+            .or(since_boot);
         rest = after;
     }
     found.map(|clock| (clock, rest))
@@ -244,8 +251,8 @@ fn since_1970(word: &str) -> Option<Option<u64>> {
     Some(Some(micros(seconds, fraction)? % DAY_US))
 }
 
-/// The first of one or two words without a colon before a part with a time, and that part with the rest. A number of a line
-/// counts as a word.
+/// The first of one or two words without a colon before a part with a time, and that part with the rest. The number of a line
+/// counts as a word, and names no machine.
 fn words_before_time(text: &str) -> Option<(&str, &str)> {
     let numbered = text.split_once(':').filter(|(line, _)| number::<u32>(line).is_some());
     if let Some((_, rest)) = numbered.filter(|(_, rest)| bracket(rest).is_some()) {
@@ -255,7 +262,8 @@ fn words_before_time(text: &str) -> Option<(&str, &str)> {
     let both = [Some((first, after)), split_word(after)];
     let mut free = both.into_iter().flatten().take_while(|(word, _)| !word.ends_with(':'));
     let (_, rest) = free.find(|(_, rest)| bracket(rest).is_some() || date(rest).is_some())?;
-    Some((first, rest))
+    let is_number = number::<u64>(first).is_some();
+    Some((if is_number { "" } else { first }, rest))
 }
 
 /// The first word and the text after the blanks that follow it.

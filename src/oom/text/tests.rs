@@ -17,6 +17,8 @@ fn usual_prints_of_a_log_are_equal() {
         "kern  :err   : [Fri Nov 21 02:53:00 2025] ",
         "[Fri Nov 21 02:53:00 2025] ",
         "[Nov21 02:53] ",
+        "Fri Nov 21 02:53:00 2025] ",
+        "166255 [  123.456789] ",
         "Nov 21 02:53:00 node-1 kernel: ",
         "Nov 21 02:53:00 node-1 kernel: [  123.456789] ",
         "2025-11-21T02:53:00+0000 node-1 kernel: ",
@@ -75,6 +77,11 @@ fn machine_and_time_are_read() {
         ),
         ("node-1  | [    1.500000] ", "node-1", None),
         ("[Nov21 02:53] ", "", None),
+        // Cut in front, numbered, and without the machine's name.
+        ("193605.506728] ", "", None),
+        ("1763693580 node-1 [    1.500000] ", "", None),
+        ("7 Nov 21 02:53:00.123456  kernel: ", "", MORNING),
+        ("Nov 21 02:53:00.123456 ** kernel: ", "**", MORNING),
     ] {
         let text = format!("{header}{TEXT}");
         let read = kernel_line(&text).unwrap();

@@ -34,7 +34,7 @@ static FACILITY: LazyLock<Option<Regex>> = LazyLock::new(|| {
 static KERNEL: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(concat!(
         r"^(?:(?<host>\S*[^\s:]) +)??(?:(?<facility>[a-z]+[0-9]?)\.[a-z]+ +)?",
-        r"kernel(?:\[0\])?(?::|(?: (?:-|\[[A-Za-z][^\]]*\]))+)(?: |$)(?:\x{feff})?",
+        r"kernel(?:\[0\])?(?:: ?|(?: (?:-|\[[A-Za-z][^\]]*\]))+(?: |$))(?:\x{feff})?",
     ))
     .ok()
 });

@@ -21,6 +21,7 @@ fn usual_prints_of_a_log_are_equal() {
         "166255 [  123.456789] ",
         "Nov 21 02:53:00 node-1 kernel: ",
         "Nov 21 02:53:00 node-1 kernel: [  123.456789] ",
+        "Nov 21 02:53:00 node-1 kernel:[  123.456789] ",
         "2025-11-21T02:53:00+0000 node-1 kernel: ",
         "Fri 2025-11-21 02:53:00 UTC node-1 kernel: ",
         "kernel: ",

@@ -311,7 +311,9 @@ impl LogReader {
 impl Found {
     /// Passes whole lines to the machine's parser.
     fn read_lines(&mut self, machine: &mut Machine, lines: Vec<Line>, number: u64) {
-        for line in lines {
+        for mut line in lines {
+            // What is copied from a terminal may be padded.
+            line.text.truncate(line.text.trim_ascii_end().len());
             let parsed = machine.parser.push(&line);
             self.take_alone(machine);
             match parsed {

@@ -173,6 +173,15 @@ fn a_report_that_is_logged_twice_is_one_kill() {
     );
 }
 
+#[test]
+fn padded_lines_lose_nothing() {
+    let log = "[    1.500000] oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/a,task_memcg=/a/b,task=x,pid=7,uid=0     \n\
+               [    1.500001] Memory cgroup out of memory: Killed process 7 (x) total-vm:1kB      \n";
+    let (kills, not_understood) = read(log.as_bytes());
+    assert_eq!(not_understood, NotUnderstood::default());
+    assert_eq!(kills[0].task_cgroup.as_ref().map(CgroupPath::as_str), Some("/a/b"));
+}
+
 /// A log of any length, made while it is read.
 struct Endless<'a> {
     lines: Box<dyn FnMut(u32) -> String + 'a>,

@@ -266,7 +266,8 @@ impl Parser {
         let may_suppress = self.may_suppress(at);
         let report = self.report_without_pid.as_mut()?;
         let is_first = std::mem::replace(&mut report.pid, process.pid) == 0;
-        let is_its = process.limit != Limit::Node && within(report.timestamp_us, at) && (is_first || !may_suppress);
+        let is_same = process.limit == Limit::Unknown || process.limit == report.limit;
+        let is_its = is_same && within(report.timestamp_us, at) && (is_first || !may_suppress);
         is_its.then(|| report.clone())
     }
 

@@ -279,7 +279,11 @@ pub(super) fn task_and_limit(text: &str) -> Option<(Limit, Option<CgroupPath>)> 
     let all: Vec<_> = readings(text, KILLED_FOR).collect();
     let is_below = |(task, limit): &&(CgroupPath, CgroupPath)| task.below(limit).is_some();
     let below: Vec<_> = all.iter().filter(is_below).collect();
-    let (task, limit) = below.first().copied().or(all.first())?;
+    let Some((task, limit)) = below.first().copied().or(all.first()) else {
+        // Alibaba's kernels name this limit where the node had no memory left.
+        let task = text.strip_suffix("host")?.strip_suffix(KILLED_FOR)?;
+        return Some((Limit::Node, Some(CgroupPath::new(task).ok()?)));
+    };
     let limit = Limit::Cgroup(limit.clone());
     let is_certain = match below.as_slice() {
         _ if text.matches(KILLED_FOR).count() > MANY_READINGS => false,

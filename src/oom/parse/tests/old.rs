@@ -56,6 +56,18 @@ fn no_name_of_a_command_changes_a_report() {
 }
 
 #[test]
+fn a_report_may_name_the_node() {
+    let chosen = CHOSEN.replace("Memory cgroup out", "Out");
+    let found = kills_in(&[INVOKED, &task_in(GROUP, "host"), &chosen, &old_killed(7)]);
+    assert_eq!(
+        found.iter().map(explained).collect::<Vec<_>>(),
+        [(7, Level::Node, Some(GROUP))]
+    );
+    let evil = format!("{GROUP}/x killed as a result of limit of /kubepods/podb");
+    assert_eq!(task_and_limit(&task_in(&evil, "host")).unwrap().0, Limit::Unknown);
+}
+
+#[test]
 fn a_kill_belongs_to_the_latest_report() {
     let report = task_in(GROUP, POD);
     let second = [&report, CHOSEN, &old_killed(7), CHOSEN, &old_killed(8)].map(ToOwned::to_owned);

@@ -26,7 +26,7 @@ use super::kill::{Kill, Limit};
 use super::record::Line;
 use super::within;
 use crate::model::CgroupPath;
-use message::{chosen, group, invoker, is_invocation, killed, kills_none, skipped, task_and_limit, usage};
+use message::{chosen, group, invoker, is_invocation, killed, kills_none, sharer, skipped, task_and_limit, usage};
 
 pub(super) use message::{KILLED_FOR, SUMMARY, begins_message, is_of_kill, may_matter, speaks_of_kill, summary};
 
@@ -102,7 +102,8 @@ impl Parser {
     /// Takes the next whole line.
     pub fn push(&mut self, line: &Line) -> Parsed {
         let (text, at) = (&*line.text, line.timestamp_us);
-        if let Some(kill) = killed(text) {
+        let last_limit = self.last_kill.as_ref().map(|last| &last.limit);
+        if let Some(kill) = killed(text).or_else(|| sharer(text, last_limit)) {
             return self.kill(line, kill).map_or(Parsed::Known, Parsed::Event);
         }
         if let Some(report) = summary(text) {

@@ -135,11 +135,22 @@ pub(super) fn group(text: &str) -> Option<CgroupPath> {
 
 /// `Kill process 7 (comm) score 1250 or sacrifice child`.
 pub(super) fn chosen(text: &str) -> Option<Kill> {
+    // A command may be named `Kill process 7`.
+    kill_process(text, |after| after.starts_with(" score "))
+}
+
+/// `Kill process 7 (comm) sharing same memory`: older kernels name each other process that they kill for the limit of the last
+/// one.
+pub(super) fn sharer(text: &str, last_limit: Option<&Limit>) -> Option<Kill> {
+    let kill = kill_process(text, |after| after == " sharing same memory")?;
+    let limit = last_limit.cloned().unwrap_or_default();
+    Some(Kill { limit, ..kill })
+}
+
+fn kill_process(text: &str, is_end: impl Fn(&str) -> bool) -> Option<Kill> {
     let (limit, outcome) = outcome(text);
     let (pid, rest) = outcome.strip_prefix("Kill process ")?.split_once(" (")?;
-    let (comm, after) = split_comm(rest)?;
-    // A command may be named `Kill process 7`.
-    after.strip_prefix(" score ")?;
+    let (comm, _) = split_comm(rest).filter(|(_, after)| is_end(after))?;
     Some(Kill {
         pid: number(pid)?,
         comm: comm.to_owned(),

@@ -68,6 +68,20 @@ fn a_report_may_name_the_node() {
 }
 
 #[test]
+fn processes_that_share_the_memory_are_kills() {
+    let sharer = "Kill process 8 (a) (b) sharing same memory";
+    let of_node = CHOSEN.replace("Memory cgroup out", "Out");
+    for (chosen, expected) in [
+        (CHOSEN, (8, Level::Pod, Some(GROUP))),
+        (&of_node, (8, Level::Node, None)),
+    ] {
+        let report = task_in(GROUP, POD);
+        let found = kills_in(&[INVOKED, &report, chosen, &old_killed(7), sharer]);
+        assert_eq!((explained(&found[1]), &*found[1].comm), (expected, "a) (b"), "{chosen}");
+    }
+}
+
+#[test]
 fn a_kill_belongs_to_the_latest_report() {
     let report = task_in(GROUP, POD);
     let second = [&report, CHOSEN, &old_killed(7), CHOSEN, &old_killed(8)].map(ToOwned::to_owned);

@@ -73,7 +73,7 @@ pub struct Parser {
     begun: Option<Kill>,
     /// Complete reports that name a pid, the oldest first, each as the part of a [`Kill`] that it has.
     reports: VecDeque<Kill>,
-    /// The latest complete report that names no pid (before Linux 5.0).
+    /// The latest complete report that names no pid (before Linux 5.0), with that of the process it explained, or zero.
     report_without_pid: Option<Kill>,
     /// The process that the kernel chose and has not killed yet (before Linux 5.1).
     chosen: Option<Kill>,
@@ -110,7 +110,8 @@ impl Parser {
             self.add_report(line, report);
         } else if is_invocation(text) {
             // The first line of a report. The kernel's rate limit holds back whole reports.
-            (self.group, self.report_without_pid) = (None, None);
+            self.group = None;
+            self.report_without_pid.take_if(|report| report.pid != 0);
             self.begun = Some(Kill {
                 timestamp_us: at,
                 ..Kill::default()
@@ -129,11 +130,12 @@ impl Parser {
             }
         } else if let Some((limit, task_cgroup)) = task_and_limit(text) {
             self.count_report(at);
-            self.report_without_pid = Some(Kill {
+            let report = Kill {
                 limit,
                 task_cgroup,
                 ..self.take_begun(at)
-            });
+            };
+            self.set_report_without_pid(report);
         } else if let Some(chosen) = chosen(text) {
             self.choose(line, chosen);
         } else if let Some(cgroup) = group(text) {
@@ -179,8 +181,10 @@ impl Parser {
 
     /// The lines that follow belong to none of the lines before: more time has passed, or the log ends.
     pub fn end_reports(&mut self) {
-        let reports = std::mem::take(&mut self.reports).into_iter().chain(self.chosen.take());
-        for report in reports {
+        let is_unclaimed = |report: &mut Kill| report.pid == 0 && report.task_cgroup.is_some();
+        let unclaimed = self.report_without_pid.take_if(is_unclaimed);
+        let named = std::mem::take(&mut self.reports).into_iter().chain(self.chosen.take());
+        for report in named.chain(unclaimed) {
             self.keep_alone(report);
         }
         let (alone, kill_lines) = (self.alone.take(), self.kill_lines);
@@ -243,6 +247,19 @@ impl Parser {
             timestamp_us: at,
             ..report
         });
+    }
+
+    fn set_report_without_pid(&mut self, mut report: Kill) {
+        let unclaimed = self.report_without_pid.take().filter(|earlier| earlier.pid == 0);
+        match unclaimed {
+            Some(earlier) if !within(earlier.timestamp_us, report.timestamp_us) => self.keep_alone(earlier),
+            // Before Linux 4.2 the kernel kills in several cgroups at a time: either report may be that of the next kill.
+            Some(earlier) if (&earlier.limit, &earlier.task_cgroup) != (&report.limit, &report.task_cgroup) => {
+                (report.limit, report.task_cgroup) = (Limit::Unknown, None);
+            }
+            _ => {}
+        }
+        self.report_without_pid = Some(report);
     }
 
     /// The kernel has chosen a process to kill.

@@ -57,7 +57,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ShownKill<'a> {
-    pid: u32,
+    /// `null` where the log has only the cgroups.
+    pid: Option<u32>,
     comm: &'a str,
     oom_cgroup: Option<&'a str>,
     task_cgroup: Option<&'a str>,
@@ -82,7 +83,7 @@ struct ShownKill<'a> {
 fn shown(kill: &Kill) -> ShownKill<'_> {
     let (pod, container_id) = kill.victim();
     ShownKill {
-        pid: kill.pid,
+        pid: Some(kill.pid).filter(|pid| *pid != 0),
         comm: &kill.comm,
         oom_cgroup: kill.limit.cgroup().map(CgroupPath::as_str),
         task_cgroup: kill.task_cgroup.as_ref().map(CgroupPath::as_str),
@@ -104,7 +105,7 @@ fn render(kills: &[ShownKill<'_>]) -> Page {
         let short = |id: &ContainerId| id.as_str().chars().take(12).collect::<String>();
         [
             optional(kill.timestamp_us.map(seconds)),
-            kill.pid.to_string(),
+            optional(kill.pid),
             kill.comm.to_owned(),
             kill.level.to_string(),
             optional(kill.memory.map(|memory| memory.rss())),
@@ -177,7 +178,7 @@ mod tests {
     #[test]
     fn each_column_has_its_part_of_a_kill() {
         let kill = ShownKill {
-            pid: 7,
+            pid: Some(7),
             comm: "java",
             oom_cgroup: Some("/kubepods"),
             task_cgroup: Some("/kubepods/pod1/c"),

@@ -174,6 +174,20 @@ fn a_report_that_is_logged_twice_is_one_kill() {
 }
 
 #[test]
+fn a_report_without_its_process_is_a_kill() {
+    let task = |second: u32, pod: &str| {
+        format!("[   {second}.500000] Task in /{pod}/c killed as a result of limit of /{pod}\n")
+    };
+    let log = [task(11, "a"), task(11, "a"), task(21, "b")].concat();
+    let (kills, _) = read(log.as_bytes());
+    let places: Vec<_> = kills
+        .iter()
+        .map(|kill| (kill.pid, kill.limit.cgroup().unwrap().as_str()))
+        .collect();
+    assert_eq!(places, [(0, "/a"), (0, "/b")]);
+}
+
+#[test]
 fn padded_lines_lose_nothing() {
     let log = "[    1.500000] oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/a,task_memcg=/a/b,task=x,pid=7,uid=0     \n\
                [    1.500001] Memory cgroup out of memory: Killed process 7 (x) total-vm:1kB      \n";

@@ -82,6 +82,42 @@ fn processes_that_share_the_memory_are_kills() {
 }
 
 #[test]
+fn two_reports_at_once_explain_neither_kill() {
+    let reports = [task_in(GROUP, POD), task_in("/b/c", "/b")];
+    let lines = [
+        INVOKED,
+        &reports[0],
+        INVOKED,
+        &reports[1],
+        CHOSEN,
+        &old_killed(7),
+        CHOSEN,
+        &old_killed(8),
+    ];
+    let found = kills_in(&lines);
+    assert!(
+        found
+            .iter()
+            .all(|kill| kill.limit == Limit::Unknown && kill.task_cgroup.is_none()),
+        "{found:?}"
+    );
+    let found = kills_in(&[
+        INVOKED,
+        &reports[0],
+        INVOKED,
+        CHOSEN,
+        &old_killed(7),
+        &reports[1],
+        CHOSEN,
+        &old_killed(8),
+    ]);
+    assert_eq!(
+        found.iter().map(cgroup_of).collect::<Vec<_>>(),
+        [Some(GROUP), Some("/b/c")]
+    );
+}
+
+#[test]
 fn a_kill_belongs_to_the_latest_report() {
     let report = task_in(GROUP, POD);
     let second = [&report, CHOSEN, &old_killed(7), CHOSEN, &old_killed(8)].map(ToOwned::to_owned);

@@ -120,8 +120,8 @@ pub(super) const FIRST_NUMBER: u64 = 1 << 63;
 /// This many bits of a number distinguish kills with the same time: some machines have a clock of ten milliseconds.
 const ORDINAL_BITS: u32 = 12;
 const LAST_ORDINAL: u64 = (1 << ORDINAL_BITS) - 1;
-/// Each kill has one line with this text.
-const KILLED: &str = "Killed process ";
+/// Each kill has one line with one of these texts.
+const KILLED: [&str; 2] = ["Killed process ", ") sharing same memory"];
 
 /// The number of a record with this time. `ordinal` kills have this time, up to this record.
 pub(super) const fn record_number(timestamp_us: u64, ordinal: u64) -> u64 {
@@ -150,7 +150,7 @@ impl RecordNumbers {
     /// reported.
     fn next(&mut self, line: &Line) -> Option<u64> {
         let number = record_number(line.timestamp_us?, 0);
-        if !line.text.contains(KILLED) {
+        if !KILLED.iter().any(|words| line.text.contains(words)) {
             return Some(number);
         }
         self.last = number.max(self.last).saturating_add(1);

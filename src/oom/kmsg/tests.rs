@@ -66,18 +66,20 @@ fn replayed_and_live_kills_differ() {
 /// Two CPUs print out of order, the log's clock goes back, a clock stands still: the numbers of kills ascend all the same.
 #[test]
 fn numbers_of_kills_ascend() {
-    let mut numbers = RecordNumbers::default();
-    let mut next = |us: u64| {
-        let record = format!("3,5,{us},-;{KILLED}\n");
-        numbers.next(&Line::of_record(record.as_bytes()).unwrap()).unwrap()
-    };
-    let names = [137, 136, 138, 20_000, 9_000].map(&mut next).map(record_name);
-    assert_eq!(
-        names,
-        ["time-137", "time-137-2", "time-138", "time-20000", "time-20000-2"]
-    );
-    let many: Vec<u64> = (0..5000).map(|_| next(30_000)).collect();
-    assert!(many.is_sorted_by(|one, other| one < other));
+    for text in [KILLED, "Kill process 7 (x) sharing same memory"] {
+        let mut numbers = RecordNumbers::default();
+        let mut next = |us: u64| {
+            let record = format!("3,5,{us},-;{text}\n");
+            numbers.next(&Line::of_record(record.as_bytes()).unwrap()).unwrap()
+        };
+        let names = [137, 136, 138, 20_000, 9_000].map(&mut next).map(record_name);
+        assert_eq!(
+            names,
+            ["time-137", "time-137-2", "time-138", "time-20000", "time-20000-2"]
+        );
+        let many: Vec<u64> = (0..5000).map(|_| next(30_000)).collect();
+        assert!(many.is_sorted_by(|one, other| one < other));
+    }
 }
 
 #[test]

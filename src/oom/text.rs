@@ -104,7 +104,10 @@ pub(super) fn kernel_line(line: &str) -> Option<TextLine<'_>> {
         }
     }
     let is_kernels = matches!(latest, Latest::Kernel | Latest::Facility) || begins_message(rest);
+    let facility = FACILITY.as_ref();
+    let is_facility = |word: &str| facility.is_some_and(|pattern| pattern.is_match(&format!("{word} ")));
     let is_name = |word: &str| is_rfc_5424 || word.ends_with(':') || is_facility(word);
+    let has_pid = |word: &str| word.ends_with("]:") && word.contains('[');
     let is_writer = |word: &str| has_pid(word) || latest == Latest::Date && is_name(word);
     if !is_kernels && rest.split_ascii_whitespace().take(2).any(is_writer) {
         return None;
@@ -130,15 +133,6 @@ fn tag(text: &str, latest: Latest) -> Option<Captures<'_>> {
         Latest::Kernel => None,
     };
     tag.filter(|tag| latest != Latest::Nothing || tag.name("level").is_some() || tag.name("host").is_none())
-}
-
-fn has_pid(word: &str) -> bool {
-    word.ends_with("]:") && word.contains('[')
-}
-
-fn is_facility(word: &str) -> bool {
-    let facility = FACILITY.as_ref();
-    facility.is_some_and(|pattern| pattern.is_match(&format!("{word} ")))
 }
 
 /// The text of a line that goes on with the message of the line before: `dmesg` and `journalctl` indent it by the width of

@@ -24,17 +24,19 @@ use super::DAY_US;
 use super::parse::begins_message;
 use super::record::{FIRST_USER_PREFIX, Line, micros, number};
 
+/// The names of syslog(3): a machine may be named `localhost.localdomain`.
+const FACILITIES: &str = "kern|user|mail|daemon|auth|authpriv|syslog|lpr|news|uucp|cron|ftp|local[0-7]";
+const LEVELS: &str = "emerg|panic|alert|crit|err|error|warn|warning|notice|info|debug";
 static FACILITY: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    const LEVEL: &str = "(?:emerg|panic|alert|crit|err|error|warn|warning|notice|info|debug)";
     Regex::new(&format!(
-        r"^(?:(?<host>[^\s\[<]\S*): +)?(?<facility>[a-z]+[0-9]?) *[:.] *(?<level>{LEVEL})(?: *:)? +"
+        r"^(?:(?<host>[^\s\[<]\S*): +)?(?<facility>{FACILITIES}) *[:.] *(?<level>{LEVELS})(?: *:)? +"
     ))
     .ok()
 });
 static KERNEL: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    Regex::new(concat!(
-        r"^(?:(?<host>\S*[^\s:]) +)??(?:(?<facility>[a-z]+[0-9]?)\.[a-z]+ +)?",
-        r"kernel(?:\[0\])?(?:: ?|(?: (?:-|\[[A-Za-z][^\]]*\]))+(?: |$))(?:\x{feff})?",
+    const TAG: &str = r"kernel(?:\[0\])?(?:: ?|(?: (?:-|\[[A-Za-z][^\]]*\]))+(?: |$))(?:\x{feff})?";
+    Regex::new(&format!(
+        r"^(?:(?<host>\S*[^\s:]) +)??(?:(?<facility>{FACILITIES})\.(?:{LEVELS}) +)?{TAG}"
     ))
     .ok()
 });

@@ -83,6 +83,12 @@ fn machine_and_time_are_read() {
         ("1763693580 node-1 [    1.500000] ", "", None),
         ("7 Nov 21 02:53:00.123456  kernel: ", "", MORNING),
         ("Nov 21 02:53:00.123456 ** kernel: ", "**", MORNING),
+        (
+            "Nov 21 02:53:00.123456 localhost.localdomain kernel: ",
+            "localhost.localdomain",
+            MORNING,
+        ),
+        ("Nov 21 02:53:00.123456 mail.lan kernel: ", "mail.lan", MORNING),
     ] {
         let text = format!("{header}{TEXT}");
         let read = kernel_line(&text).unwrap();

@@ -226,7 +226,7 @@ impl Outbox {
         if let Err(error) = &answer
             && (error.problem.is_retryable() || kills.is_some() && !is_permanent(&error.problem))
         {
-            let wait = turns.retries.failed(outgoing, error.problem.retry_after(), now);
+            let wait = turns.retries.failed(outgoing, error.problem.retry_after());
             turns.rates.end(&namespace, now + wait, now);
             return match kills {
                 Some(KillEvents { queue, .. }) => queue.waits("Events about OOM kills", error.to_string(), wait),
@@ -234,7 +234,7 @@ impl Outbox {
             };
         }
         turns.rates.end(&namespace, now, now);
-        turns.retries.ended(&outgoing, now);
+        turns.retries.ended(&outgoing);
         let Some(kills) = kills else {
             return self.changes.end(answer);
         };
@@ -242,7 +242,7 @@ impl Outbox {
             kills.queue.connected();
         }
         if let Some(about_node) = kills.end(outgoing, answer).await {
-            turns.retries.push(about_node, now);
+            turns.retries.push(about_node);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Events that the API server refuses for now, by namespace and kind. Time is an argument.
+//! Events that the API server refuses for now, by namespace and kind. [`EventRates`] know until when each namespace waits.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -20,30 +20,26 @@ pub(super) struct Retries(BTreeMap<(String, Option<Destination>), Retry>);
 
 #[derive(Debug)]
 struct Retry {
-    at: Instant,
     backoff: Backoff,
     /// Oldest first; empty while the first one is sent again.
     events: VecDeque<Outgoing>,
 }
 
 impl Retries {
-    fn entry(&mut self, outgoing: &Outgoing, at: Instant) -> &mut Retry {
+    fn entry(&mut self, outgoing: &Outgoing) -> &mut Retry {
         let key = (outgoing.namespace().to_owned(), outgoing.destination);
         self.0.entry(key).or_insert_with(|| Retry {
-            at,
             backoff: Backoff::new(FIRST_RETRY, LONGEST_RETRY),
             events: VecDeque::new(),
         })
     }
 
-    /// An Event that is due again: of those whose namespaces may have an attempt, one that is due longest.
+    /// An Event that is due again, of the namespace that may have an attempt for longest.
     pub(super) fn take_due(&mut self, rates: &EventRates, now: Instant) -> Option<Outgoing> {
-        let is_past = |at: Instant| at <= now;
-        let due = self.0.iter_mut().filter(|((namespace, _), retry)| {
-            !retry.events.is_empty() && is_past(retry.at) && rates.next_at(namespace).is_some_and(is_past)
-        });
-        let (_, longest) = due.min_by_key(|(_, retry)| retry.at)?;
-        longest.events.pop_front()
+        let waiting = self.0.iter_mut().filter(|(_, retry)| !retry.events.is_empty());
+        let due = waiting.filter_map(|((namespace, _), retry)| Some((rates.next_at(namespace)?, retry)));
+        let (at, longest) = due.min_by_key(|(at, _)| *at)?;
+        if at <= now { longest.events.pop_front() } else { None }
     }
 
     /// Returns an Event that may be sent now. Otherwise puts it behind those of its namespace and kind.
@@ -53,34 +49,30 @@ impl Retries {
         if may_go && !self.hold(outgoing.destination, Some(namespace)) {
             return Some(outgoing);
         }
-        self.push(outgoing, now);
+        self.push(outgoing);
         None
     }
 
     /// Puts an Event behind those of its namespace and kind.
-    pub(super) fn push(&mut self, outgoing: Outgoing, at: Instant) {
-        self.entry(&outgoing, at).events.push_back(outgoing);
+    pub(super) fn push(&mut self, outgoing: Outgoing) {
+        self.entry(&outgoing).events.push_back(outgoing);
     }
 
     /// Notes that an Event was refused for now. Returns how long its namespace waits.
-    pub(super) fn failed(&mut self, outgoing: Outgoing, asked_for: Option<Duration>, now: Instant) -> Duration {
-        let retry = self.entry(&outgoing, now);
+    pub(super) fn failed(&mut self, outgoing: Outgoing, asked_for: Option<Duration>) -> Duration {
+        let retry = self.entry(&outgoing);
         retry.events.push_front(Outgoing {
             outcome: ReportOutcome::SentAgain,
             ..outgoing
         });
-        let wait = retry.backoff.next(asked_for);
-        retry.at = now + wait;
-        wait
+        retry.backoff.next(asked_for)
     }
 
-    /// Notes that the API server took an Event, or will never take it. The next one of its namespace and kind is due now: those that
-    /// are due longer go first.
-    pub(super) fn ended(&mut self, outgoing: &Outgoing, now: Instant) {
+    /// Notes that the API server took an Event, or will never take it.
+    pub(super) fn ended(&mut self, outgoing: &Outgoing) {
         let key = (outgoing.namespace().to_owned(), outgoing.destination);
         if let Some(retry) = self.0.get_mut(&key) {
             retry.backoff.reset();
-            retry.at = now;
             if retry.events.is_empty() {
                 self.0.remove(&key);
             }
@@ -96,8 +88,7 @@ impl Retries {
     /// When the next one is due.
     pub(super) fn ready_at(&self, rates: &EventRates) -> Option<Instant> {
         let waiting = self.0.iter().filter(|(_, retry)| !retry.events.is_empty());
-        let due = |((namespace, _), retry): (&(String, _), &Retry)| Some(retry.at.max(rates.next_at(namespace)?));
-        waiting.filter_map(due).min()
+        waiting.filter_map(|((namespace, _), _)| rates.next_at(namespace)).min()
     }
 }
 
@@ -116,7 +107,7 @@ mod tests {
         };
         assert_eq!(admit(&mut retries, &rates, "shop", 1), Some(1));
         rates.begin("shop");
-        let again = start + retries.failed(outgoing("shop", 1), None, start);
+        let again = start + retries.failed(outgoing("shop", 1), None);
         rates.end("shop", again, start);
         assert!(again > start);
         assert_eq!(admit(&mut retries, &rates, "shop", 2), None, "behind the first");
@@ -128,34 +119,35 @@ mod tests {
         assert!(first.planned.event.count == 1 && first.outcome == ReportOutcome::SentAgain);
         rates.begin("shop");
         assert_eq!(retries.ready_at(&rates), None, "one attempt at a time");
-        let later = again + retries.failed(first, Some(Duration::from_secs(9)), again);
+        let later = again + retries.failed(first, Some(Duration::from_secs(9)));
         rates.end("shop", later, again);
         assert!(later > again + Duration::from_secs(9));
         let first = retries.take_due(&rates, later).unwrap();
-        retries.ended(&first, later);
+        retries.ended(&first);
         let second = retries.take_due(&rates, later).unwrap();
         assert!(
             second.planned.event.count == 2 && second.outcome == ReportOutcome::Sent,
             "in order"
         );
-        retries.ended(&second, later);
+        retries.ended(&second);
         assert!(!retries.hold(None, None));
     }
 
     #[test]
     fn namespaces_take_turns() {
         let (start, mut retries) = (Instant::now(), Retries::default());
-        let rates = EventRates::new(start);
+        let mut rates = EventRates::new(start);
         for number in 0..3 {
-            retries.push(outgoing("bank", number), start);
-            retries.push(outgoing("shop", number), start + FIRST_RETRY);
+            retries.push(outgoing("bank", number));
+            retries.push(outgoing("shop", number));
         }
         let now = start + FIRST_RETRY * 2;
         let mut taken = Vec::new();
         while let Some(next) = retries.take_due(&rates, now) {
             taken.push((next.namespace().to_owned(), next.planned.event.count));
             let at = now - FIRST_RETRY / (1 + u32::try_from(taken.len()).unwrap());
-            retries.ended(&next, at);
+            rates.end(next.namespace(), at, now);
+            retries.ended(&next);
         }
         let turns = (0..3).flat_map(|number| ["bank", "shop"].map(|namespace| (namespace.to_owned(), number)));
         assert_eq!(taken, turns.collect::<Vec<_>>());

@@ -187,10 +187,10 @@ async fn one_event_waits_in_an_outage() {
 #[tokio::test]
 async fn new_events_take_turns_with_those_that_are_sent_again() {
     let (mut outbox, mut turns) = (outbox(&Router::new(), &["shop", "bank"]), turns());
-    let (now, outcome) = (Instant::now(), ReportOutcome::SentAgain);
+    let outcome = ReportOutcome::SentAgain;
     for count in 1..=2 {
         let refused = outgoing("shop", count);
-        turns.retries.push(Outgoing { outcome, ..refused }, now);
+        turns.retries.push(Outgoing { outcome, ..refused });
     }
     let mut sent = Vec::new();
     while let Some(next) = outbox.begin(&mut turns).await {
@@ -231,7 +231,7 @@ async fn a_flood_of_kills_delays_no_other_namespaces_changes() {
 async fn what_waited_for_its_turn_delays_nothing_new() {
     let (mut outbox, mut turns) = (outbox(&Router::new(), &["bank"]), turns());
     for count in 1..=2 {
-        turns.retries.push(outgoing("shop", count), Instant::now());
+        turns.retries.push(outgoing("shop", count));
     }
     let shop = outbox.begin(&mut turns).await.unwrap();
     outbox.end(shop, Ok(Posted::Created), &mut turns).await;
@@ -340,7 +340,7 @@ async fn a_flood_of_a_refused_namespace_stays_bounded() {
     assert_eq!(of(&outbox.changes, "shop"), QUEUE - 1, "nothing else is lost");
     let again = turns.retries.take_due(&turns.rates, later).unwrap();
     assert!(turns.retries.take_due(&turns.rates, later).is_none());
-    turns.retries.ended(&again, later);
+    turns.retries.ended(&again);
     assert!(outbox.changes.next(&mut turns, later).is_some());
 }
 

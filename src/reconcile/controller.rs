@@ -16,7 +16,6 @@ use super::metrics::{growth_outcome, hook_labels};
 use super::pod::{Effect, Now, PodInput, PodState, Pods};
 use super::store::{LONGEST_SAVE_WAIT, SavedPod, Store};
 use super::watching::Watching;
-use super::work::PassId;
 use crate::actuate::{HookRun, JobDone, LeastLimits, PodResizer};
 use crate::config::Config;
 use crate::guard::budgets::Budget;
@@ -65,7 +64,8 @@ pub(crate) enum Event {
     /// A pass of this pod ended.
     PassEnded {
         key: PodKey,
-        pass: PassId,
+        /// The number of the pass.
+        pass: u64,
         /// The pass's span, with pod and cause.
         span: Span,
         done: Box<JobDone>,

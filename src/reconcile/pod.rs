@@ -164,7 +164,7 @@ impl PodState {
             PodInput::PassDue(hooks) => self.announce_shrink(hooks, effects),
             PodInput::HookEnded { run, end } => self.follow_hooks(|hooks, of| hooks.ended(of, &run, end), effects),
             PodInput::PassBegan { number, resize } => self.begin_pass(number, *resize, effects),
-            PodInput::PassEnded { pass, done, quiet } => self.end_pass(&pass, *done, quiet, effects),
+            PodInput::PassEnded { pass, done, quiet } => self.end_pass(pass, *done, quiet, effects),
             PodInput::ShrinkWatchEnded { number, verdict } => {
                 self.follow_shrink(|shrink| shrink.watch_ended(number, verdict, now.wall), effects);
             }
@@ -359,7 +359,7 @@ impl PodState {
 use {
     super::capacity::NodeCapacity,
     super::savings::Avoided,
-    super::work::{OperatorRequest, PassId, RequestId},
+    super::work::{OperatorRequest, RequestId},
     crate::actuate::shrink::{Lowering, Verdict},
     crate::actuate::{ForeignWriters, Grown, HookRun, Job, JobDone},
     crate::guard::Report,

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::desired::DesiredState;
 use super::overrides::Override;
 use super::pod::{Effect, Now};
-use crate::model::objects::{Pod, PodUid};
+use crate::model::objects::Pod;
 use crate::model::{Cause, Outcome, PodAmounts, Withheld};
 use crate::pace::Backoff;
 use crate::plan::shrink::FailedShrinks;
@@ -23,17 +23,6 @@ const LONGEST_RETRY: Duration = Duration::from_secs(5 * 60);
 
 /// The number of an operator's request, by which the controller finds the caller.
 pub(crate) type RequestId = u64;
-
-/// Identifies a pass and the state from which it began.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct PassId {
-    /// Counts up over all pods.
-    pub(crate) number: u64,
-    /// The pod's UID: another pod may have the name meanwhile.
-    pub(crate) uid: PodUid,
-    /// The pod's generation when the pass began.
-    pub(crate) generation: u64,
-}
 
 #[derive(Debug, Clone)]
 pub(crate) enum OperatorRequest {
@@ -67,6 +56,8 @@ pub(crate) struct WorkItem {
 #[derive(Debug, Clone)]
 pub(crate) struct RunningPass {
     number: u64,
+    /// The pod's generation when the pass began.
+    generation: u64,
     /// The targets of the recommendation that the pass brings into force. Another one may follow meanwhile.
     pub(super) recommended: Option<PodAmounts>,
 }
@@ -167,27 +158,16 @@ impl WorkItem {
         self.running.is_none() && self.pending.as_ref().is_some_and(begins)
     }
 
-    /// The identity of a pass that begins now.
-    pub(super) fn pass_id(&self, number: u64, uid: PodUid) -> PassId {
-        PassId {
-            number,
-            uid,
-            generation: self.generation,
-        }
-    }
-
     /// Begins the pass that is due, if it may begin. It brings the targets of a recommendation into force.
-    pub(super) fn begin(
-        &mut self,
-        number: u64,
-        uid: PodUid,
-        recommended: Option<PodAmounts>,
-        now: Instant,
-    ) -> Option<(PendingPass, PassId)> {
+    pub(super) fn begin(&mut self, number: u64, recommended: Option<PodAmounts>, now: Instant) -> Option<PendingPass> {
         let begins = self.is_due(now);
         let pending = self.pending.take_if(|_| begins)?;
-        self.running = Some(RunningPass { number, recommended });
-        Some((pending, self.pass_id(number, uid)))
+        self.running = Some(RunningPass {
+            number,
+            generation: self.generation,
+            recommended,
+        });
+        Some(pending)
     }
 
     /// Whether a pass that follows the recommendation of `desired` runs, is due or is tried again.
@@ -199,13 +179,13 @@ impl WorkItem {
         runs || is_due && (has_failed || desired.recommended_in_force(pod, resize).is_some())
     }
 
-    /// Takes the pass that runs, if it is this one.
-    pub(super) fn end(&mut self, pass: &PassId) -> Option<RunningPass> {
-        self.running.take_if(|running| running.number == pass.number)
+    /// Takes the pass that runs, if it has this number.
+    pub(super) fn end(&mut self, number: u64) -> Option<RunningPass> {
+        self.running.take_if(|running| running.number == number)
     }
 
     /// Whether the facts that the pass started from have not changed since.
-    pub(super) fn is_current(&self, pass: &PassId) -> bool {
+    pub(super) fn is_current(&self, pass: &RunningPass) -> bool {
         self.generation == pass.generation
     }
 
@@ -430,10 +410,15 @@ mod tests {
 
     impl WorkItem {
         /// Begins a pass at once.
-        pub(crate) fn start(&mut self, number: u64, uid: &str) -> PassId {
+        pub(crate) fn start(&mut self, number: u64) {
             let now = Instant::now();
             self.request_pass(Cause::Sweep, false, now);
-            self.begin(number, uid.into(), None, now).unwrap().1
+            self.begin(number, None, now).unwrap();
+        }
+
+        /// Whether a pass runs whose facts have not changed since it began.
+        pub(crate) fn runs_current(&self) -> bool {
+            self.running.as_ref().is_some_and(|pass| self.is_current(pass))
         }
 
         /// Notes a failed pass.

@@ -148,7 +148,7 @@ fn pods_that_are_patched_share_what_a_quota_leaves() {
     let full = node(&view, &states, true);
     assert!(full.admit(&states[0], &grown).is_err());
     // While the patch is under way, it may be in `used` already.
-    states[0].work.start(1, "a");
+    states[0].work.start(1);
     let full = node(&view, &states, true);
     assert_eq!(full.admit(&states[0], &grown), Ok(()));
 }

@@ -331,7 +331,7 @@ fn a_patch_on_its_way_is_requested() {
     let mut state = resizing();
     state.desired.recommended = Some(recommended(list(400, 400)));
     assert_eq!(capacity.requests_of(&state), list(100, 100), "it is not requested yet");
-    state.work.start(1, "a");
+    state.work.start(1);
     assert_eq!(capacity.requests_of(&state), list(100, 100), "nor in a refused pass");
     let own = requesting(list(100, 100));
     let patch = serde_json::json!({"targets": requesting(list(400, 400)), "held": own, "before": own});

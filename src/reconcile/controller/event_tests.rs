@@ -23,9 +23,8 @@ fn enforcing(directory: &Path) -> (Controller, PodKey) {
     let key = request_override(&mut controller, live);
     let (number, resize) = (1, Box::default());
     controller.apply(&key, PodInput::PassBegan { number, resize });
-    let pass = controller.pods.get(&key).unwrap().work.pass_id(number, UID.into());
     let record = ChangeRecord::new(pod(), Cause::Sweep, Outcome::Applied);
-    controller.end_pass(&key, pass, Box::new(JobDone::new(record)));
+    controller.end_pass(&key, number, Box::new(JobDone::new(record)));
     assert!(controller.pods.get(&key).unwrap().work.pending().is_none());
     (controller, key)
 }
@@ -127,11 +126,6 @@ async fn an_ended_pass_tells_what_it_found() {
     controller.node.discover = discover;
     controller.endpoint.refusals = 3;
     for (is_stale, systemd_failed, is_accepted) in [(false, false, false), (true, false, true), (false, true, true)] {
-        let pass = PassId {
-            number: 1,
-            uid: UID.into(),
-            generation: 1,
-        };
         controller.passes.busy.insert(UID.into());
         let mut done = JobDone::new(ChangeRecord::new(pod(), Cause::Sweep, Outcome::Applied));
         (done.stale, done.systemd_failed) = (is_stale, systemd_failed);
@@ -139,7 +133,7 @@ async fn an_ended_pass_tells_what_it_found() {
             let request = serde_json::json!({"targets": [], "generation": 2, "held": []});
             done.api.answer = Answer::Accepted(serde_json::from_value(request).unwrap());
         }
-        controller.end_pass(&PodKey::new("shop", "web"), pass, Box::new(done));
+        controller.end_pass(&PodKey::new("shop", "web"), 1, Box::new(done));
         assert!(controller.passes.busy.is_empty());
         assert_eq!(discoveries.try_recv().is_ok(), is_stale || systemd_failed);
         assert_eq!(controller.endpoint.refusals, if is_accepted { 0 } else { 3 });

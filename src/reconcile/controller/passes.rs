@@ -22,7 +22,7 @@ use crate::model::{Cause, ContainerId, HookEnd, PodAmounts, Reason};
 use crate::plan::shrink::next_turns;
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::pod::{Now, PodInput, PodState};
-use crate::reconcile::work::{Before, PassId};
+use crate::reconcile::work::Before;
 use crate::resize::{Act, Facts, NodeSupport};
 
 /// Writes come in bursts, like those of a pass: files are compared this long after the first write.
@@ -209,7 +209,7 @@ impl Controller {
         NodeSupport::of(pods, node.known_kubelet(), self.endpoint.upgraded, now.wall)
     }
 
-    pub(super) fn run_pass(&mut self, key: &PodKey, id: PassId, mut job: Box<Job>) {
+    pub(super) fn run_pass(&mut self, key: &PodKey, pass: u64, mut job: Box<Job>) {
         let Some(node) = self.node.known() else { return };
         job.cgroups = self.files.cgroups(key).cloned();
         job.resizer = self.endpoint.resizer(&job.cause);
@@ -223,17 +223,18 @@ impl Controller {
         // The patch waits until the prepared resize is saved.
         job.saved = saved.clone().filter(|_| patches);
         job.override_saved = saved.filter(|_| overrides);
-        let marked = self.store.limit_files.note_written(&id.uid);
+        let uid = &job.targets.bound.live().id.uid;
+        let marked = self.store.limit_files.note_written(uid);
+        self.passes.busy.insert(uid.clone());
         // The span has the level of errors, so that every log level includes it.
         let span = tracing::error_span!("pass", pod = %job.targets.bound.live().id, cause = %job.cause);
-        self.passes.busy.insert(id.uid.clone());
         let (key, of_pass) = (key.clone(), span.clone());
         let work = async move {
             marked.await;
             let done = Box::new(reconcile(node, job).await);
             Some(Event::PassEnded {
                 key,
-                pass: id,
+                pass,
                 span: of_pass,
                 done,
             })
@@ -275,11 +276,11 @@ impl Controller {
     }
 
     /// Takes the result of a pass.
-    pub(super) fn end_pass(&mut self, key: &PodKey, pass: PassId, done: Box<JobDone>) {
-        self.passes.busy.remove(&pass.uid);
+    pub(super) fn end_pass(&mut self, key: &PodKey, pass: u64, done: Box<JobDone>) {
+        self.passes.busy.remove(&done.record.pod.uid);
         let (outcome, reason) = (done.record.outcome.word(), done.record.outcome.reason());
         let (steps, verified) = (done.record.steps.len(), done.record.stages.verified);
-        tracing::debug!(pass = pass.number, outcome, reason, steps, ?verified, "a pass ended");
+        tracing::debug!(pass, outcome, reason, steps, ?verified, "a pass ended");
         if done.api.unsupported {
             self.endpoint.refuse(Instant::now());
         }

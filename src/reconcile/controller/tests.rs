@@ -89,14 +89,9 @@ async fn writes_to_a_gone_pod_are_on_record() {
     let directory = tempfile::tempdir().unwrap();
     let mut controller = controller(directory.path());
     for steps in [Vec::new(), vec![step()]] {
-        let pass = PassId {
-            number: 1,
-            uid: UID.into(),
-            generation: 1,
-        };
         let mut record = ChangeRecord::new(pod(), Cause::Sweep, Outcome::Interrupted("it ended".to_owned()));
         record.steps = steps;
-        controller.end_pass(&PodKey::new("shop", "web"), pass, Box::new(JobDone::new(record)));
+        controller.end_pass(&PodKey::new("shop", "web"), 1, Box::new(JobDone::new(record)));
     }
     let records = &controller.publisher.history.records;
     assert_eq!(records.len(), 1);
@@ -107,15 +102,10 @@ async fn writes_to_a_gone_pod_are_on_record() {
 async fn a_denial_of_lower_limits_is_learned() {
     let directory = tempfile::tempdir().unwrap();
     let mut controller = controller(directory.path());
-    let pass = PassId {
-        number: 1,
-        uid: UID.into(),
-        generation: 1,
-    };
     let record = ChangeRecord::new(pod(), Cause::Sweep, Outcome::Refused("denied".to_owned()));
     let mut done = JobDone::new(record);
     done.api.answer = Answer::Denied("Forbidden: memory limits cannot be decreased unless".to_owned());
-    controller.end_pass(&PodKey::new("shop", "web"), pass, Box::new(done));
+    controller.end_pass(&PodKey::new("shop", "web"), 1, Box::new(done));
     let answers = &controller.node.answers;
     let known = answers.beside(NodePolicies::default(), KubeletVersion::RESIZES_BY_DEFAULT);
     assert_eq!(

@@ -229,11 +229,11 @@ fn a_returned_runtime_ends_the_wait() {
 #[test]
 fn a_changed_node_forgets_what_passes_found() {
     let mut state = after(&Outcome::Applied);
-    let pass = state.work.start(1, "u1");
+    state.work.start(1);
     state.work.back_off(None, Now::read());
     state.resize.ended(Outcome::Refused(String::new()), true);
     drop(state.apply(PodInput::NodeChanged, Now::read()));
-    assert!(!state.work.is_current(&pass) && !state.drift.is_in_sync());
+    assert!(!state.work.runs_current() && !state.drift.is_in_sync());
     assert_eq!(state.work.retry_at, None);
     assert!(state.resize.is_clear());
 }
@@ -438,17 +438,16 @@ fn a_turn_restarts_only_passes_that_have_begun() {
     let (mut state, now) = (enforced(), Now::read());
     let wait = Duration::from_secs(20);
     state.work.request_pass_after(Cause::Sweep, wait, now.instant);
-    let pass = state.work.pass_id(1, "u1".into());
     drop(state.apply(PodInput::TurnGiven, now));
-    assert!(state.work.is_current(&pass));
+    assert_eq!(pending_cause(&state), Some(&Cause::Sweep));
     for is_another_due in [false, true] {
         let mut state = enforced();
-        let pass = state.work.start(1, "u1");
+        state.work.start(1);
         if is_another_due {
             state.work.request_pass(Cause::Sweep, false, now.instant);
         }
         drop(state.apply(PodInput::TurnGiven, now));
-        assert!(!state.work.is_current(&pass) && state.work.pending().is_some());
+        assert!(!state.work.runs_current() && state.work.pending().is_some());
     }
 }
 

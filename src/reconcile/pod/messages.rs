@@ -17,7 +17,7 @@ use crate::plan::LowPodLevel;
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::savings::Avoided;
 use crate::reconcile::shrink::ShrinkEnd;
-use crate::reconcile::work::{OperatorRequest, PassId, RequestId};
+use crate::reconcile::work::{OperatorRequest, RequestId};
 use crate::resize::Act;
 
 /// Something that happened to a pod.
@@ -92,7 +92,8 @@ pub(crate) enum PodInput {
         resize: Box<Act>,
     },
     PassEnded {
-        pass: PassId,
+        /// The number of the pass.
+        pass: u64,
         done: Box<JobDone>,
         /// Temporary memory limits that the API server denied end after this time.
         quiet: SignedDuration,
@@ -126,7 +127,8 @@ pub(crate) enum Effect {
     /// Replace the least memory limits of the pods with these UIDs, by container name.
     SetLeastLimits(BTreeMap<PodUid, BTreeMap<ContainerName, Bytes>>),
     RunPass {
-        pass: PassId,
+        /// The number of the pass, which counts up over all pods.
+        pass: u64,
         job: Box<Job>,
     },
     RunHook(Box<HookRun>),

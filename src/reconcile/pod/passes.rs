@@ -8,7 +8,7 @@ use super::{Effect, Effects, LogLine, Now, PodState};
 use crate::actuate::{Job, JobDone};
 use crate::model::{BoundPod, Cause, ChangeRecord, Outcome, PodAmounts};
 use crate::plan::{PodTargets, lift_kept};
-use crate::reconcile::work::{FIRST_RETRY, PassId, RequestId};
+use crate::reconcile::work::{FIRST_RETRY, RequestId};
 use crate::resize::{Act, Report};
 
 /// What a pass over this pod showed.
@@ -87,10 +87,9 @@ impl PodState {
         let Some(targets) = self.pod_targets(now.wall, through_api) else {
             return;
         };
-        let uid = targets.bound.live().id.uid.clone();
         let recommended = self.desired.recommended.as_ref();
         let recommended = recommended.map(|recommended| recommended.targets.clone());
-        let Some((pending, pass)) = self.work.begin(number, uid, recommended, now.instant) else {
+        let Some(pending) = self.work.begin(number, recommended, now.instant) else {
             return;
         };
         if self.desired.has_amounts() {
@@ -115,16 +114,16 @@ impl PodState {
             watched: self.shrink.watch().unwrap_or_default().1,
             ..Job::new(targets, pending.cause)
         });
-        effects.push(Effect::RunPass { pass, job });
+        effects.push(Effect::RunPass { pass: number, job });
     }
 
     /// Applies the result of a pass. Only records the steps of a stale pass: another pod has the name, or the pod ended. If
     /// the desired state has changed meanwhile, applies only the changes that the pass made.
-    pub(super) fn end_pass(&mut self, pass: &PassId, done: JobDone, quiet: SignedDuration, effects: &mut Effects) {
+    pub(super) fn end_pass(&mut self, number: u64, done: JobDone, quiet: SignedDuration, effects: &mut Effects) {
         let now = effects.now;
-        let running = self.work.end(pass);
-        let live = self.live.clone().filter(|live| live.id.uid == pass.uid);
-        let Some((running, live)) = running.zip(live) else {
+        let running = self.work.end(number);
+        let live = self.live.clone().filter(|live| live.id.uid == done.record.pod.uid);
+        let Some((mut running, live)) = running.zip(live) else {
             return effects.push(Effect::Record {
                 is_news: !done.record.steps.is_empty(),
                 record: Box::new(done.record),
@@ -134,7 +133,7 @@ impl PodState {
         let mut ended = EndedPass {
             record: done.record,
             api: done.api,
-            is_current: self.work.is_current(pass),
+            is_current: self.work.is_current(&running),
         };
         let has_flipped = !done.flipped.is_empty();
         let is_resizing = self.resize.withheld().is_none() && self.resize.is_in_flight(&self.pod);
@@ -145,17 +144,18 @@ impl PodState {
         self.desired.note_bursts(&self.pod, &live, done.bursts, now.wall);
         self.take_api_report(&mut ended, quiet, now);
         if ended.followed() {
-            self.desired.bring_into_force(running.recommended, ended.is_current);
+            self.desired
+                .bring_into_force(running.recommended.take(), ended.is_current);
         }
         let mut shrink = done.shrink;
         if self.growth.takes_back_denied(&self.pod, &shrink.lowered, now.wall) {
             shrink.lowered.clear();
         }
-        self.shrink.pass_ended(shrink, pass.number);
+        self.shrink.pass_ended(shrink, number);
         self.end_overtaken_override(&ended, effects);
         ended.record.in_flight = ended.record.outcome.holds() && self.resize.is_in_flight(&self.pod);
         // What the pass came to may have changed the targets.
-        ended.is_current = self.work.is_current(pass);
+        ended.is_current = self.work.is_current(&running);
         self.drift.ended(&ended.record.outcome, done.foreign, ended.is_current);
         if !ended.is_current {
             // A pass with the new generation is due.

@@ -66,8 +66,8 @@ fn done(outcome: Outcome) -> JobDone {
 
 /// The effects of a pass with this result.
 fn end_pass(state: &mut PodState, done: JobDone) -> Vec<Effect> {
-    let pass = state.work.start(1, "u1");
-    let (done, quiet) = (Box::new(done), SignedDuration::from_mins(10));
+    let (pass, done, quiet) = (1, Box::new(done), SignedDuration::from_mins(10));
+    state.work.start(pass);
     state.apply(PodInput::PassEnded { pass, done, quiet }, Now::read())
 }
 
@@ -297,7 +297,8 @@ fn an_ended_pass_ends_the_turn() {
 fn a_failed_pass_drops_the_check_that_it_caused() {
     for (outcome, fails) in [(Outcome::Refused(why()), true), (Outcome::Applied, false)] {
         let (mut state, now) = (enforced(), Now::read());
-        let pass = state.work.start(1, "u1");
+        let pass = 1;
+        state.work.start(pass);
         state.work.request_pass(Cause::Drift, false, now.instant);
         let (done, quiet) = (Box::new(done(outcome)), SignedDuration::ZERO);
         let effects = state.apply(PodInput::PassEnded { pass, done, quiet }, now);

@@ -202,9 +202,9 @@ impl World {
         let by_pass = matches!(input, PodInput::PassEnded { .. });
         for effect in self.state.apply(input, self.now) {
             match effect {
-                Effect::RunPass { pass: id, job } => {
+                Effect::RunPass { pass, job } => {
                     let (viewed, least) = (Arc::clone(&self.state.pod), self.least_limits());
-                    self.running = Some(RunningPass::new(id, *job, viewed, least));
+                    self.running = Some(RunningPass::new(pass, *job, viewed, least));
                 }
                 Effect::AdmitRequest { id, request } => {
                     let capacity = Box::new(self.capacity());

@@ -34,7 +34,7 @@ fn no_failure_brings_back_an_override_that_has_yielded() {
     assert!(world.start_pass(true));
     let pass = world.running.take().unwrap();
     let done = pass.done(Outcome::RolledBack("EBUSY".to_owned()));
-    world.end_pass(pass.id, done);
+    world.end_pass(pass.number, done);
     assert_eq!(world.state.desired.overridden, None);
 }
 
@@ -367,7 +367,7 @@ fn a_part_of_a_recommendation_ends_with_its_vpa() {
     let pass = world.running.take().unwrap();
     let mut done = pass.done(Outcome::Incomplete("EBUSY".to_owned()));
     done.api.answer = crate::resize::Answer::NotCarriedOut;
-    world.end_pass(pass.id, done);
+    world.end_pass(pass.number, done);
     world.kernel[0] = 180;
     goes(&mut world);
     let spec = limit(&world.server.requirements());

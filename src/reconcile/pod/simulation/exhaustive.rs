@@ -343,7 +343,7 @@ impl World {
                 Answered::Accepted(_) => &Answered::Unanswered,
                 other => other,
             };
-            let is_new = work.is_current(&pass.id);
+            let is_new = work.runs_current();
             key.add(&(
                 is_new,
                 &pass.cause,

@@ -48,7 +48,7 @@ pub(super) struct Undo {
 /// A pass that runs.
 #[derive(Debug, Clone)]
 pub(super) struct RunningPass {
-    pub(super) id: PassId,
+    pub(super) number: u64,
     pub(super) of: PodId,
     pub(super) cause: Cause,
     pub(super) resize: Act,
@@ -69,9 +69,9 @@ pub(super) struct RunningPass {
 }
 
 impl RunningPass {
-    pub(super) fn new(id: PassId, job: Job, viewed: Arc<Pod>, least: Vec<(String, Bytes)>) -> Self {
+    pub(super) fn new(number: u64, job: Job, viewed: Arc<Pod>, least: Vec<(String, Bytes)>) -> Self {
         let mut pass = Self {
-            id,
+            number,
             of: job.targets.bound.live().id.clone(),
             cause: job.cause,
             resize: job.resize,
@@ -287,10 +287,10 @@ impl World {
             api: pass.api.clone(),
             ..pass.done(outcome)
         };
-        self.end_pass(pass.id, done);
+        self.end_pass(pass.number, done);
     }
 
-    pub(super) fn end_pass(&mut self, pass: PassId, done: JobDone) {
+    pub(super) fn end_pass(&mut self, pass: u64, done: JobDone) {
         let (done, quiet) = (Box::new(done), SignedDuration::from_secs(600));
         self.apply(PodInput::PassEnded { pass, done, quiet });
     }

@@ -38,7 +38,7 @@ use serde::{Deserialize, Serialize};
 pub use act::{Act, Facts, Grant};
 pub use kubelet::{NodeSupport, check_room, granted, reserved};
 pub use patch::{Answer, Patch, Report, ResizeError, altered, changes};
-pub use request::{Accepted, Prepared, WrittenAhead, differing, taken_back};
+pub use request::{Accepted, Prepared, differing, taken_back};
 
 use crate::model::objects::{Container, Pod, ResizePhase};
 use crate::model::{ChangeRecord, Outcome, PodAmounts, Resource, Withheld};
@@ -56,9 +56,10 @@ pub struct Resize {
     /// A request that is about to be sent, or that was sent without an answer.
     #[serde(rename = "asking", skip_serializing_if = "Option::is_none")]
     prepared: Option<Prepared>,
-    /// The cgroups have targets that the spec gets once the API server is back.
+    /// The spec from before the cgroups got targets that the spec gets once the API server is back, with what is known since to come
+    /// from this agent or not to concern it. Another spec is another client's change, or a request without an answer.
     #[serde(skip_serializing_if = "Option::is_none")]
-    written_ahead: Option<WrittenAhead>,
+    written_ahead: Option<PodAmounts>,
     /// Why the pod does not have its targets yet, by the latest pass: the kubelet does not grant them, or the API server has not
     /// answered.
     #[serde(skip)]
@@ -102,11 +103,6 @@ impl Resize {
     /// The request that has no answer.
     pub const fn prepared(&self) -> Option<&Prepared> {
         self.prepared.as_ref()
-    }
-
-    /// The spec from before the cgroups were written ahead of it.
-    pub const fn written_ahead(&self) -> Option<&WrittenAhead> {
-        self.written_ahead.as_ref()
     }
 
     /// Why the pod does not have its targets yet, by the latest pass.
@@ -318,16 +314,16 @@ impl Resize {
     /// amount that the cgroups have ahead: with the `targets`, or because an operator has `set` it. Then no request counts any more.
     pub fn is_overtaken(&mut self, pod: &Pod, targets: &PodAmounts, set: &PodAmounts) -> bool {
         let is_ours = self.is_spec_of(pod);
-        let Some(written) = self.written_ahead.as_mut().filter(|_| !is_ours) else {
+        let Some(before) = self.written_ahead.as_mut().filter(|_| !is_ours) else {
             return false;
         };
-        let edits = request::edits(&written.spec, &pod.requirements(), std::iter::once(targets));
-        if request::overtake(&edits, &written.spec, targets, set) {
+        let edits = request::edits(before, &pod.requirements(), std::iter::once(targets));
+        if request::overtake(&edits, before, targets, set) {
             *self = Self::default();
             return true;
         }
         // Also an amount that is no edit, because the targets have it: they may have another one later.
-        written.spec = pod.requirements();
+        *before = pod.requirements();
         false
     }
 
@@ -364,7 +360,7 @@ impl Resize {
         if by_hand && matches!(outcome, Outcome::Withheld(Withheld::SpecLater(_))) {
             self.write_ahead(pod);
         } else if accepted.is_some() || outcome.holds() && report.retry_after.is_none() {
-            self.catch_up();
+            drop(self.catch_up());
         }
         match &report.answer {
             Answer::NotAsked => {}
@@ -411,18 +407,16 @@ impl Resize {
         }
     }
 
-    /// Notes that the spec has its targets.
-    pub fn catch_up(&mut self) {
-        if self.written_ahead.take().is_some() {
-            self.prepared = None;
-        }
+    /// Notes that the spec has its targets. Returns the spec from before the cgroups were written ahead of it, if they were.
+    pub fn catch_up(&mut self) -> Option<PodAmounts> {
+        let before = self.written_ahead.take();
+        self.prepared.take_if(|_| before.is_some());
+        before
     }
 
     /// Notes that the cgroups get targets before the spec of `pod` does.
     fn write_ahead(&mut self, pod: &Pod) {
-        self.written_ahead.get_or_insert_with(|| WrittenAhead {
-            spec: pod.requirements(),
-        });
+        self.written_ahead.get_or_insert_with(|| pod.requirements());
     }
 
     /// Notes a request for these targets that is about to be sent, or that has no answer.
@@ -501,9 +495,9 @@ impl Resize {
             before: self.without_accepted(pod, prepared.undone()),
         };
         (self.accepted, self.prepared) = (Some(accepted), unanswered);
-        if let Some(written) = &mut self.written_ahead {
+        if let Some(before) = &mut self.written_ahead {
             // The cgroups are ahead of this spec now, if at all.
-            written.spec = spec;
+            *before = spec;
         }
     }
 }

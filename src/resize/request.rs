@@ -105,15 +105,6 @@ impl Prepared {
     }
 }
 
-/// The cgroups have targets that the spec does not have yet.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct WrittenAhead {
-    /// The spec from before, with what is known since to come from this agent or not to concern it. Another spec is another client's
-    /// change, or a request without an answer.
-    pub spec: PodAmounts,
-}
-
 /// The amounts to which a request that changes the spec `from` into `to` is taken back: those of `held` where the request changes an
 /// amount, and those of `from` elsewhere.
 pub(super) fn undone(from: &PodAmounts, to: &PodAmounts, held: &PodAmounts) -> PodAmounts {

@@ -2,6 +2,13 @@ use super::*;
 use crate::model::objects::{Container, ContainerStatus, ResizePolicy};
 use crate::model::{Bytes, Cause, NamedRequirements, Requirements};
 
+impl Resize {
+    /// The spec from before the cgroups were written ahead of it.
+    pub(crate) const fn written_ahead(&self) -> Option<&PodAmounts> {
+        self.written_ahead.as_ref()
+    }
+}
+
 fn of(limit: u64) -> Requirements {
     let mut has = Requirements::default();
     has.limits.memory = Some(Bytes::new(limit));
@@ -51,7 +58,7 @@ fn each_request_outlasts_its_agent() {
             before: named(60),
             earlier: vec![named(100)],
         }),
-        written_ahead: Some(WrittenAhead { spec: named(70) }),
+        written_ahead: Some(named(70)),
         ..accepted(200, 3, named(40))
     };
     if let Some(accepted) = &mut resize.accepted {
@@ -476,7 +483,7 @@ fn an_infeasible_request_lowers_nothing() {
 #[test]
 fn amounts_ahead_of_the_spec_outlast_a_failed_patch() {
     let ahead = Resize {
-        written_ahead: Some(WrittenAhead { spec: requested(100) }),
+        written_ahead: Some(requested(100)),
         ..Resize::default()
     };
     let facts = Facts {

@@ -190,13 +190,12 @@ impl PodState {
     fn end_overtaken_override(&mut self, ended: &EndedPass, effects: &mut Effects) {
         let denied = ended.api.answer.denied().filter(|_| ended.is_current);
         let denied = denied.filter(|_| self.work.request().is_none());
-        let Some((why, ahead)) = denied.zip(self.resize.written_ahead().cloned()) else {
+        let Some((why, before)) = denied.and_then(|why| Some((why, self.resize.catch_up()?))) else {
             return self.yield_to_spec(effects);
         };
-        self.resize.catch_up();
         let set = self.desired.overridden.as_ref();
         // A denial is not about an override that was in the spec before the API server was away.
-        if set.is_none_or(|set| !set.is_in(&ahead.spec)) {
+        if set.is_none_or(|set| !set.is_in(&before)) {
             // The operator's answer was that the spec follows.
             self.desired.end_override();
             self.record_lost_change(why.to_owned(), effects);

@@ -21,7 +21,7 @@ use super::store::{SavedPod, SavedTargets};
 use super::work::WorkItem;
 use crate::decide::PodDecision;
 use crate::model::objects::{Pod, PodId};
-use crate::model::{Cause, ChangeRecord, LivePod, Resource, Target};
+use crate::model::{Cause, ChangeRecord, LivePod, Target};
 use crate::plan::lift_kept;
 use crate::plan::shrink::Holds;
 use crate::resize::Resize;
@@ -311,10 +311,8 @@ impl PodState {
                     }
                 }
                 HookEffect::EndTemporaryLimit { container, limits } => {
-                    let resource = Resource::Memory;
-                    if self.desired.lower_unused(&container, limits, now.wall) {
-                        let container = container.to_string();
-                        self.restart(Cause::TemporaryLimitEnded { container, resource }, now);
+                    if let Some(cause) = self.desired.lower_unused(&container, limits, now.wall) {
+                        self.restart(cause, now);
                     }
                 }
                 HookEffect::Shrink { container, cause } => {
@@ -363,7 +361,7 @@ use {
     crate::actuate::shrink::{Lowering, Verdict},
     crate::actuate::{ForeignWriters, Grown, HookRun, Job, JobDone},
     crate::guard::Report,
-    crate::model::{Bytes, HookEnd, PodAmounts, Reason, Withheld},
+    crate::model::{Bytes, HookEnd, PodAmounts, Reason, Resource, Withheld},
     crate::plan::LowPodLevel,
     crate::resize::Act,
     jiff::SignedDuration,

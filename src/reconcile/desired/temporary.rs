@@ -223,42 +223,37 @@ impl DesiredState {
         is_news.then_some(Avoided::Kill)
     }
 
-    /// Lowers a temporary memory limit. Without `to`, the limit ends.
-    fn lower_temporary(&mut self, container: &str, to: Option<u64>, now: Timestamp) {
-        let Some(to) = to else {
-            self.end_temporary(|limit| limit.is_of(container, Resource::Memory));
-            return;
-        };
-        if let Some(limit) = self.temporary_mut(container, Resource::Memory) {
-            (limit.to, limit.renewed) = (to, now);
+    /// Lowers a temporary memory limit. Without `to`, the limit ends. Returns the cause of the pass that follows.
+    fn lower_temporary(&mut self, container: &str, to: Option<u64>, now: Timestamp) -> Cause {
+        let (container, resource) = (container.to_owned(), Resource::Memory);
+        match (to, self.temporary_mut(&container, resource)) {
+            (Some(to), Some(limit)) => (limit.to, limit.renewed) = (to, now),
+            _ => drop(self.end_temporary(|limit| limit.is_of(&container, resource))),
         }
+        Cause::TemporaryLimitEnded { container, resource }
     }
 
     /// Takes back the temporary limit `lent` that an `on-memory-pressure` hook had above the limit `before`, unless the limit has
-    /// changed since. Returns whether it comes down.
-    pub(crate) fn lower_unused(&mut self, container: &str, (before, lent): (u64, u64), now: Timestamp) -> bool {
+    /// changed since. Returns the cause of the pass that follows if the limit comes down.
+    pub(crate) fn lower_unused(&mut self, container: &str, limits: (u64, u64), now: Timestamp) -> Option<Cause> {
+        let (before, lent) = limits;
         let limit = self.temporary_limit(container, Resource::Memory);
-        let Some(limit) = limit.filter(|limit| lent > before && limit.to == lent) else {
-            return false;
-        };
+        let limit = limit.filter(|limit| lent > before && limit.to == lent)?;
         // A part of the temporary limit may be older than the hook.
         let to = (limit.from < before).then_some(before);
-        self.lower_temporary(container, to, now);
-        true
+        Some(self.lower_temporary(container, to, now))
     }
 
-    /// Ends, lowers or keeps a temporary memory limit after a quiet time in which the container `needed` this much. Returns whether
-    /// the limit comes down.
-    pub(crate) fn lower_after_quiet(&mut self, pod: &Pod, container: &str, needed: Bytes, now: Timestamp) -> bool {
+    /// Ends, lowers or keeps a temporary memory limit after a quiet time in which the container `needed` this much. Returns the cause
+    /// of the pass that follows if the limit comes down.
+    pub(crate) fn lower_quiet(&mut self, pod: &Pod, container: &str, needed: Bytes, now: Timestamp) -> Option<Cause> {
         let base = self.without_temporary(pod).limit(container, Resource::Memory);
         let base = base.unwrap_or(0);
-        let limit = self.temporary_limit(container, Resource::Memory);
-        let lower = limit.and_then(|limit| Some((limit.to, limit.after_quiet(base, needed.get())?)));
-        let Some((limit, to)) = lower else { return false };
+        let limit = self.temporary_limit(container, Resource::Memory)?;
+        let to = limit.after_quiet(base, needed.get())?;
         // Whole mebibytes, like every temporary limit: the kernel holds them exactly, and people can read them.
-        let to = (to > base).then(|| to.next_multiple_of(1 << 20).min(limit));
-        self.lower_temporary(container, to, now);
-        true
+        let to = (to > base).then(|| to.next_multiple_of(1 << 20).min(limit.to));
+        Some(self.lower_temporary(container, to, now))
     }
 
     /// Notes that the API server denied a patch with these targets, or any patch: each temporary limit in it ends at a time. Returns

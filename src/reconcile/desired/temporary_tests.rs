@@ -110,7 +110,7 @@ fn a_quiet_time_leaves_whole_mebibytes() {
     let mut desired = DesiredState::default();
     desired.grow(grown("app", 128, 1000));
     let mut lowers = |needed| {
-        let lowers = desired.lower_after_quiet(&pod, "app", Bytes::new(needed), now);
+        let lowers = desired.lower_quiet(&pod, "app", Bytes::new(needed), now).is_some();
         let limit = desired.temporary_limit("app", Resource::Memory);
         (lowers, limit.map(|limit| (limit.to, limit.renewed)))
     };
@@ -194,7 +194,7 @@ fn only_the_unused_limit_of_a_hook_comes_down() {
         let mut desired = DesiredState::default();
         desired.grow(grown("app", from, 160));
         let limits = (lent.0 * MIB, lent.1 * MIB);
-        assert_eq!(desired.lower_unused("app", limits, now), lowers, "{lent:?}");
+        assert_eq!(desired.lower_unused("app", limits, now).is_some(), lowers, "{lent:?}");
         let limit = desired.temporary_limit("app", Resource::Memory);
         assert_eq!(limit.map(|limit| limit.to / MIB), left, "{lent:?}");
         assert_eq!(desired.returning, left.is_none(), "{lent:?}");

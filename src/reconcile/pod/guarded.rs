@@ -56,7 +56,13 @@ impl PodState {
             GuardEvent::Quiet { peak, .. } if self.hooks.is_leaving_evidence(&container) => {
                 effects.push(Effect::Log(LogLine::EvidenceLeft(peak)));
             }
-            GuardEvent::Quiet { peak, needed } => self.lower_temporary_memory(&container, peak, needed, effects),
+            GuardEvent::Quiet { peak, needed } => {
+                let avoided = self.desired.used(&container, peak.get());
+                effects.list.extend(avoided.map(Effect::Avoided));
+                if let Some(cause) = self.desired.lower_quiet(&self.pod, &container, needed, now.wall) {
+                    self.restart(cause, now);
+                }
+            }
             // An operator has set the limit meanwhile.
             GuardEvent::Throttled { .. } if self.desired.is_overridden(&container, Resource::Cpu) => {}
             GuardEvent::Throttled { from, to, why } => {
@@ -73,17 +79,6 @@ impl PodState {
                     self.restart(limit.ended(), now);
                 }
             }
-        }
-    }
-
-    /// Lowers, ends or keeps the temporary memory limit of a container after a quiet time with this peak use.
-    fn lower_temporary_memory(&mut self, container: &str, peak: Bytes, needed: Bytes, effects: &mut Effects) {
-        let now = effects.now;
-        let avoided = self.desired.used(container, peak.get());
-        effects.list.extend(avoided.map(Effect::Avoided));
-        if self.desired.lower_after_quiet(&self.pod, container, needed, now.wall) {
-            let (container, resource) = (container.to_owned(), Resource::Memory);
-            self.restart(Cause::TemporaryLimitEnded { container, resource }, now);
         }
     }
 

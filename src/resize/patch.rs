@@ -170,16 +170,14 @@ impl Patch {
         };
         let reason = error.to_string();
         match error {
-            ResizeError::Stale if self.ahead => Act::Write(self.later(&reason, SOON)),
-            ResizeError::Refused { retry_after, .. } if self.ahead => {
-                Act::Write(self.later(&reason, retry_after.unwrap_or(SOON)))
-            }
+            ResizeError::Stale if self.ahead => self.later(&reason, SOON),
+            ResizeError::Refused { retry_after, .. } if self.ahead => self.later(&reason, retry_after.unwrap_or(SOON)),
             ResizeError::Away(_) => {
                 let why = away.unwrap_or_else(|| "the API server did not answer".to_owned());
-                Act::Write(self.later(&why, SOON))
+                self.later(&why, SOON)
             }
             // A denial of the present amounts says nothing about requests that have no answer.
-            ResizeError::Denied(_) if self.changes.is_empty() => Act::Write(self.later(&reason, LATER)),
+            ResizeError::Denied(_) if self.changes.is_empty() => self.later(&reason, LATER),
             // The pass also takes back values that were written before the API server was asked.
             ResizeError::Denied(_) => Act::Write(Grant {
                 targets: self.request.held.clone(),
@@ -211,9 +209,10 @@ impl Patch {
         }
     }
 
-    /// The amounts that the cgroups may hold if the API server could not be asked, for the reason `why`.
-    fn later(&self, why: &str, wait: Duration) -> Grant {
-        Grant::spec_later(&self.request.held, self.by_hand.as_ref(), false, why, wait)
+    /// The pass writes what the cgroups may hold if the API server could not be asked, for the reason `why`.
+    fn later(&self, why: &str, wait: Duration) -> Act {
+        let by_hand = self.by_hand.as_ref();
+        Act::Write(Grant::spec_later(&self.request.held, by_hand, false, why, wait))
     }
 
     /// The request that takes the patch back: the patched amounts become those of `held`.

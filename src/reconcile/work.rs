@@ -146,12 +146,6 @@ impl WorkItem {
         self.pending = None;
     }
 
-    /// Drops a pass that is due only because of an observation: a failed pass and its undo are the likely reason.
-    pub(super) fn drop_noticed(&mut self) {
-        self.pending
-            .take_if(|pending| rank(&pending.cause) <= rank(&Cause::Drift));
-    }
-
     /// Whether a pass is due that may begin.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         let begins = |pending: &PendingPass| pending.not_before.is_none_or(|at| at <= now);
@@ -245,8 +239,12 @@ impl WorkItem {
             Outcome::Applied | Outcome::Unchanged | Outcome::Withheld(_) | Outcome::Hook(_) => self.reset_retries(),
             // Discovery looks up which containers run now, and another pass follows if they are others.
             Outcome::Interrupted(_) => self.repeat(None, now),
-            Outcome::RuntimeOwed(_) | Outcome::Refused(_) | Outcome::RolledBack(_) | Outcome::Incomplete(_) => {
+            Outcome::RuntimeOwed(_) => failed = Some(self.back_off(wait, now)),
+            Outcome::Refused(_) | Outcome::RolledBack(_) | Outcome::Incomplete(_) => {
                 failed = Some(self.back_off(wait, now));
+                // The failed pass and its undo are the likely reason of an observation.
+                self.pending
+                    .take_if(|pending| rank(&pending.cause) <= rank(&Cause::Drift));
             }
         }
         if outcome.is_kept() {
@@ -523,7 +521,8 @@ mod tests {
         ] {
             let mut work = WorkItem::default();
             work.request_pass(cause, false, Instant::now());
-            work.drop_noticed();
+            let failed = Outcome::Refused(String::new());
+            assert!(work.ended(&failed, &Report::default(), Now::read()).is_some());
             assert_eq!(work.pending().is_some(), stays);
         }
     }

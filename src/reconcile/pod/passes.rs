@@ -225,9 +225,6 @@ impl PodState {
             self.desired.end_return(&mut self.resize);
         }
         if let Some(retry_in) = failed {
-            if !self.is_enforced() {
-                self.work.drop_noticed();
-            }
             effects.push(Effect::Log(LogLine::PassFailed {
                 outcome: outcome.word(),
                 reason: outcome.reason().unwrap_or_default().to_owned(),

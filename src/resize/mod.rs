@@ -194,7 +194,8 @@ impl Resize {
             return PodAmounts::default();
         }
         let known = self.spec(before);
-        let undone: Vec<_> = self.prepared.iter().map(Prepared::undone).collect();
+        let undone = |prepared: &Prepared| prepared.undone(&prepared.targets);
+        let undone: Vec<_> = self.prepared.iter().map(undone).collect();
         let prepared = self.prepared.iter().flat_map(Prepared::specs);
         request::edits(&known, &pod.requirements(), prepared.chain(&undone))
     }
@@ -214,10 +215,8 @@ impl Resize {
 
     /// These amounts of `pod` without requests of this agent that the kubelet has not allocated.
     fn without_open_requests(&self, pod: &Pod, amounts: PodAmounts) -> PodAmounts {
-        let unanswered = self.prepared.iter().flat_map(Prepared::requests);
-        let answered = unanswered.fold(amounts, |amounts, (targets, undone)| {
-            taken_back(&amounts, targets, &undone)
-        });
+        let unanswered = self.prepared.iter();
+        let answered = unanswered.fold(amounts, |amounts, prepared| prepared.without(amounts));
         self.without_accepted(pod, answered)
     }
 
@@ -330,7 +329,7 @@ impl Resize {
     /// Takes the state of an earlier agent, which may have taken its last request back to the amounts `undone`.
     pub fn restored(&mut self, pod: &Pod, undone: impl FnOnce(PodAmounts) -> PodAmounts) {
         if let Some(prepared) = &mut self.prepared {
-            let known = prepared.undone();
+            let known = prepared.undone(&prepared.targets);
             let undone = undone(known.clone());
             prepared.earlier.extend((undone != known).then_some(undone));
         }
@@ -492,7 +491,7 @@ impl Resize {
             targets,
             generation,
             held: prepared.held.clone(),
-            before: self.without_accepted(pod, prepared.undone()),
+            before: self.without_accepted(pod, prepared.undone(&prepared.targets)),
         };
         (self.accepted, self.prepared) = (Some(accepted), unanswered);
         if let Some(before) = &mut self.written_ahead {

@@ -66,11 +66,10 @@ impl Prepared {
         self.patches().chain([&self.before])
     }
 
-    /// Each of the patches, with the spec once it is taken back.
-    pub(super) fn requests(&self) -> impl Iterator<Item = (&PodAmounts, PodAmounts)> {
-        let before = known_before(&self.before, &self.held);
-        let patches = self.patches();
-        patches.map(move |targets| (targets, undone(before, targets, &self.held)))
+    /// These amounts without each of the patches.
+    pub(super) fn without(&self, amounts: PodAmounts) -> PodAmounts {
+        let undo = |amounts: PodAmounts, targets| taken_back(&amounts, targets, &self.undone(targets));
+        self.patches().fold(amounts, undo)
     }
 
     /// The amounts of the patch that the `spec` of a later object has, and the patches that have no answer still. `None` if the object
@@ -84,7 +83,7 @@ impl Prepared {
         }
         // A patch has only the containers that differ from the known spec: several patches may each have left
         // a part of this spec.
-        let (parts, undone): (Vec<_>, _) = (self.specs().collect(), self.undone());
+        let (parts, undone): (Vec<_>, _) = (self.specs().collect(), self.undone(&self.targets));
         if let Some(number) = self.earlier.iter().rposition(is_spec) {
             let mut since = self.clone();
             since.before = since.earlier.drain(..=number).next_back().unwrap_or_default();
@@ -98,10 +97,9 @@ impl Prepared {
         }
     }
 
-    /// The spec once the patch is taken back.
-    pub(super) fn undone(&self) -> PodAmounts {
-        let before = known_before(&self.before, &self.held);
-        undone(before, &self.targets, &self.held)
+    /// The spec once the patch with these targets is taken back.
+    pub(super) fn undone(&self, targets: &PodAmounts) -> PodAmounts {
+        undone(known_before(&self.before, &self.held), targets, &self.held)
     }
 }
 

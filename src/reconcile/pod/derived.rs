@@ -1,19 +1,16 @@
 //! The effects of a change: every copy of a part of the state is updated, or what watches that part. Pure.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use super::{Effect, PodState};
 use crate::model::objects::{PodUid, ResizePhase};
 use crate::model::{Bytes, ContainerName, Reason};
-use crate::reconcile::store::SavedPod;
 
 /// The effects after a state has changed from `before` to `after`.
 pub(super) fn effects(before: &PodState, after: &PodState) -> Vec<Effect> {
     let mut effects = Vec::new();
     effects.extend(save(before, after));
-    let is_news = !Arc::ptr_eq(&before.pod, &after.pod) && before.resize.is_in_flight(&before.pod);
-    if is_news && before.resize.is_carried_out_in(&after.pod) {
+    if before.resize.is_in_flight(&before.pod) && before.resize.is_carried_out_in(&after.pod) {
         effects.push(Effect::Settled(after.pod.cgroup_uid().into()));
     }
     let [was, is] = [before, after].map(least_limits);
@@ -38,16 +35,13 @@ pub(super) fn effects(before: &PodState, after: &PodState) -> Vec<Effect> {
 }
 
 fn save(before: &PodState, after: &PodState) -> Option<Effect> {
-    let saved = [before, after].map(PodState::saved);
-    if saved[0] == saved[1] {
+    let [mut was, is] = [before, after].map(PodState::saved);
+    if was == is {
         return None;
     }
-    let [was, is] = saved.map(|saved| {
-        saved.map(|saved| SavedPod {
-            described: None,
-            ..saved
-        })
-    });
+    if let (Some(was), Some(is)) = (&mut was, &is) {
+        was.described.clone_from(&is.described);
+    }
     let same_resize = ResizePhase::of(&before.pod) == ResizePhase::of(&after.pod)
         && before.pod.resizes_in_place() == after.pod.resizes_in_place();
     let is_same = was == is && before.pod.spec == after.pod.spec && same_resize;

@@ -97,8 +97,7 @@ impl PodState {
         let is_followed = self.decision.change().is_some() && self.no_room.is_none();
         state.restore(&mut self.desired, &mut self.resize, &self.pod, is_followed);
         // The clock may have been set back while no agent ran: what would begin in the future begins now.
-        let latest = self.desired.latest_start().unwrap_or(now.wall);
-        let latest = latest.max(now.wall);
+        let latest = self.desired.latest_start().map_or(now.wall, |at| at.max(now.wall));
         self.shrink.restore(failed_shrinks, latest);
         self.move_dates(now.wall.duration_since(latest));
         described.unwrap_or_else(|| Arc::clone(&self.pod))

@@ -400,15 +400,14 @@ impl DesiredState {
 
     /// Takes over the amounts `edits` that another client has set in the `spec`, wherever amounts of the pod are kept.
     pub(crate) fn take_edits(&mut self, edits: &PodAmounts, spec: &PodAmounts) {
-        let (targets, in_force) = self.recommended.as_mut().map_or((None, None), |recommended| {
+        let kept = self.recommended.iter_mut().flat_map(|recommended| {
             let earlier = match &mut recommended.in_force {
                 InForce::Earlier(targets) => Some(targets),
                 InForce::Nothing | InForce::Recommended => None,
             };
-            (Some(&mut recommended.targets), earlier)
+            [&mut recommended.targets].into_iter().chain(earlier)
         });
-        let kept = [targets, in_force, self.origin.as_mut()].into_iter().flatten();
-        for (of, resources) in kept.flat_map(PodAmounts::iter_mut) {
+        for (of, resources) in kept.chain(&mut self.origin).flat_map(PodAmounts::iter_mut) {
             if let (Some(edit), Some(spec)) = (edits.get(of), spec.get(of)) {
                 resources.overlay(edit);
                 *resources = resources.valid_or(spec);

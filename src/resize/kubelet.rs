@@ -139,12 +139,10 @@ fn without_overhead(in_force: &Requirements, overhead: &ResourceList) -> Require
         let amount = list.get(resource)?;
         Some(amount.saturating_sub(overhead.amount(resource)))
     };
-    let mut without = *in_force;
-    without.limits = ResourceList::from_fn(|resource| own(&in_force.limits, resource));
-    without
-        .requests
-        .set(Resource::Cpu, own(&in_force.requests, Resource::Cpu));
-    without
+    let limits = ResourceList::from_fn(|resource| own(&in_force.limits, resource));
+    let mut requests = in_force.requests;
+    requests.set(Resource::Cpu, own(&requests, Resource::Cpu));
+    Requirements { requests, limits }
 }
 
 /// Whether the node has room for a pod with the `wanted` amounts, beyond the amounts allocated to the pod.

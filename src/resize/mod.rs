@@ -293,10 +293,8 @@ impl Resize {
     /// about to write a lower limit, the request is sent at once, but at most once in a second.
     pub fn too_early(&self, calm: Duration, about_to_lower: bool, now: Instant) -> Option<Duration> {
         let pause = |at| SEND_EVERY.saturating_sub(now.saturating_duration_since(at));
-        let wait = match self.accepted_at {
-            _ if !about_to_lower => calm,
-            accepted_at => calm.min(accepted_at.map_or(Duration::ZERO, pause)),
-        };
+        let most = self.accepted_at.map_or(Duration::ZERO, pause);
+        let wait = if about_to_lower { calm.min(most) } else { calm };
         (!wait.is_zero()).then_some(wait)
     }
 }
@@ -454,13 +452,9 @@ impl Resize {
     /// report the generation of that spec shows only which requests it has allocated: the fast path may have written the limits in
     /// force.
     fn observe_settled(&mut self, pod: &Pod) {
-        let Some(accepted) = self
-            .accepted
-            .as_mut()
-            .filter(|_| ResizePhase::of(pod) == ResizePhase::Settled)
-        else {
-            return;
-        };
+        let is_settled = ResizePhase::of(pod) == ResizePhase::Settled;
+        let accepted = self.accepted.as_mut().filter(|_| is_settled);
+        let Some(accepted) = accepted else { return };
         let allocated = |container: &Container| {
             let status = pod.container_status(&container.name);
             status.and_then(|status| status.allocated_resources) == Some(container.resources.requests)

@@ -523,9 +523,8 @@ impl DesiredState {
 
     /// The amounts that an operator has set.
     pub(crate) fn override_values(&self) -> &PodAmounts {
-        self.overridden
-            .as_ref()
-            .map_or(PodAmounts::NONE, |overridden| &overridden.values)
+        let set = self.overridden.as_ref();
+        set.map_or(PodAmounts::NONE, |overridden| &overridden.values)
     }
 }
 

@@ -259,9 +259,7 @@ impl Hooks {
     pub(crate) fn pass_ended(&mut self, of: HookedPod<'_>, targets: &PodAmounts) -> Vec<HookEffect> {
         for (name, known) in &mut self.containers {
             known.limit = targets.limit(name, Resource::Memory);
-            known.announced_limit = known
-                .limit
-                .map(|limit| known.announced_limit.map_or(limit, |announced| announced.min(limit)));
+            known.announced_limit = known.announced_limit.or(known.limit).min(known.limit);
             known.announced.take_if(|announced| known.limit <= Some(announced.to));
         }
         self.run_due(of)

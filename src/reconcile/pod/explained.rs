@@ -98,9 +98,7 @@ impl PodState {
 fn pod_level_left(pod: &Pod, live: &LivePod) -> Option<String> {
     let container = without_cgroup(pod, live)?;
     let class = pod.spec.runtime_class_name.as_ref();
-    let class = class
-        .map(|class| format!(" (runtime class {class})"))
-        .unwrap_or_default();
+    let class = class.map_or_else(String::new, |class| format!(" (runtime class {class})"));
     Some(format!(
         "container {container} runs without a cgroup of its own{class}, in a virtual machine, or has just ended: the pod's cgroup is left as it is"
     ))

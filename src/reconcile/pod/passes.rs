@@ -144,8 +144,8 @@ impl PodState {
         self.desired.note_bursts(&self.pod, &live, done.bursts, now.wall);
         self.take_api_report(&mut ended, quiet, now);
         if ended.followed() {
-            self.desired
-                .bring_into_force(running.recommended.take(), ended.is_current);
+            let recommended = running.recommended.take();
+            self.desired.bring_into_force(recommended, ended.is_current);
         }
         let mut shrink = done.shrink;
         if self.growth.takes_back_denied(&self.pod, &shrink.lowered, now.wall) {

@@ -286,10 +286,9 @@ impl Hooks {
         for (name, container) in of.live.into_iter().flat_map(|live| &live.containers) {
             let known = self.containers.get_mut(name);
             // The limit that was raised for a hook comes down at its end. One that may not run any more fails at once.
-            let Some(known) = known.filter(|known| self.is_allowed || known.evidence.is_some()) else {
-                continue;
-            };
-            let Some((moment, old, new)) = known.take_due() else {
+            let known = known.filter(|known| self.is_allowed || known.evidence.is_some());
+            let due = known.and_then(|known| Some((known.take_due()?, known)));
+            let Some(((moment, old, new), known)) = due else {
                 continue;
             };
             let hook = Hook::of(of.pod, name, moment);
@@ -318,12 +317,10 @@ impl Hooks {
                 let failed = HookEnd::failed(error);
                 effects.push(HookEffect::record(name, moment, Outcome::Hook(failed)));
             }
-            if unused.is_some() {
-                effects.push(HookEffect::EndTemporaryLimit {
-                    container: name.clone(),
-                    limits: (old, new),
-                });
-            }
+            effects.extend(unused.map(|limits| HookEffect::EndTemporaryLimit {
+                container: name.clone(),
+                limits,
+            }));
         }
         effects
     }

@@ -84,14 +84,11 @@ impl PodState {
             self.work.cancel();
             return;
         }
-        let Some(targets) = self.pod_targets(now.wall, through_api) else {
-            return;
-        };
         let recommended = self.desired.recommended.as_ref();
         let recommended = recommended.map(|recommended| recommended.targets.clone());
-        let Some(pending) = self.work.begin(number, recommended, now.instant) else {
-            return;
-        };
+        let targets = self.pod_targets(now.wall, through_api);
+        let begun = targets.and_then(|targets| Some((targets, self.work.begin(number, recommended, now.instant)?)));
+        let Some((targets, pending)) = begun else { return };
         if self.desired.has_amounts() {
             self.desired.scope = targets.scope.clone();
         }

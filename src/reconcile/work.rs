@@ -9,7 +9,7 @@ use super::desired::DesiredState;
 use super::overrides::Override;
 use super::pod::{Effect, Now};
 use crate::model::objects::Pod;
-use crate::model::{Cause, Outcome, PodAmounts, Withheld};
+use crate::model::{Cause, ControlError, Outcome, PodAmounts, Withheld};
 use crate::pace::Backoff;
 use crate::plan::shrink::FailedShrinks;
 use crate::rate_limiter::{Rate, RateLimiter};
@@ -312,6 +312,12 @@ impl WorkItem {
         }
         let (id, request) = self.queued.pop_front()?;
         Some(Effect::AdmitRequest { id, request })
+    }
+
+    /// The effects of a refusal: the answer, and the next request.
+    pub(super) fn refuse(&mut self, request: RequestId, why: String) -> impl Iterator<Item = Effect> {
+        let error = ControlError::Refused(why);
+        [Effect::Refuse { request, error }].into_iter().chain(self.admit_next())
     }
 
     /// Notes a request that is in the desired state, with what it has replaced: the next pass answers.

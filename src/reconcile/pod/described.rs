@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use super::{Effect, Effects, LogLine, Now, PodState};
 use crate::model::objects::{Pod, ResizePhase};
-use crate::model::{Cause, ControlError, PodAmounts};
+use crate::model::{Cause, PodAmounts};
 use crate::plan::hook::Hook;
 use crate::reconcile::desired::TemporaryLimit;
 use crate::reconcile::no_room::NoRoomFor;
@@ -90,9 +90,7 @@ impl PodState {
         let why = "another client changed the pod's resources; its values apply";
         self.record_lost_change(why.to_owned(), effects);
         if let Some(request) = self.work.take_override() {
-            let error = ControlError::Refused(why.to_owned());
-            effects.push(Effect::Refuse { request, error });
-            effects.list.extend(self.work.admit_next());
+            effects.list.extend(self.work.refuse(request, why.to_owned()));
         }
     }
 

@@ -47,13 +47,7 @@ impl PodState {
                 self.work.wait_for_answer(id, before);
                 self.restart(cause, effects.now);
             }
-            Err(message) => {
-                effects.push(Effect::Refuse {
-                    request: id,
-                    error: ControlError::Refused(message),
-                });
-                effects.list.extend(self.work.admit_next());
-            }
+            Err(message) => effects.list.extend(self.work.refuse(id, message)),
         }
     }
 

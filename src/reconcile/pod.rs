@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
-use super::desired::{DesiredState, TemporaryLimit};
+use super::desired::DesiredState;
 use super::drift::Drift;
 use super::growth::Growth;
 use super::hooks::{HookEffect, HookedPod, Hooks};
@@ -209,13 +209,9 @@ impl PodState {
             self.desired.end_override();
             self.restart(Cause::OverrideEnded, now);
         }
-        for TemporaryLimit { container, denied, .. } in self.desired.end_denied(now.wall) {
-            let why = denied.map(|denied| denied.why).unwrap_or_default();
-            effects.push(Effect::Log(LogLine::Denied {
-                container: container.clone(),
-                why: why.clone(),
-            }));
-            self.restart(Cause::TemporaryLimitDenied { container, why }, now);
+        for limit in self.desired.end_denied(now.wall) {
+            self.restart(limit.cause_of_denial(), now);
+            effects.push(Effect::Log(LogLine::Denied(limit)));
         }
         self.hooks.time_passed(now.wall);
         if self.shrink.take_due(now.wall) {

@@ -12,18 +12,17 @@ pub(super) fn log(pod: &PodKey, line: LogLine) {
             tracing::warn!(%pod, reason, "a change made while the API server was unreachable was overwritten");
         }
         LogLine::EvidenceLeft(peak) => tracing::debug!(%peak, "the limit is raised while a hook leaves evidence"),
-        LogLine::Denied { container, why } => {
+        LogLine::Denied(limit) => {
+            let (container, why) = (limit.container, limit.denied.map(|denied| denied.why));
             tracing::warn!(%pod, container, why, "a temporary limit ends because the API server denies it");
         }
-        LogLine::LimitRecommended { container, limit } => {
+        LogLine::LimitRecommended(limit) => {
+            let (container, limit) = (limit.container, limit.to);
             tracing::info!(%pod, container, limit, "the recommendation has reached a temporary limit");
         }
         LogLine::NoRoom { cause, why } => tracing::warn!(%pod, %cause, "not done: {why}"),
-        LogLine::PassFailed {
-            outcome,
-            reason,
-            retry_in,
-        } => {
+        LogLine::PassFailed { outcome, retry_in } => {
+            let (outcome, reason) = (outcome.word(), outcome.reason());
             tracing::warn!(outcome, reason, ?retry_in, "pass failed; retrying");
         }
         LogLine::Removed => tracing::info!(%pod, "{REMOVED}"),

@@ -124,6 +124,13 @@ impl TemporaryLimit {
         }
     }
 
+    /// The cause of the pass after the end of a limit that the API server has denied.
+    pub(crate) fn cause_of_denial(&self) -> Cause {
+        let (container, denied) = (self.container.clone(), self.denied.as_ref());
+        let why = denied.map(|denied| denied.why.clone()).unwrap_or_default();
+        Cause::TemporaryLimitDenied { container, why }
+    }
+
     /// What a cpu limit has avoided. It was raised because at least half of the periods were throttled.
     pub(crate) fn avoided_throttling(&self, now: Timestamp) -> Avoided {
         let seconds = now.duration_since(self.since).as_secs_f64();

@@ -157,8 +157,8 @@ impl PodState {
             self.desired.return_to(own);
             self.restart(cause, now);
         }
-        for TemporaryLimit { container, to, .. } in overtaken {
-            effects.push(Effect::Log(LogLine::LimitRecommended { container, limit: to }));
+        for limit in overtaken {
+            effects.push(Effect::Log(LogLine::LimitRecommended(limit)));
         }
     }
 

@@ -275,8 +275,7 @@ fn each_time_that_is_over_has_its_cause() {
     let mut state = unmanaged();
     state.desired.grow(denied());
     let effects = state.apply(PodInput::TimePassed, Now::read());
-    let is_logged =
-        |effect: &Effect| matches!(effect, Effect::Log(LogLine::Denied { container, .. }) if container == "app");
+    let is_logged = |effect: &Effect| matches!(effect, Effect::Log(LogLine::Denied(limit)) if limit.container == "app");
     assert!(effects.iter().any(is_logged), "{effects:?}");
     let (container, why) = ("app".to_owned(), "a quota".to_owned());
     assert_eq!(

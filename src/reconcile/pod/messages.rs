@@ -12,9 +12,10 @@ use crate::actuate::{Grown, HookRun, Job, JobDone, PodHandles};
 use crate::decide::PodDecision;
 use crate::guard::Report;
 use crate::model::objects::{Pod, PodUid};
-use crate::model::{BoundPod, Bytes, Cause, ChangeRecord, ContainerName, ControlError, HookEnd, Target};
+use crate::model::{BoundPod, Bytes, Cause, ChangeRecord, ContainerName, ControlError, HookEnd, Outcome, Target};
 use crate::plan::LowPodLevel;
 use crate::reconcile::capacity::NodeCapacity;
+use crate::reconcile::desired::TemporaryLimit;
 use crate::reconcile::savings::Avoided;
 use crate::reconcile::shrink::ShrinkEnd;
 use crate::reconcile::work::{OperatorRequest, RequestId};
@@ -174,25 +175,17 @@ pub(crate) enum LogLine {
     ChangeLost(String),
     /// The peak use while the hook runs.
     EvidenceLeft(Bytes),
-    /// The API server denies a container's temporary limit.
-    Denied {
-        container: String,
-        why: String,
-    },
-    /// The recommendation has reached a container's temporary limit.
-    LimitRecommended {
-        container: String,
-        limit: u64,
-    },
+    /// The API server denies this temporary limit.
+    Denied(TemporaryLimit),
+    /// The recommendation has reached this temporary limit.
+    LimitRecommended(TemporaryLimit),
     /// The node has no room for the recommendation with this cause.
     NoRoom {
         cause: Cause,
         why: String,
     },
     PassFailed {
-        /// The outcome's word.
-        outcome: &'static str,
-        reason: String,
+        outcome: Outcome,
         retry_in: Duration,
     },
     Removed,

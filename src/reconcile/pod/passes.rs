@@ -222,11 +222,8 @@ impl PodState {
             self.desired.end_return(&mut self.resize);
         }
         if let Some(retry_in) = failed {
-            effects.push(Effect::Log(LogLine::PassFailed {
-                outcome: outcome.word(),
-                reason: outcome.reason().unwrap_or_default().to_owned(),
-                retry_in,
-            }));
+            let outcome = outcome.clone();
+            effects.push(Effect::Log(LogLine::PassFailed { outcome, retry_in }));
         }
         match outcome {
             // The pass that follows answers the operator.

@@ -407,8 +407,8 @@ fn a_reached_temporary_limit_ends() {
     state.desired.grow(given(Resource::Memory, (128 * MIB, 200 * MIB)));
     let effects = follow(&mut state, None);
     let is_logged = |effect: &Effect| {
-        matches!(effect, Effect::Log(LogLine::LimitRecommended { container, limit })
-            if container == "app" && *limit == 200 * MIB)
+        matches!(effect, Effect::Log(LogLine::LimitRecommended(limit))
+            if limit.container == "app" && limit.to == 200 * MIB)
     };
     assert!(effects.iter().any(is_logged), "{effects:?}");
     assert!(state.desired.temporary.is_empty() && state.work.pending().is_some());

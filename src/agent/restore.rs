@@ -47,7 +47,7 @@ use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::controller::Event;
 use crate::reconcile::inventory::Inventory;
 use crate::reconcile::pod::PodState;
-use crate::reconcile::store::{SavedPod, StateFile};
+use crate::reconcile::store::{SavedPod, SavedPods, StateFile};
 use crate::resize::Facts;
 use crate::runtime::RuntimeMetrics;
 use crate::sources::NodeView;
@@ -137,7 +137,7 @@ struct Restorer {
     capacity: NodeCapacity,
     audit: Audit,
     /// The saved state of each pod, by UID.
-    saved: BTreeMap<PodUid, SavedPod>,
+    saved: SavedPods,
     restored: BTreeSet<PodUid>,
     results: Vec<proto::PodResult>,
     /// Cancelled by a signal.
@@ -214,7 +214,7 @@ impl Restorer {
     }
 
     /// The saved state of the pods that are not restored.
-    fn unrestored(&self) -> BTreeMap<PodUid, SavedPod> {
+    fn unrestored(&self) -> SavedPods {
         let mut saved = self.saved.clone();
         saved.retain(|uid, _| !self.restored.contains(uid));
         saved
@@ -222,7 +222,7 @@ impl Restorer {
 
     /// A pass that also takes back what the spec has of overrides, temporary limits and requests that the kubelet has not allocated.
     fn job_back(&mut self, pod: &BoundPod, api: Option<&ApiClient>) -> Job {
-        let saved = self.saved.get(&pod.live().id.uid);
+        let saved = self.saved.get(&pod.live().id.uid).map(|saved| &**saved);
         let (mut job, object) = (job_for(pod, saved), pod.object());
         let own = saved.and_then(|saved| saved.without_own_requests(object, Timestamp::now()));
         if let (Some(api), Some(saved), Some(own)) = (api, saved, own) {
@@ -243,7 +243,7 @@ impl Restorer {
     /// Sets the limits from before after lower ones did harm, and keeps the saved state of the pod.
     async fn raise_again(&mut self, pod: &BoundPod, lowered: &[Lowering], why: String) -> proto::PodResult {
         let before = lowered.iter().map(|lowering| (lowering.target.clone(), lowering.from));
-        let mut job = job_for(pod, self.saved.get(&pod.live().id.uid));
+        let mut job = job_for(pod, self.saved.get(&pod.live().id.uid).map(|saved| &**saved));
         job.cause = Cause::FailedShrink { why: why.clone() };
         job.targets.holds = before.collect();
         job.targets.lift_undeclared = false;
@@ -281,7 +281,7 @@ fn verdicts<'a>(
 /// One sentence for each pod that cannot be restored, because its spec is not known: of the `saved` pods, and of the `marked` ones that
 /// have a cgroup.
 fn left_alone(
-    saved: &BTreeMap<PodUid, SavedPod>,
+    saved: &SavedPods,
     marked: &BTreeMap<PodUid, MarkedLimits>,
     inventory: &Inventory,
     view: &NodeView,

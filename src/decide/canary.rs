@@ -29,6 +29,8 @@ pub struct Canary {
     pub waits: Option<CanaryWait>,
     /// When the pod gets that change, unless there is trouble.
     pub until: Option<Timestamp>,
+    /// The agent only observes: the change is nobody's wish, and the wait ends with the agent.
+    pub is_observed: bool,
 }
 
 /// A change that other pods have first.

@@ -14,7 +14,7 @@ use tracing::Span;
 
 use super::metrics::{growth_outcome, hook_labels};
 use super::pod::{Effect, Now, PodInput, PodState, Pods};
-use super::store::{LONGEST_SAVE_WAIT, SavedPod, Store};
+use super::store::{LONGEST_SAVE_WAIT, Store};
 use super::watching::Watching;
 use crate::actuate::{HookRun, JobDone, LeastLimits, PodResizer};
 use crate::config::Config;
@@ -131,15 +131,6 @@ impl Now {
     }
 }
 
-/// The pods as the state file has them. A change that a pod waits for is nobody's wish where the agent only observes.
-fn saved(pods: &Pods, observes: bool) -> impl Iterator<Item = SavedPod> {
-    pods.values().filter_map(move |state| {
-        let mut saved = state.saved()?;
-        saved.waits = saved.waits.filter(|_| !observes);
-        Some(saved)
-    })
-}
-
 impl Controller {
     pub(crate) fn new(
         config: Config,
@@ -214,7 +205,7 @@ impl Controller {
         self.update_guard();
         self.start_passes();
         // After the passes: containers do not wait for the disk.
-        self.store.save(saved(&self.pods, self.config.observe_only));
+        self.store.save();
         if !self.requests.ended.is_empty() {
             tokio::spawn(self.requests.answer_once(self.store.saved()));
         }
@@ -246,8 +237,8 @@ impl Controller {
 
     /// Has everything saved that has changed, also what could wait.
     fn save_all(&mut self) {
-        self.store.changed |= self.store.wakes_at().is_some();
-        self.store.save(saved(&self.pods, self.config.observe_only));
+        self.store.due = self.store.due.map(|_| Instant::now());
+        self.store.save();
     }
 
     fn take_event(&mut self, event: Event) {
@@ -305,8 +296,7 @@ impl Controller {
 
     fn carry_out(&mut self, key: &PodKey, effect: Effect) {
         match effect {
-            Effect::SaveState => self.store.changed = true,
-            Effect::SaveDescription => self.store.describe(),
+            Effect::Save { pods, can_wait } => self.store.replace(pods, can_wait),
             Effect::WatchGuard => self.guard.stale = true,
             Effect::SetLeastLimits(limits) => self.guard.least_limits.set(limits),
             Effect::RunPass { pass, job } => self.run_pass(key, pass, job),
@@ -516,7 +506,7 @@ impl Controller {
         let (at, wall_at) = self.pods.wakes_at();
         let of_pods = [at.map(Instant::from_std), wall_at.map(from_now)];
         let decides = self.decides.then_some(now);
-        let others = [self.files.due, self.endpoint.retry_at, self.store.wakes_at(), decides];
+        let others = [self.files.due, self.endpoint.retry_at, self.store.due, decides];
         let latest = self.next_sweep.min(self.next_decisions).min(now + HEARTBEAT_EVERY);
         of_pods.into_iter().chain(others).flatten().fold(latest, Instant::min)
     }

@@ -333,9 +333,10 @@ impl PodState {
     /// The part of the state that survives a restart, if there is one. [`Self::restore`] is the inverse.
     pub(crate) fn saved(&self) -> Option<SavedPod> {
         let (pauses, evidence_at) = (self.growth.saved(), self.hooks.saved());
-        let waits = self.decision.canary.waits.is_some();
+        let canary = &self.decision.canary;
+        let waits = canary.waits.clone().filter(|_| !canary.is_observed);
         let state = SavedTargets::of(&self.desired, &self.resize, &self.pod);
-        let is_saved = waits || !state.desired.is_empty() || !pauses.is_empty() || !evidence_at.is_empty();
+        let is_saved = waits.is_some() || !state.desired.is_empty() || !pauses.is_empty() || !evidence_at.is_empty();
         Some(SavedPod {
             pod: self.identity.clone().filter(|_| is_saved)?,
             described: Some(Arc::clone(&self.pod)),
@@ -343,7 +344,7 @@ impl PodState {
             failed_shrinks: self.shrink.saved(),
             pauses: pauses.clone(),
             evidence_at: evidence_at.clone(),
-            waits: self.decision.canary.waits.clone(),
+            waits,
         })
     }
 }

@@ -42,7 +42,7 @@ const DESCRIBE_EVERY: Duration = Duration::from_secs(5);
 /// change all the time costs the disk no more than this.
 const WRITES: Rate = Rate::new(40, Duration::from_millis(250));
 
-type SavedPods = BTreeMap<PodUid, SavedPod>;
+pub(crate) type SavedPods = BTreeMap<PodUid, Arc<SavedPod>>;
 
 /// The part that every version of the file has.
 #[derive(Debug, Deserialize)]
@@ -127,7 +127,7 @@ impl SavedPod {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Restored {
     /// The saved pods by UID. The controller removes the pods that discovery has found.
-    pub(crate) pods: BTreeMap<PodUid, SavedPod>,
+    pub(crate) pods: SavedPods,
     /// Why the content is not complete. Reported until the agent ends: nothing repairs it.
     pub(crate) problem: Option<String>,
 }
@@ -221,10 +221,10 @@ fn failed(action: &str, path: &Path, error: &io::Error) -> Error {
 /// The state that survives a restart, as the controller keeps it, and the task that saves it.
 #[derive(Debug)]
 pub(crate) struct Store {
-    /// Whether the content has changed since the latest save.
-    pub(crate) changed: bool,
-    /// Since when the save lacks what sources say of a pod.
-    undescribed: Option<Instant>,
+    /// When the next save is due, if the content has changed since the latest.
+    pub(crate) due: Option<Instant>,
+    /// The pods that it replaces, or removes.
+    changes: BTreeMap<PodUid, Option<Arc<SavedPod>>>,
     /// The saved pods of an earlier agent, without those that discovery has found.
     pub(crate) restored: Restored,
     /// The files that name the pods this agent has written to.
@@ -236,8 +236,8 @@ pub(crate) struct Store {
 /// The newest content, and how far the task has got.
 #[derive(Debug, Default)]
 struct SaveProgress {
-    /// The newest content, until the task takes it.
-    newest: Option<SavedPods>,
+    /// The newest content.
+    pods: SavedPods,
     /// The number of the newest content.
     latest: u64,
     /// The number of the content that was written last, or failed to be.
@@ -259,10 +259,13 @@ impl SaveProgress {
 
 impl Store {
     pub(crate) fn start(file: StateFile, restored: Restored, limit_files: Arc<LimitFiles>) -> Self {
-        let progress = watch::Sender::new(SaveProgress::default());
+        let progress = watch::Sender::new(SaveProgress {
+            pods: restored.pods.clone(),
+            ..SaveProgress::default()
+        });
         Self {
-            changed: false,
-            undescribed: None,
+            due: None,
+            changes: BTreeMap::new(),
             restored,
             limit_files,
             task: tokio::spawn(write(Arc::new(file), progress.clone())),
@@ -270,27 +273,26 @@ impl Store {
         }
     }
 
-    /// Has the content saved after a while: who edits a pod's labels all the time costs the disk no more than this.
-    pub(crate) fn describe(&mut self) {
-        self.undescribed.get_or_insert_with(Instant::now);
+    /// Has these pods saved in this form, or no more; after a while where that can wait: who edits a pod's labels all the time costs
+    /// the disk no more than this.
+    pub(crate) fn replace(&mut self, pods: BTreeMap<PodUid, Option<SavedPod>>, can_wait: bool) {
+        let at = Instant::now() + if can_wait { DESCRIBE_EVERY } else { Duration::ZERO };
+        self.due = Some(self.due.map_or(at, |due| due.min(at)));
+        self.changes
+            .extend(pods.into_iter().map(|(uid, saved)| (uid, saved.map(Arc::new))));
     }
 
-    /// When [`Self::save`] is due although nothing else has changed.
-    pub(crate) fn wakes_at(&self) -> Option<Instant> {
-        self.undescribed.map(|since| since + DESCRIBE_EVERY)
-    }
-
-    /// Saves these pods beside those that discovery has not found yet, if the content has changed.
-    pub(crate) fn save(&mut self, pods: impl Iterator<Item = SavedPod>) {
-        let is_due = self.wakes_at().is_some_and(|at| at <= Instant::now());
-        if !std::mem::take(&mut self.changed) && !is_due {
+    /// Saves the pods beside those that discovery has not found yet, if that is due.
+    pub(crate) fn save(&mut self) {
+        if self.due.take_if(|at| *at <= Instant::now()).is_none() {
             return;
         }
-        self.undescribed = None;
-        let mut saved = self.restored.pods.clone();
-        saved.extend(pods.map(|of_pod| (of_pod.pod.uid.clone(), of_pod)));
+        let changes = std::mem::take(&mut self.changes);
         self.progress.send_modify(|progress| {
-            progress.newest = Some(saved);
+            for (uid, saved) in changes {
+                progress.pods.remove(&uid);
+                progress.pods.extend(saved.map(|saved| (uid, saved)));
+            }
             progress.latest += 1;
         });
     }
@@ -301,7 +303,7 @@ impl Store {
     /// Errors: why it is not saved, in a sentence.
     pub(crate) fn saved(&self) -> impl Future<Output = Result<(), String>> + use<> {
         let progress = self.progress.clone();
-        let latest = progress.borrow().latest + u64::from(self.changed);
+        let latest = progress.borrow().latest + u64::from(self.due.is_some_and(|at| at <= Instant::now()));
         progress.send_modify(|progress| progress.awaited = latest);
         async move {
             let mut news = progress.subscribe();
@@ -326,23 +328,24 @@ impl Store {
         self.restored.problem.clone().into_iter().chain(self.write_problem())
     }
 
-    /// Takes the saved state of this pod.
     pub(crate) fn take_saved(&mut self, id: &PodId) -> Option<SavedPod> {
-        let is_saved = self.restored.pods.get(&id.uid).is_some_and(|saved| saved.pod == *id);
-        self.changed |= is_saved;
-        is_saved.then(|| self.restored.pods.remove(&id.uid)).flatten()
+        self.restored.pods.get(&id.uid).filter(|saved| saved.pod == *id)?;
+        self.replace([(id.uid.clone(), None)].into(), false);
+        self.restored.pods.remove(&id.uid).map(Arc::unwrap_or_clone)
     }
 
     /// Forgets the pods that discovery has not found and that do not stay.
     pub(crate) fn retain(&mut self, stays: impl Fn(&PodId) -> bool) {
-        let before = self.restored.pods.len();
-        self.restored.pods.retain(|_, saved| stays(&saved.pod));
-        self.changed |= self.restored.pods.len() != before;
+        let restored = std::mem::take(&mut self.restored.pods).into_iter();
+        let (stay, gone): (SavedPods, SavedPods) = restored.partition(|(_, saved)| stays(&saved.pod));
+        self.restored.pods = stay;
+        gone.into_keys()
+            .for_each(|uid| self.replace([(uid, None)].into(), false));
     }
 
     /// Has the content saved again if the latest save failed.
     pub(crate) fn retry_failed(&mut self) {
-        self.changed |= self.write_problem().is_some();
+        self.due = self.write_problem().map(|_| Instant::now()).or(self.due);
     }
 
     /// Ends the task after the newest content. Waits for the disk, at most for so long.
@@ -361,7 +364,7 @@ async fn write(file: Arc<StateFile>, progress: watch::Sender<SaveProgress>) {
     let mut rate = RateLimiter::new(WRITES, Instant::now().into_std());
     // Does not fail: this task has a sender.
     while news
-        .wait_for(|progress| progress.newest.is_some() || progress.ends)
+        .wait_for(|progress| progress.latest > progress.done || progress.ends)
         .await
         .is_ok()
     {
@@ -372,9 +375,11 @@ async fn write(file: Arc<StateFile>, progress: watch::Sender<SaveProgress>) {
         }
         // An urgent write may be out of turn, and then costs others none.
         rate.try_use(Instant::now().into_std());
-        let (mut newest, mut number) = (None, 0);
-        progress.send_modify(|progress| (newest, number) = (progress.newest.take(), progress.latest));
-        let Some(content) = newest else { return };
+        let newest = {
+            let known = progress.borrow();
+            (known.latest > known.done).then(|| (known.pods.clone(), known.latest))
+        };
+        let Some((content, number)) = newest else { return };
         let file = Arc::clone(&file);
         let saved = tokio::task::spawn_blocking(move || file.save(content)).await;
         let problem = saved

@@ -208,7 +208,9 @@ impl Decider<'_> {
             own_trouble: state.trouble,
             burst: state.desired.burst,
         };
-        decide::decide_pod(pod, &self.index, self.now, &self.rules.options, known)
+        let mut decision = decide::decide_pod(pod, &self.index, self.now, &self.rules.options, known);
+        decision.canary.is_observed = self.rules.observes;
+        decision
     }
 }
 

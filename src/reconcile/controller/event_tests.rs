@@ -9,6 +9,7 @@ use crate::decide::{CanaryWait, PodDecision};
 use crate::model::objects::annotation::MIRROR;
 use crate::model::objects::{OwnerReference, Pod};
 use crate::model::{Bytes, CgroupPath, ChangeRecord, LivePod};
+use crate::reconcile::store::StateFile;
 use crate::report::testing::kill_of;
 use crate::resize::Answer;
 
@@ -110,10 +111,14 @@ async fn an_observing_agent_saves_no_wait_for_others() {
         since: Timestamp::UNIX_EPOCH,
         targets: <_>::default(),
     });
-    let took = Duration::ZERO;
-    controller.apply(&key, PodInput::Decided { decision: waits, took });
-    for observes in [false, true] {
-        let saved: Vec<_> = saved(&controller.pods, observes).collect();
+    for observes in [false, true, false] {
+        waits.canary.is_observed = observes;
+        let (decision, took) = (waits.clone(), Duration::ZERO);
+        controller.apply(&key, PodInput::Decided { decision, took });
+        controller.store.save();
+        controller.store.saved().await.unwrap();
+        let file = StateFile::in_directory(directory.path()).unwrap();
+        let saved: Vec<_> = file.load().unwrap().pods.into_values().collect();
         assert_eq!((saved.len(), saved[0].waits.is_none()), (1, observes));
     }
 }

@@ -192,7 +192,7 @@ async fn an_override_is_saved_before_it_is_written() {
         early.is_err(),
         "a killed agent would leave values that its successor does not know"
     );
-    controller.store.save(saved(&controller.pods, false));
+    controller.store.save();
     assert!(matches!(ended.recv().await, Some(Event::PassEnded { .. })));
 }
 
@@ -207,7 +207,7 @@ async fn an_override_that_cannot_be_saved_is_refused() {
     // A directory in the place of the file beside makes the write fail, also for root.
     std::fs::create_dir(directory.path().join("state.json.new")).unwrap();
     controller.start_passes();
-    controller.store.save(saved(&controller.pods, false));
+    controller.store.save();
     let event = ended.recv().await.unwrap();
     controller.take_event(event);
     let state = controller.pods.get(&key).unwrap();
@@ -311,7 +311,11 @@ async fn the_state_of_an_earlier_namesake_goes() {
     let key = request_override(&mut controller, LivePod::on_files(["app"]));
     let mut earlier = controller.pods.get(&key).unwrap().saved().unwrap();
     earlier.pod.uid = "earlier".into();
-    controller.store.restored.pods.insert(earlier.pod.uid.clone(), earlier);
+    controller
+        .store
+        .restored
+        .pods
+        .insert(earlier.pod.uid.clone(), earlier.into());
     let manifest = "{kind: Pod, metadata: {name: web, namespace: shop}, spec: {containers: [{name: app}]}}";
     let unidentified = parse_manifests("test", manifest).unwrap().view;
     controller.apply(&key, PodInput::Described(Arc::clone(&unidentified.pods[0])));

@@ -39,16 +39,17 @@ fn save(before: &PodState, after: &PodState) -> Option<Effect> {
     if was == is {
         return None;
     }
+    let ended = was.as_ref().map(|saved| (saved.pod.uid.clone(), None));
     if let (Some(was), Some(is)) = (&mut was, &is) {
         was.described.clone_from(&is.described);
     }
     let same_resize = ResizePhase::of(&before.pod) == ResizePhase::of(&after.pod)
         && before.pod.resizes_in_place() == after.pod.resizes_in_place();
-    let is_same = was == is && before.pod.spec == after.pod.spec && same_resize;
-    Some(if is_same {
-        Effect::SaveDescription
-    } else {
-        Effect::SaveState
+    let same_state = was == is;
+    let saved = is.map(|saved| (saved.pod.uid.clone(), Some(saved)));
+    Some(Effect::Save {
+        pods: ended.into_iter().chain(saved).collect(),
+        can_wait: same_state && same_resize && before.pod.spec == after.pod.spec,
     })
 }
 

@@ -320,8 +320,7 @@ fn only_a_description_may_wait_to_be_saved() {
         change(&mut pod);
         let effects = state.apply(PodInput::Described(Arc::new(pod)), Now::read());
         effects.iter().find_map(|effect| match effect {
-            Effect::SaveState => Some(true),
-            Effect::SaveDescription => Some(false),
+            Effect::Save { can_wait, .. } => Some(!can_wait),
             _ => None,
         })
     };

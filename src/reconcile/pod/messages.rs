@@ -18,6 +18,7 @@ use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::desired::TemporaryLimit;
 use crate::reconcile::savings::Avoided;
 use crate::reconcile::shrink::ShrinkEnd;
+use crate::reconcile::store::SavedPod;
 use crate::reconcile::work::{OperatorRequest, RequestId};
 use crate::resize::Act;
 
@@ -119,10 +120,11 @@ pub(crate) enum PodInput {
 /// A consequence of a change of a pod's state. [`crate::reconcile::controller`] carries every effect out in one place.
 #[derive(Debug)]
 pub(crate) enum Effect {
-    /// The saved part of the state has changed.
-    SaveState,
-    /// Of the saved part, only what sources say of the pod has changed, and neither its spec nor its resize.
-    SaveDescription,
+    /// Save the pods with these UIDs in this form, or no more. What sources say can wait, but not a spec or a resize.
+    Save {
+        pods: BTreeMap<PodUid, Option<SavedPod>>,
+        can_wait: bool,
+    },
     /// The limits that the guard watches, or may grow, have changed.
     WatchGuard,
     /// Replace the least memory limits of the pods with these UIDs, by container name.

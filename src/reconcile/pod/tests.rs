@@ -208,7 +208,9 @@ fn a_burst_alone_writes_no_amounts() {
         let due = state.work.pending().is_some();
         state.work.cancel();
         let targets = state.pod_targets(now.wall, false);
-        let saves = effects.iter().any(|effect| matches!(effect, Effect::SaveState));
+        let saves = effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::Save { can_wait: false, .. }));
         (targets, due, saves, state.clone())
     };
     let (targets, due, ..) = decide(None);

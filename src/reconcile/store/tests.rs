@@ -8,7 +8,7 @@ use crate::plan::WriteScope;
 use crate::reconcile::desired::{BurstStart, Denied, InForce, Recommended, TemporaryLimit};
 use crate::reconcile::overrides::Override;
 
-fn saved() -> BTreeMap<PodUid, SavedPod> {
+fn web() -> SavedPod {
     let pod = PodId {
         uid: "u1".into(),
         namespace: "default".to_owned(),
@@ -18,7 +18,7 @@ fn saved() -> BTreeMap<PodUid, SavedPod> {
         returning: true,
         ..DesiredState::default()
     };
-    let saved = SavedPod {
+    SavedPod {
         pod,
         described: Some(Arc::default()),
         state: SavedTargets {
@@ -29,8 +29,11 @@ fn saved() -> BTreeMap<PodUid, SavedPod> {
         pauses: BTreeMap::new(),
         waits: None,
         evidence_at: BTreeMap::new(),
-    };
-    BTreeMap::from([("u1".into(), saved)])
+    }
+}
+
+fn saved() -> SavedPods {
+    BTreeMap::from([("u1".into(), Arc::new(web()))])
 }
 
 #[test]
@@ -54,7 +57,7 @@ fn each_part_of_a_pod_is_saved() {
         let list = json!([{"name": "app", "requests": {"cpu": "100m"}, "limits": {"memory": "64Mi"}}]);
         serde_json::from_value::<PodAmounts>(list).unwrap()
     });
-    let mut full = saved().remove("u1").unwrap();
+    let mut full = web();
     full.failed_shrinks.note(&Target::Pod, MemoryLimit::Max, "it hurt", at);
     let pause = json!({"until": at, "times": 2, "limits": {"memory": "64Mi"}, "denied": 5, "why": "a quota"});
     full.pauses.insert("app".into(), serde_json::from_value(pause).unwrap());
@@ -104,7 +107,7 @@ fn each_part_of_a_pod_is_saved() {
     };
     let directory = tempfile::tempdir().unwrap();
     let file = StateFile::in_directory(directory.path()).unwrap();
-    let pods = BTreeMap::from([("u1".into(), full)]);
+    let pods = BTreeMap::from([("u1".into(), Arc::new(full))]);
     file.save(pods.clone()).unwrap();
     assert_eq!(file.load().unwrap().pods, pods);
 }
@@ -127,30 +130,36 @@ async fn written(store: &Store, directory: &Path) -> Vec<String> {
 }
 
 fn another() -> SavedPod {
-    let mut another = saved().remove("u1").unwrap();
+    let mut another = web();
     another.pod.uid = "u2".into();
     another
+}
+
+fn save(store: &mut Store, pod: Option<SavedPod>) {
+    let uid = another().pod.uid;
+    store.replace([(uid, pod)].into(), true);
+    store.save();
 }
 
 #[tokio::test]
 async fn pods_not_found_yet_stay_saved() {
     let directory = tempfile::tempdir().unwrap();
     let mut store = store(directory.path());
-    store.changed = true;
-    store.save(std::iter::once(another()));
+    store.due = Some(Instant::now());
+    save(&mut store, Some(another()));
     assert_eq!(written(&store, directory.path()).await, ["u1", "u2"]);
-    let SavedPod { pod: id, .. } = saved().remove("u1").unwrap();
+    let SavedPod { pod: id, .. } = web();
     let namesake = PodId {
         name: "db".to_owned(),
         ..id.clone()
     };
     assert_eq!(store.take_saved(&namesake), None, "it claims another pod's UID");
     store.retain(|_| true);
-    assert!(!store.changed);
-    assert_eq!(store.take_saved(&id), saved().remove("u1"));
+    assert_eq!(store.due, None);
+    assert_eq!(store.take_saved(&id), Some(web()));
     assert_eq!(store.take_saved(&id), None);
-    assert!(store.changed, "the next save has the pod or not");
-    store.save(std::iter::once(another()));
+    assert!(store.due.is_some(), "the next save has the pod or not");
+    save(&mut store, Some(another()));
     assert_eq!(written(&store, directory.path()).await, ["u2"]);
     store.finish(LONGEST_SAVE_WAIT).await;
 }
@@ -160,19 +169,17 @@ async fn pods_that_are_gone_leave_the_file() {
     let directory = tempfile::tempdir().unwrap();
     let mut store = store(directory.path());
     store.retain(|_| false);
-    store.save(std::iter::once(another()));
+    save(&mut store, Some(another()));
     assert_eq!(written(&store, directory.path()).await, ["u2"]);
     // Nothing has changed, or only what can wait.
-    store.save(std::iter::empty());
-    store.describe();
-    let due = store.wakes_at().unwrap();
-    store.describe();
-    store.save(std::iter::empty());
-    assert_eq!(store.wakes_at(), Some(due));
+    save(&mut store, None);
+    let due = store.due.unwrap();
+    save(&mut store, None);
+    assert_eq!(store.due, Some(due));
     assert_eq!(written(&store, directory.path()).await, ["u2"]);
-    store.changed = true;
-    store.save(std::iter::empty());
-    assert_eq!(store.wakes_at(), None);
+    store.due = Some(Instant::now());
+    save(&mut store, None);
+    assert_eq!(store.due, None);
     assert_eq!(written(&store, directory.path()).await, [""; 0]);
     store.finish(LONGEST_SAVE_WAIT).await;
 }
@@ -191,8 +198,8 @@ async fn a_failed_save_is_reported_and_repeated() {
     let mut store = store(directory.path());
     let beside = directory.path().join("state.json.new");
     fs::create_dir(&beside).unwrap();
-    store.changed = true;
-    store.save(std::iter::once(another()));
+    store.due = Some(Instant::now());
+    save(&mut store, Some(another()));
     assert_eq!(written(&store, directory.path()).await, [""; 0]);
     let problems: Vec<_> = store.problems().collect();
     assert!(
@@ -202,11 +209,11 @@ async fn a_failed_save_is_reported_and_repeated() {
     assert_eq!(store.saved().await, Err(problems[0].clone()));
     fs::remove_dir(&beside).unwrap();
     store.retry_failed();
-    store.save(std::iter::once(another()));
+    save(&mut store, Some(another()));
     assert_eq!(written(&store, directory.path()).await, ["u1", "u2"]);
     assert_eq!((store.problems().count(), store.saved().await), (0, Ok(())));
     store.retry_failed();
-    assert!(!store.changed);
+    assert_eq!(store.due, None);
     store.finish(LONGEST_SAVE_WAIT).await;
 }
 
@@ -243,7 +250,7 @@ fn only_recommendations_outlast_the_last_agent() {
         state["asked"] = json!({"targets": named(256), "generation": 2, "held": named(256), "before": named(256)});
         let saved = SavedPod {
             state: serde_json::from_value(state).unwrap(),
-            ..saved().remove("u1").unwrap()
+            ..web()
         };
         let pod: Pod = serde_json::from_value(json!({
             "metadata": {"name": "web", "uid": "u1", "generation": 2},
@@ -327,8 +334,8 @@ async fn what_somebody_waits_for_is_urgent() {
     let file = StateFile::in_directory(directory.path()).unwrap();
     let mut store = Store::start(file, Restored::default(), limit_files);
     let is_urgent = |store: &Store| store.progress.borrow().is_urgent();
-    store.changed = true;
-    store.save(saved().into_values());
+    store.due = Some(Instant::now());
+    save(&mut store, Some(another()));
     assert!(!is_urgent(&store));
     let settled = store.saved();
     assert!(is_urgent(&store));

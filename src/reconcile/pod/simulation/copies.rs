@@ -55,9 +55,9 @@ impl Copies {
     /// Carries out an effect; `by_pass` if the end of a pass has it.
     pub(super) fn update(&mut self, effect: Effect, state: &PodState, now: Timestamp, by_pass: bool) {
         match effect {
-            Effect::SaveState => self.saved = state.saved(),
             // The worst case: the agent is killed before the file is written.
-            Effect::SaveDescription => {}
+            Effect::Save { can_wait: true, .. } => {}
+            Effect::Save { pods, .. } => self.saved = pods.into_values().flatten().next(),
             Effect::WatchGuard => self.guarded = state.guarded(true, now),
             Effect::SetLeastLimits(limits) => self.least_limits.set(limits),
             Effect::RunHook(run) => {

@@ -242,7 +242,7 @@ fn start_guard(limit_files: &Arc<LimitFiles>, least_limits: Arc<LeastLimits>) ->
         guard,
         reports,
         least_limits,
-        stale: true,
+        changed: <_>::default(),
     }
 }
 

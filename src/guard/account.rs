@@ -3,6 +3,7 @@
 //! Reads `/proc/meminfo` and the room in the pods' root, and in the cgroups around it, for each growth. Reads the memory that
 //! pods have requested and do not use at most once a second, because that takes two reads for each pod.
 
+use std::collections::BTreeMap;
 use std::iter::successors;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use super::budgets::{Refusal, RefusalKind};
 use super::predict::is_pinned;
 use super::watchlist::Claim;
 use crate::cgroup::{Cgroup, CgroupDir, CgroupError, Hierarchy};
-use crate::model::objects::PodUid;
+use crate::model::objects::PodKey;
 use crate::model::{Bytes, CgroupPath, MemoryLimit};
 
 /// How long a sweep over all pods is valid, and the limit of all together.
@@ -29,13 +30,13 @@ pub(super) struct Account {
     /// The limit of all pods together, and when it was read.
     limit: Option<(Duration, MemoryLimit)>,
     /// The request of each pod, and how much of it is not used.
-    claims: Vec<(Claim, u64)>,
+    claims: BTreeMap<PodKey, (Claim, u64)>,
     swept: Option<Duration>,
 }
 
 impl Account {
-    /// Replaces the requests of the pods, and the pods' root and the cgroups around it where the root is another cgroup than before.
-    pub(super) fn set(&mut self, hierarchy: &Hierarchy, root: &CgroupPath, claims: Vec<Claim>) {
+    /// Replaces the requests of these pods, and the pods' root and the cgroups around it where the root is another cgroup than before.
+    pub(super) fn set(&mut self, hierarchy: &Hierarchy, root: &CgroupPath, claims: BTreeMap<PodKey, Option<Claim>>) {
         let is_same = |open: &Cgroup| open.path() == root && open.outer().check().is_ok();
         if !self.root.as_ref().is_some_and(is_same) {
             (self.sampled, self.limit) = (None, None);
@@ -47,7 +48,10 @@ impl Account {
             let around = successors(root.parent(), CgroupPath::parent);
             self.around = around.filter_map(|path| open(path).ok()).collect();
         }
-        self.claims = claims.into_iter().map(|claim| (claim, 0)).collect();
+        for (pod, claim) in claims {
+            self.claims.remove(&pod);
+            self.claims.extend(claim.map(|claim| (pod, (claim, 0))));
+        }
         self.swept = None;
     }
 
@@ -82,7 +86,7 @@ impl Account {
         &mut self,
         hierarchy: &Hierarchy,
         now: Duration,
-        uid: &PodUid,
+        pod: &PodKey,
         reserve: Bytes,
     ) -> Result<Bytes, Refusal> {
         let meminfo = Meminfo::current().map_err(|error| format!("/proc/meminfo cannot be read: {error}"));
@@ -91,8 +95,8 @@ impl Account {
         let available = available.map_err(|why| Refusal::new(RefusalKind::Unreadable, why))?;
         let free = available.min(self.room_below_root()?).saturating_sub(reserve.get());
         self.sweep(hierarchy, now);
-        let others = self.claims.iter().filter(|(claim, _)| claim.uid != *uid);
-        let claimed = others.map(|(_, unused)| *unused).fold(0, u64::saturating_add);
+        let others = self.claims.iter().filter(|(other, _)| *other != pod);
+        let claimed = others.map(|(_, (_, unused))| *unused).fold(0, u64::saturating_add);
         Ok(Bytes::new(free.saturating_sub(claimed)))
     }
 
@@ -107,7 +111,7 @@ impl Account {
             return;
         }
         self.swept = Some(now);
-        for (claim, unused) in &mut self.claims {
+        for (claim, unused) in self.claims.values_mut() {
             let used = CgroupDir::open(hierarchy, &claim.path).and_then(|dir| used(&dir));
             // A pod that cannot be read has ended, and claims nothing.
             *unused = used.map_or(0, |used| claim.request.get().saturating_sub(used));
@@ -160,18 +164,19 @@ mod tests {
         }
         let hierarchy = Hierarchy::of_tree(root.path()).unwrap();
         let path = |text: &str| CgroupPath::new(text).unwrap();
-        let claim = |uid: &str, request| Claim {
-            uid: uid.into(),
-            path: path(&format!("/pods/{uid}")),
-            request: Bytes::new(request),
+        let key = |name: &str| PodKey::new("test", name);
+        let claim = |name: &str, request| {
+            let (path, request) = (path(&format!("/pods/{name}")), Bytes::new(request));
+            (key(name), Some(Claim { path, request }))
         };
         let mut account = Account::default();
         // The second pod has ended: it claims nothing.
-        account.set(&hierarchy, &path("/pods"), vec![claim("a", 3000), claim("ended", 500)]);
-        let mut granted = |uid: &str, millis, reserve| {
+        let claims = [claim("a", 3000), claim("ended", 500)].into();
+        account.set(&hierarchy, &path("/pods"), claims);
+        let mut granted = |name: &str, millis, reserve| {
             let now = Duration::from_millis(millis);
             account
-                .read(&hierarchy, now, &uid.into(), Bytes::new(reserve))
+                .read(&hierarchy, now, &key(name), Bytes::new(reserve))
                 .unwrap()
                 .get()
         };
@@ -199,7 +204,7 @@ mod tests {
         }
         let hierarchy = Hierarchy::of_tree(root.path()).unwrap();
         let mut account = Account::default();
-        account.set(&hierarchy, &CgroupPath::new("/slice/pods").unwrap(), Vec::new());
+        account.set(&hierarchy, &CgroupPath::new("/slice/pods").unwrap(), BTreeMap::new());
         assert_eq!(account.room_below_root(), Ok(4000));
         fs::write(slice.join("memory.max"), "max\n").unwrap();
         assert_eq!(account.room_below_root(), Ok(8000));
@@ -227,19 +232,19 @@ mod tests {
             CgroupPath::new("/pod").unwrap(),
         );
         let claim = Claim {
-            uid: "u".into(),
             path,
             request: Bytes::new(1000),
         };
         let mut account = Account {
-            claims: vec![(claim, 0)],
+            claims: [(PodKey::new("test", "u"), (claim, 0))].into(),
             ..Account::default()
         };
         account.sweep(&hierarchy, Duration::ZERO);
-        assert_eq!(account.claims[0].1, 900, "available memory has those 800 in it");
+        let unused: Vec<_> = account.claims.values().map(|(_, unused)| *unused).collect();
+        assert_eq!(unused, [900], "available memory has those 800 in it");
 
         let as_root = CgroupPath::new("/pod").unwrap();
-        account.set(&hierarchy, &as_root, Vec::new());
+        account.set(&hierarchy, &as_root, BTreeMap::new());
         let mut uses = |bytes: u64| {
             fs::write(pod.join("memory.current"), format!("{bytes}\n")).unwrap();
             account.movement_of_all()
@@ -258,7 +263,7 @@ mod tests {
         assert_eq!(account.movement_of_all(), None);
         fs::create_dir(&pod).unwrap();
         fs::write(pod.join("memory.current"), "700\n").unwrap();
-        account.set(&hierarchy, &as_root, Vec::new());
+        account.set(&hierarchy, &as_root, BTreeMap::new());
         assert_eq!(
             account.movement_of_all(),
             Some(400),

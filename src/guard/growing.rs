@@ -237,7 +237,7 @@ impl Worker {
         }
         let (now, pod, of) = (self.now(), &watched.pod, watched.of());
         let reserve = self.settings.reserve;
-        let memory = self.account.read(&node.hierarchy, now, &of.pod.uid, reserve)?;
+        let memory = self.account.read(&node.hierarchy, now, &of.pod.key(), reserve)?;
         let bound = pod.growable.bound(node, handles, &of.container, ceiling)?;
         match bound.filter(|bound| *for_pod || bound.left <= ceiling) {
             Some(PodBound { limit: of_pod, left }) if *for_pod || left.get() < need.limit.get() + UNIT => {

@@ -61,7 +61,7 @@ impl Guard {
         })
     }
 
-    /// Guards the containers of this list from now on, and no others.
+    /// Guards the containers of this list from now on, and no others of its pods.
     pub fn watch(&self, watchlist: Watchlist) {
         if self.watchlists.send(Box::new(watchlist)).is_err() {
             tracing::error!("the guard has ended: no limit is raised before it is reached");
@@ -172,17 +172,16 @@ impl Worker {
         }
     }
 
-    /// Guards the containers of this list from now on, and no others.
+    /// Guards the containers of this list from now on, and no others of its pods.
     fn watch(&mut self, list: Watchlist) {
         let node = list.node;
         self.settings = list.settings;
-        let namespaces = list.pods.iter().map(|pod| pod.live.id.namespace.clone()).collect();
-        self.budgets.set(self.settings.budget, &namespaces);
         self.account.set(&node.hierarchy, &node.kubepods.path, list.claims);
-        let known = std::mem::take(&mut self.containers).into_iter();
+        let is_listed = |watched: &mut Watched| list.pods.contains_key(&watched.pod.live.id.key());
+        let known = self.containers.extract_if(.., is_listed);
         let mut known: HashMap<_, Watched> = known.map(|watched| (watched.key(), watched)).collect();
         let mut listed = Vec::new();
-        for pod in list.pods.into_iter().map(Arc::new) {
+        for pod in list.pods.into_values().flatten().map(Arc::new) {
             for cgroup in pod.cgroups() {
                 let watched = known.remove(&cgroup.key());
                 let watched = watched.or_else(|| self.open(&node, &pod, &cgroup));
@@ -202,6 +201,9 @@ impl Worker {
             self.notifications.subscribe(&mut watched, self.now());
             self.containers.push(watched);
         }
+        let guarded = self.containers.iter();
+        let namespaces = guarded.map(|watched| watched.pod.live.id.namespace.clone()).collect();
+        self.budgets.set(self.settings.budget, &namespaces);
         self.node = Some(node);
     }
 
@@ -257,6 +259,7 @@ impl Worker {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::fs;
     use std::path::Path;
 
@@ -269,7 +272,7 @@ mod tests {
     use crate::guard::watched::ITSELF;
     use crate::guard::watched::tests::watched;
     use crate::guard::watchlist::{GuardEvent, Guarded, Terms};
-    use crate::model::objects::{Pod, PodId};
+    use crate::model::objects::{Pod, PodId, PodKey};
     use crate::model::{Bytes, CgroupPath, LivePod, Outcome};
 
     const MIB: u64 = 1 << 20;
@@ -322,8 +325,8 @@ mod tests {
                 },
                 quiet: Duration::from_secs(60),
             },
-            pods: vec![guarded],
-            claims: Vec::new(),
+            pods: [(guarded.live.id.key(), Some(guarded))].into(),
+            claims: BTreeMap::new(),
         });
         (worker, reports)
     }
@@ -447,8 +450,8 @@ mod tests {
         worker.watch(Watchlist {
             node: Arc::new(Node::on_files(root.path())),
             settings,
-            pods: vec![guarded],
-            claims: Vec::new(),
+            pods: [(guarded.live.id.key(), Some(guarded))].into(),
+            claims: BTreeMap::new(),
         });
         for times in [0, 1] {
             take(times);
@@ -461,6 +464,23 @@ mod tests {
         assert!(matches!(event, GuardEvent::Grew { for_pod: true, .. }), "{event:?}");
         assert_eq!(&*of.container, "side");
         assert_eq!([of_pod, app, side].map(|directory| limit(directory)), [136, 64, 72]);
+    }
+
+    #[test]
+    fn pods_that_are_not_listed_stay_watched() {
+        let root = tempfile::tempdir().unwrap();
+        let (mut worker, _reports) = guarding(root.path());
+        let mut watched_after = |pod: PodKey| {
+            worker.watch(Watchlist {
+                node: worker.node.clone().unwrap(),
+                settings: worker.settings,
+                pods: [(pod, None)].into(),
+                claims: BTreeMap::new(),
+            });
+            worker.containers.len()
+        };
+        let pods = ["other", "web"].map(|name| PodKey::new("test", name));
+        assert_eq!(pods.map(&mut watched_after), [1, 0]);
     }
 
     #[test]

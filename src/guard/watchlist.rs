@@ -1,22 +1,23 @@
 //! The messages to and from the guard.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::budgets::{Budget, RefusalKind};
 use crate::actuate::{Growable, Grown, Node};
-use crate::model::objects::{PodId, PodUid};
+use crate::model::objects::{PodId, PodKey};
 use crate::model::{Bytes, CgroupPath, ContainerId, ContainerName, LiveContainer, LivePod, MilliCpu};
 
-/// The pods that the guard watches. Each list replaces the one before.
+/// Pods that the guard watches from now on, or no more. Pods of earlier lists that are not in this one stay as they are.
 #[derive(Debug, Clone)]
 pub struct Watchlist {
     pub node: Arc<Node>,
     pub settings: Settings,
-    /// The pods with a limit that may grow.
-    pub pods: Vec<GuardedPod>,
-    /// The requests of every pod of the node.
-    pub claims: Vec<Claim>,
+    /// The pods; `None` where no limit may grow.
+    pub pods: BTreeMap<PodKey, Option<GuardedPod>>,
+    /// The requests of the same pods; `None` for a pod that is gone.
+    pub claims: BTreeMap<PodKey, Option<Claim>>,
 }
 
 /// The configuration of the guard.
@@ -141,7 +142,6 @@ pub struct CpuTerms {
 /// The memory request of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    pub uid: PodUid,
     pub path: CgroupPath,
     pub request: Bytes,
 }

@@ -173,11 +173,8 @@ impl NodeCapacity {
             state.desired.targets_or_spec(pod)
         };
         let request = pod_requests(pod, &granted, self.kubelet).memory.unwrap_or_default();
-        (!request.is_zero()).then(|| Claim {
-            uid: live.id.uid.clone(),
-            path: live.path.clone(),
-            request,
-        })
+        let path = live.path.clone();
+        (!request.is_zero()).then_some(Claim { path, request })
     }
 
     /// Refuses a recommendation with which the pod would get more than a quota of its namespace allows, or request more than the

@@ -4,6 +4,7 @@
 //! Each becomes an input to the state of the pods concerned ([`super::pod::PodState::apply`]), and [`Controller::carry_out`]
 //! carries out the effects, in one place. The controller decides nothing about a pod itself, and does no I/O.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -117,8 +118,8 @@ pub(crate) struct GuardLink {
     pub(crate) guard: Option<Guard>,
     pub(crate) reports: mpsc::UnboundedReceiver<Report>,
     pub(crate) least_limits: Arc<LeastLimits>,
-    /// Whether the watched limits have changed since the last watch list.
-    pub(crate) stale: bool,
+    /// The pods whose watched limits may have changed since the last watch list, also those that are gone.
+    pub(crate) changed: BTreeSet<PodKey>,
 }
 
 impl Now {
@@ -259,7 +260,7 @@ impl Controller {
             }
             Event::Config(config) => {
                 self.config = *config;
-                self.guard.stale = true;
+                self.watch_all_if(true);
                 self.next_sweep = self.next_sweep.min(Instant::now() + self.config.sweep_interval);
                 self.decide_all(Timestamp::now());
             }
@@ -297,7 +298,7 @@ impl Controller {
     fn carry_out(&mut self, key: &PodKey, effect: Effect) {
         match effect {
             Effect::Save { pods, can_wait } => self.store.replace(pods, can_wait),
-            Effect::WatchGuard => self.guard.stale = true,
+            Effect::WatchGuard => drop(self.guard.changed.insert(key.clone())),
             Effect::SetLeastLimits(limits) => self.guard.least_limits.set(limits),
             Effect::RunPass { pass, job } => self.run_pass(key, pass, job),
             Effect::RunHook(run) => self.run_hook(key, run),
@@ -316,7 +317,7 @@ impl Controller {
             Effect::Settled(uid) => self.publisher.history.mark_carried_out(&uid),
             Effect::Refuse { request, error } => self.requests.refuse(request, error),
             Effect::AdmitRequest { id, request } => {
-                let capacity = Box::new(self.capacity());
+                let capacity = Box::new(self.capacity(self.pods.values()));
                 self.apply(key, PodInput::Admitted { id, request, capacity });
             }
             Effect::Decide => self.decides = true,
@@ -372,28 +373,49 @@ impl Controller {
         }
     }
 
-    /// Sends the guard a new watch list, if the limits have changed.
+    /// Has the guard get the limits of all pods, if anything has changed that concerns them.
+    fn watch_all_if(&mut self, has_changed: bool) {
+        self.guard.changed.extend(self.pods.keys_of(|_| has_changed));
+    }
+
+    /// Sends the guard the limits that have changed, and those of all pods that share a quota with a pod of which they have.
     fn update_guard(&mut self) {
-        let (Some(guard), Some(node)) = (&self.guard.guard, self.node.known()) else {
-            return;
+        let Some(guard) = &self.guard.guard else {
+            return self.guard.changed.clear();
         };
-        if !std::mem::take(&mut self.guard.stale) {
+        let Some(node) = self.node.known() else { return };
+        let mut changed = std::mem::take(&mut self.guard.changed);
+        if changed.is_empty() {
             return;
         }
+        let quotas = self.sources.view.quotas.iter().map(|quota| &quota.metadata.namespace);
+        let shared = quotas.filter(|namespace| changed.iter().any(|key| key.namespace() == *namespace));
+        let shared: BTreeSet<&String> = shared.collect();
+        if !shared.is_empty() {
+            changed.extend(
+                self.pods
+                    .keys_of(|state| shared.contains(&state.pod.metadata.namespace)),
+            );
+        }
         let (config, now) = (&self.config, Timestamp::now());
-        let capacity = self.capacity();
+        let states = changed.iter().map(|key| (key, self.pods.get(key)));
+        // These are all pods of their quotas.
+        let capacity = self.capacity(states.clone().filter_map(|(_, state)| state));
         let guarded = |state: &PodState| {
             let mut guarded = state.guarded(self.hooks_forbidden_by(state).is_none(), now)?;
             capacity.bound_growth(state, &mut guarded);
-            Some(guarded)
+            Some(guarded).filter(|_| config.guard && !config.observe_only)
         };
-        let pods = self.pods.values().filter(|_| config.guard && !config.observe_only);
+        let pods = states
+            .clone()
+            .map(|(key, state)| (key.clone(), state.and_then(guarded)));
+        let claims = states.map(|(key, state)| (key.clone(), state.and_then(|state| capacity.claim(state))));
         // If the size of the memory is unknown, its parts are zero, and the guard gives nothing.
         let memory = self.node.machine.memory.unwrap_or_default();
         guard.watch(Watchlist {
             node,
-            pods: pods.filter_map(guarded).collect(),
-            claims: self.pods.values().filter_map(|state| capacity.claim(state)).collect(),
+            pods: pods.collect(),
+            claims: claims.collect(),
             settings: guard::Settings {
                 reserve: config.guard_reserve.of(memory),
                 budget: Budget {
@@ -475,6 +497,7 @@ impl Controller {
         let is_over = woken.iter().filter_map(change).any(|end| end <= wall);
         self.apply_to_all(woken, || PodInput::TimePassed);
         if self.endpoint.take_due(now) {
+            self.watch_all_if(true);
             self.apply_to_all(self.pods.keys_of(|_| true), || PodInput::ResizeRetried);
         }
         self.begin_shrink_turns(wall);

@@ -117,6 +117,11 @@ impl PodKey {
     pub fn new(namespace: &str, name: &str) -> Self {
         Self(format!("{namespace}/{name}").into())
     }
+
+    /// The namespace of the pod.
+    pub fn namespace(&self) -> &str {
+        self.0.split('/').next().unwrap_or_default()
+    }
 }
 
 impl PodId {

@@ -227,7 +227,9 @@ impl Controller {
             self.node.answers.forget();
         }
         let known = &self.sources.view;
-        self.guard.stale |= known.quotas != view.quotas || known.awaited_quotas != view.awaited_quotas;
+        let other_quotas = known.quotas != view.quotas || known.awaited_quotas != view.awaited_quotas;
+        self.watch_all_if(other_quotas);
+        let known = &self.sources.view;
         let namespaces = changed_namespaces(known, &view);
         let decided_now: BTreeSet<&String> = known.undecided_pods.difference(&view.undecided_pods).collect();
         let decides_more = is_first || !decided_now.is_empty();
@@ -392,7 +394,7 @@ impl Controller {
     /// Brings decisions into force, those first that have waited longest for room. Recommendations without room are tried
     /// again every time, and at once after another pod has come to request less.
     fn follow_all(&mut self, decided: &BTreeMap<PodKey, &Arc<Pod>>, decider: &Decider<'_>) {
-        let mut capacity = self.capacity();
+        let mut capacity = self.capacity(self.pods.values());
         let waits_since = |state: &PodState| state.no_room.as_ref().map_or(Timestamp::MAX, |no_room| no_room.since);
         let in_order = |pods: &Pods, counts: fn(&PodState) -> bool| {
             let keys = decided.keys().filter(|key| pods.get(key).is_some_and(counts));

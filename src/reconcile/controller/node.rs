@@ -144,7 +144,7 @@ impl Controller {
         let stated = self.sources.view.kubelet_version().or(before);
         let node = node.map(|node| node.with_stated_kubelet(stated));
         let earlier = std::mem::replace(&mut self.node.found.node, node.clone());
-        self.guard.stale |= earlier.as_ref().map(Arc::as_ptr) != node.as_ref().map(Arc::as_ptr);
+        self.watch_all_if(earlier.as_ref().map(Arc::as_ptr) != node.as_ref().map(Arc::as_ptr));
         if let (Some(earlier), Some(node)) = (earlier, node)
             && earlier.traits != node.traits
         {
@@ -181,10 +181,10 @@ impl Controller {
         }
     }
 
-    /// The capacity of the node, with the requests of its pods.
-    pub(super) fn capacity(&self) -> NodeCapacity {
+    /// The capacity of the node, with the requests of these pods.
+    pub(super) fn capacity<'a>(&self, pods: impl Iterator<Item = &'a PodState>) -> NodeCapacity {
         let mut capacity = NodeCapacity::of(
-            self.pods.values(),
+            pods,
             &self.sources.view,
             self.node.machine,
             self.node.kubelet(),

@@ -176,7 +176,7 @@ impl Controller {
         if due.is_empty() {
             return;
         }
-        let (mut capacity, support) = (self.capacity(), self.node_support(&node, now));
+        let (mut capacity, support) = (self.capacity(self.pods.values()), self.node_support(&node, now));
         for key in due {
             let Some(state) = self.pods.get(&key).filter(|state| !self.passes.is_busy(state)) else {
                 continue;
@@ -283,6 +283,7 @@ impl Controller {
         tracing::debug!(pass, outcome, reason, steps, ?verified, "a pass ended");
         if done.api.unsupported {
             self.endpoint.refuse(Instant::now());
+            self.watch_all_if(true);
         }
         if done.api.answer.accepted().is_some() {
             self.endpoint.refusals = 0;

@@ -146,7 +146,7 @@ impl Controller {
             changes,
             vpa: self.sources.vpa_of(state).cloned(),
             problems: self.sources.problems.clone(),
-            capacity: self.capacity(),
+            capacity: self.capacity(self.pods()),
             quiet: self.quiet(),
             observes: self.config.observe_only,
             hooks_forbidden_by: self.hooks_forbidden_by(state),
@@ -157,7 +157,7 @@ impl Controller {
     fn resize_facts(&self, state: &PodState) -> Option<Facts> {
         let (node, now) = (self.node.known()?, Now::read());
         let support = self.node_support(&node, now);
-        let mut capacity = self.capacity();
+        let mut capacity = self.capacity(self.pods());
         let (none, cause) = (PodAmounts::NONE, Cause::Sweep);
         let facts = self.endpoint.facts(state, none, &cause, &support, &mut capacity, now)?;
         let away = self.endpoint.get()?.away();

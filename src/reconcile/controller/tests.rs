@@ -51,7 +51,7 @@ pub(super) fn controller(directory: &Path) -> Controller {
             guard: None,
             reports: mpsc::unbounded_channel().1,
             least_limits: Arc::default(),
-            stale: true,
+            changed: BTreeSet::new(),
         },
         Publisher {
             metrics: Metrics::register(&mut registry),
@@ -528,9 +528,9 @@ async fn known_quotas_concern_the_guard() {
     let mut controller = controller(directory.path());
     let mut view = view_of(&["shop/web"]);
     let mut is_stale = |view: &NodeView| {
-        controller.guard.stale = false;
+        controller.guard.changed.clear();
         controller.take_view(Arc::new(view.clone()), Vec::new());
-        controller.guard.stale
+        !controller.guard.changed.is_empty()
     };
     is_stale(&view);
     view.awaited_quotas.insert("shop".to_owned());

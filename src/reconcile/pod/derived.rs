@@ -63,5 +63,5 @@ fn least_limits(state: &PodState) -> Option<(PodUid, BTreeMap<ContainerName, Byt
 
 fn known_to_guard(state: &PodState) -> impl PartialEq + '_ {
     let may_grow = (&state.decision.ceilings, state.growth.saved(), state.hooks.saved());
-    (&state.pod, &state.live, &state.desired, may_grow)
+    (&state.pod, &state.live, &state.desired, &state.resize, may_grow)
 }

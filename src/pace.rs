@@ -11,21 +11,9 @@ const ACTIONS_PER_SECOND: u32 = 250;
 /// The longest time that a change waits on a node.
 const LONGEST_SPREAD: Duration = Duration::from_secs(60);
 
-/// After work about all pods, other tasks come first for this many times as long.
-const REST_FACTOR: u32 = 2;
-
-/// No rest follows work that is shorter than a timer's resolution.
-const SHORT: Duration = Duration::from_millis(1);
-
-/// How long other tasks come first after work about all pods that took so long: while a thousand pods change, such work would take
-/// all of the time. Pure.
-pub fn rest_after(took: Duration) -> Duration {
-    if took > SHORT {
-        took * REST_FACTOR
-    } else {
-        Duration::ZERO
-    }
-}
+/// After a view of all objects, other tasks come first for this many times as long as it took: who edits objects all the time would
+/// take all of the time.
+pub const REST_FACTOR: u32 = 2;
 
 /// Pauses that grow with each failed attempt.
 #[derive(Debug, Clone)]

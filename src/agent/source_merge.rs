@@ -7,7 +7,7 @@ use futures::FutureExt;
 use futures::future::select_all;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::pace::rest_after;
+use crate::pace::REST_FACTOR;
 use crate::reconcile::controller::Event;
 use crate::sources::{NodeView, SourceState};
 
@@ -38,10 +38,7 @@ impl SourceMerge {
             }
             // An error: the controller has ended, or waits for no time.
             let took = took.await.unwrap_or_default();
-            let rest = rest_after(took);
-            if !rest.is_zero() {
-                tokio::time::sleep(rest).await;
-            }
+            tokio::time::sleep(took * REST_FACTOR).await;
             // Cancel-safe: a change stays marked until `merged_view` reads it.
             let changes = self.sources.iter_mut().map(|source| source.changed().boxed());
             if select_all(changes).await.0.is_err() {

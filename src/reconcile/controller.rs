@@ -25,7 +25,7 @@ use crate::model::objects::PodKey;
 use crate::model::{Cause, HookEnd, Outcome, Resource};
 use crate::observe::health::Heartbeat;
 use crate::oom::OomReport;
-use crate::pace::{fraction, rest_after};
+use crate::pace::fraction;
 use crate::sources::NodeView;
 
 mod deciding;
@@ -48,7 +48,6 @@ const SWEEP_PARTS: usize = 20;
 /// An idle controller reports that it is alive this often.
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(5);
 
-/// An event for the controller.
 pub(crate) enum Event {
     /// The view of the sources, or their problems, changed. There is no view before every source has one.
     View {
@@ -111,7 +110,6 @@ pub(crate) struct Controller {
     clocks: Now,
 }
 
-/// The controller's side of the guard.
 #[derive(Debug)]
 pub(crate) struct GuardLink {
     /// `None` if the guard's thread could not be started.
@@ -174,28 +172,23 @@ impl Controller {
         stop: tokio_util::sync::CancellationToken,
         heartbeat: Heartbeat,
     ) {
-        let (mut wake, mut rest) = (self.next_wake(), Instant::now());
+        let mut arrived = Vec::new();
         loop {
             heartbeat.beat();
-            // Cancel-safe: `recv` and `written` lose nothing, the others only wait for a time.
+            let wake = self.next_wake();
+            // Cancel-safe: `recv`, `recv_many` and `written` lose nothing, the others only wait for a time.
             tokio::select! {
                 Some(report) = self.guard.reports.recv() => self.take_guard_report(report),
-                event = events.recv() => match event {
-                    Some(event) => self.take_event(event),
-                    None => break,
+                count = events.recv_many(&mut arrived, events.max_capacity()) => if count == 0 {
+                    break;
                 },
                 written = self.files.next_written() => self.note_written(written),
                 () = tokio::time::sleep_until(wake) => {}
                 () = stop.cancelled() => break,
             }
-            let began = Instant::now();
-            if began < rest {
-                wake = rest;
-                continue;
-            }
-            self.run_round(began);
-            wake = self.next_wake();
-            rest = Instant::now() + rest_after(began.elapsed());
+            // One round for all that came meanwhile.
+            arrived.drain(..).for_each(|event| self.take_event(event));
+            self.run_round(Instant::now());
         }
         self.finish(events).await;
     }
@@ -433,7 +426,6 @@ impl Controller {
         SignedDuration::try_from(quiet.unwrap_or_default()).unwrap_or(SignedDuration::MAX)
     }
 
-    /// Why the hooks of this pod do not run.
     fn hooks_forbidden_by(&self, state: &PodState) -> Option<&'static str> {
         let (pod, metadata) = (&state.pod, &state.pod.metadata);
         if pod.cgroup_uid() != metadata.uid {
@@ -443,7 +435,6 @@ impl Controller {
         (!is_allowed).then_some("the key hooks does not list its namespace")
     }
 
-    /// Reports a kill to the state of its pod.
     fn take_kill(&mut self, kill: &OomReport) {
         let Some(pod) = &kill.facts.pod else { return };
         let container = kill.facts.container.as_ref();
@@ -535,7 +526,6 @@ impl Controller {
     }
 }
 
-/// Logs that a container will reach a memory limit that is not raised.
 fn log_threat(Report { of, event }: &Report) {
     let Guarded { pod, container } = of;
     let container = container.as_str();

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use crate::model::PodAmounts;
 
 /// The next step of a pod whose recommendation has no room.
-const ROOM_AWAITED: &str = "The recommendation is followed once there is room for it: vscaled checks every minute, and at once when \
+pub(super) const ROOM_AWAITED: &str = "The recommendation is followed once there is room for it: vscaled checks every minute, and at once when \
                             pods come, go or request less, or a quota changes.";
 
 /// A recommendation that the node has no room for, or that a quota does not allow.
@@ -42,11 +42,6 @@ impl NoRoomFor {
         let is_recorded = std::mem::replace(&mut self.recorded, true);
         let is_logged = std::mem::replace(&mut self.logged, true);
         (!is_recorded).then(|| (self.why.clone(), !is_logged))
-    }
-
-    /// What the pod waits for, as a sentence.
-    pub(crate) fn next_step(&self) -> String {
-        ROOM_AWAITED.to_owned()
     }
 }
 

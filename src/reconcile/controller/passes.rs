@@ -176,19 +176,18 @@ impl Controller {
         if due.is_empty() {
             return;
         }
-        let (mut capacity, support) = (self.capacity(self.pods.values()), self.node_support(&node, now));
+        let mut capacity = self.endpoint.get().map(|_| self.capacity(self.pods.values()));
+        let support = self.node_support(&node, now);
         for key in due {
-            let Some(state) = self.pods.get(&key).filter(|state| !self.passes.is_busy(state)) else {
-                continue;
-            };
+            let Some(state) = self.pods.get(&key) else { continue };
             let hooks = self.hooks_forbidden_by(state).is_none();
             self.apply(&key, PodInput::PassDue(hooks));
             let Some(state) = self.pods.get(&key) else { continue };
             let Some((cause, mut targets)) = state.next_pass(now) else {
                 continue;
             };
-            let endpoint = &self.endpoint;
-            let facts = endpoint.facts(state, &targets, cause, &support, &mut capacity, now);
+            let capacity = capacity.as_mut();
+            let facts = capacity.and_then(|of_all| self.endpoint.facts(state, &targets, cause, &support, of_all, now));
             let resize = facts.map(|facts| {
                 let live = state.live.iter();
                 // The patch includes limits that the guard has just raised: otherwise the kubelet would lower them again.
@@ -275,7 +274,6 @@ impl Controller {
         self.passes.spawn(work.instrument(span));
     }
 
-    /// Takes the result of a pass.
     pub(super) fn end_pass(&mut self, key: &PodKey, pass: u64, done: Box<JobDone>) {
         self.passes.busy.remove(&done.record.pod.uid);
         let (outcome, reason) = (done.record.outcome.word(), done.record.outcome.reason());
@@ -363,12 +361,12 @@ impl Controller {
     /// Lets pods lower their memory limits in turn: a few of one workload at a time, and none while a shrink
     /// of the workload is undone.
     pub(super) fn begin_shrink_turns(&mut self, now: Timestamp) {
-        let progress = |state: &PodState| state.live.as_ref().and_then(|_| state.shrink.progress(now));
-        let workload = |state: &PodState| {
+        fn workload(state: &PodState) -> (&str, Option<&str>) {
             let recommended = state.desired.recommended.as_ref();
-            let vpa = recommended.and_then(|recommended| recommended.vpa.clone());
-            (state.pod.metadata.namespace.clone(), vpa)
-        };
+            let vpa = recommended.and_then(|recommended| recommended.vpa.as_deref());
+            (&state.pod.metadata.namespace, vpa)
+        }
+        let progress = |state: &PodState| state.live.as_ref().and_then(|_| state.shrink.progress(now));
         let pods = self.pods.active();
         let (keys, pods): (Vec<_>, Vec<_>) = pods
             .filter_map(|(key, state)| Some((key.clone(), (workload(state), progress(state)?))))

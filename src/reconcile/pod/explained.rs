@@ -8,7 +8,7 @@ use crate::model::objects::Pod;
 use crate::model::{ContainerName, LivePod, Withheld};
 use crate::plan::without_cgroup;
 use crate::reconcile::desired::TemporaryLimit;
-use crate::reconcile::no_room::NoRoomFor;
+use crate::reconcile::no_room::ROOM_AWAITED;
 
 impl PodState {
     pub(crate) fn status(&self, now: Timestamp) -> PodStatus {
@@ -83,7 +83,7 @@ impl PodState {
             return "Nothing until a container of this pod runs on this node.".to_owned();
         }
         let step = self.work.next_step(now.instant);
-        step.or_else(|| self.no_room.as_ref().map(NoRoomFor::next_step))
+        step.or_else(|| self.no_room.as_ref().map(|_| ROOM_AWAITED.to_owned()))
             .or_else(|| self.shrink.next_step(now.wall))
             .or_else(|| self.hooks.next_step())
             .or_else(|| self.drift.next_step(now.wall))

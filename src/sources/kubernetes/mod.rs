@@ -36,7 +36,7 @@ use crate::kubernetes::{
 use crate::model::objects::{
     HorizontalPodAutoscaler, LimitRange, Node, Owner, Pod, ResourceQuota, Shared, VerticalPodAutoscaler,
 };
-use crate::pace::rest_after;
+use crate::pace::REST_FACTOR;
 use crate::slots::{Class, Slots};
 use owners::{OwnerKey, Owners};
 use view::{FirstPods, Missing, Namespace, PodObjects, objects_about};
@@ -158,7 +158,7 @@ impl KubernetesSource {
         loop {
             let began = Instant::now();
             self.update_view();
-            let rest = Instant::now() + rest_after(began.elapsed());
+            let rest = Instant::now() + began.elapsed() * REST_FACTOR;
             let wake = self.next_due();
             // Cancel-safe: notifications and answers stay until they are taken.
             tokio::select! {

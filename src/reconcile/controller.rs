@@ -503,6 +503,8 @@ impl Controller {
         if self.next_sweep <= now {
             self.next_sweep = now + self.config.sweep_interval;
             self.node.request_discovery();
+            // The guard tries again to open what it could not.
+            self.watch_all_if(true);
             self.forget_saved();
             self.swept = (self.swept + 1) % SWEEP_PARTS;
             let due = self.pods.iter().enumerate().filter(|(number, (key, state))| {

@@ -28,7 +28,6 @@ use crate::resize::{Act, Facts, NodeSupport};
 /// Writes come in bursts, like those of a pass: files are compared this long after the first write.
 const BURST: Duration = Duration::from_millis(20);
 
-/// The tasks that work on pods.
 #[derive(Debug)]
 pub(crate) struct Passes {
     /// How many passes were begun.

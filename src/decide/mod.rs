@@ -34,7 +34,7 @@
 //! - Upstream sends changes of the QoS class and changes that restart containers, and evicts the pod if the API refuses
 //!   them. Here they are skipped. The part that restarts no container is decided on its own ([`PodDecision::without_restart`]).
 //! - A change that breaks a LimitRange's rule is skipped, unless the VPA's own policy demands it. Where a minimum has raised a
-//!   container, the others give way to a pod's maximum. The `maxLimitRequestRatio` is kept.
+//!   container, the others give way to a pod's maximum that they can reach. The `maxLimitRequestRatio` is kept.
 //! - Where a pod has a limit of its own, a LimitRange for pods bounds that one, as in the API server, not the containers' limits.
 //! - A resource of a container is left alone if an autoscaler scales on that container's requests.
 //! - A pod that is still pending is changed like a running one. In `InPlaceOrRecreate` upstream waits.

@@ -146,7 +146,7 @@ fn factor(candidates: &[Candidate<'_>], bounds: PodBounds<'_>, part: Part) -> Op
 
 /// Lowers targets until the limits together are within the maximum of a pod with these limits of its `own`, where later rules have
 /// raised some: the others give way in proportion, each down to its `floor`. Not where the VPA's policy has set one: it beats the
-/// LimitRange.
+/// LimitRange. Nor where the floors and the limits that stay exceed the maximum: giving way is in vain.
 pub(super) fn lower(
     candidates: &mut [Candidate<'_>],
     bounds: &Bounds,
@@ -161,31 +161,32 @@ pub(super) fn lower(
     }
     let max = u128::from(bounds.max());
     // A limit that stays does not follow its request.
-    let follows = |candidate: &Candidate<'_>| bounds.has_own_limit || candidate.moves_limit(resource);
-    let movable = |candidate: &Candidate<'_>| candidate.target(resource).filter(|_| follows(candidate));
-    for _ in 0..candidates.len() {
+    let follows = |one: &Candidate<'_>| bounds.has_own_limit || one.moves_limit(resource);
+    let movable = |one: &Candidate<'_>| one.target(resource).filter(|_| follows(one));
+    let mut targets: Vec<_> = candidates.iter().map(movable).collect();
+    for _ in 0..=candidates.len() {
         let (mut shared, mut fixed) = (0_u128, 0_u128);
-        for candidate in &*candidates {
-            let target = movable(candidate);
+        for (candidate, target) in candidates.iter().zip(&targets) {
             let own = target.map_or_else(|| bounds.standing(candidate), |target| bounds.with(candidate, target));
             let gives_way = target.is_some_and(|target| target > floor(candidate));
             *if gives_way { &mut shared } else { &mut fixed } += u128::from(own);
         }
-        if shared == 0 || shared + fixed <= max {
+        if shared + fixed <= max {
+            break;
+        }
+        if shared == 0 {
             return;
         }
         let left = max.saturating_sub(fixed);
-        for candidate in &mut *candidates {
-            let Some(target) = movable(candidate) else {
-                continue;
-            };
-            let floor = floor(candidate);
-            if target > floor {
-                let to = scale(target, left, shared, u128::div_euclid).max(floor);
-                candidate.cap(Part::Target, resource, to, POD_MAX, notes);
-                let lower = candidate.recommended(Part::Lower, resource);
-                candidate.recommend(Part::Lower, resource, lower.map(|lower| lower.min(to)));
-            }
+        for (candidate, target) in candidates.iter().zip(&mut targets) {
+            *target = target.map(|to| scale(to, left, shared, u128::div_euclid).max(floor(candidate)).min(to));
+        }
+    }
+    for (candidate, target) in candidates.iter_mut().zip(targets) {
+        if let Some(to) = target.filter(|to| candidate.target(resource) > Some(*to)) {
+            candidate.cap(Part::Target, resource, to, POD_MAX, notes);
+            let lower = candidate.recommended(Part::Lower, resource);
+            candidate.recommend(Part::Lower, resource, lower.map(|lower| lower.min(to)));
         }
     }
 }

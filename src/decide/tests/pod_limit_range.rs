@@ -247,6 +247,21 @@ fn a_raised_minimum_makes_others_give_way() {
 }
 
 #[test]
+fn an_unreachable_maximum_lowers_no_target() {
+    let said = "target: {memory: 75Mi}, upperBound: {memory: 75Mi}";
+    let mut view = two(["100Mi", "100Mi"], [said; 2], "90Mi");
+    let policy = r#"{"containerPolicies": [{"containerName": "b", "controlledValues": "RequestsOnly"}]}"#;
+    view.vpas[0].spec.resource_policy = Some(serde_json::from_str(policy).unwrap());
+    let decision = decide_one(&view);
+    assert_eq!(
+        ["a", "b"].map(|name| memory(&decision, name)),
+        ["45Mi/45Mi", "45Mi/100Mi"],
+        "the limit of b alone exceeds the maximum: {:?}",
+        decision.notes
+    );
+}
+
+#[test]
 fn a_kept_limit_lowers_no_request() {
     let mut view = web_and(
         "kind: LimitRange\nmetadata: {name: l}\nspec: {limits: [{type: Pod, min: {memory: 250Mi}, max: {memory: 500Mi}}]}",

@@ -241,6 +241,8 @@ impl WorkItem {
             Outcome::Interrupted(_) => self.repeat(None, now),
             Outcome::RuntimeOwed(_) => failed = Some(self.back_off(wait, now)),
             Outcome::Refused(_) | Outcome::RolledBack(_) | Outcome::Incomplete(_) => {
+                // Changes of other pods repeat such a pass.
+                self.backoff.take_if(|_| api.no_room);
                 failed = Some(self.back_off(wait, now));
                 // The failed pass and its undo are the likely reason of an observation.
                 self.pending

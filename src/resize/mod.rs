@@ -41,7 +41,7 @@ pub use patch::{Answer, Patch, Report, ResizeError, altered, changes};
 pub use request::{Accepted, Prepared, differing, taken_back};
 
 use crate::model::objects::{Container, Pod, ResizePhase};
-use crate::model::{ChangeRecord, Outcome, PodAmounts, Resource, Withheld};
+use crate::model::{Cause, ChangeRecord, Outcome, PodAmounts, Resource, Withheld};
 
 /// At most one request in this time is sent because the kubelet is about to lower a limit.
 const SEND_EVERY: Duration = Duration::from_secs(1);
@@ -125,13 +125,15 @@ impl Resize {
         matches!(self.withheld, Some(Withheld::SpecLater(_)))
     }
 
-    /// Whether this outcome is news: not if nothing was written and every value was as desired already, or if the kubelet's answer is
-    /// known.
+    /// Whether this outcome is news: not if nothing was written and every value was as desired already, or if the kubelet's answer, or
+    /// that the node has no room, is known.
     pub fn is_news(&self, record: &ChangeRecord) -> bool {
         let is_known = match &record.outcome {
             // The API server is patched in a moment, and the growth itself is on record.
             Outcome::Withheld(Withheld::Postponed(_)) => true,
             Outcome::Withheld(withheld) => self.withheld.as_ref() == Some(withheld),
+            // Any change of another pod causes such a retry. If something else stands in its way, the next one shows that.
+            Outcome::Refused(_) => self.no_room && record.cause == Cause::Retry,
             _ => false,
         };
         let has_waited = matches!(self.withheld, Some(Withheld::Deferred(_) | Withheld::Failed(_)));

@@ -82,8 +82,10 @@ impl PodState {
         if self.live.is_none() {
             return "Nothing until a container of this pod runs on this node.".to_owned();
         }
-        let step = self.work.next_step(now.instant);
-        step.or_else(|| self.no_room.as_ref().map(|_| ROOM_AWAITED.to_owned()))
+        let is_idle = self.work.running().is_none() && self.work.pending().is_none();
+        let is_full = self.resize.has_no_room() && is_idle;
+        let step = self.work.next_step(now.instant).filter(|_| !is_full);
+        step.or_else(|| (is_full || self.no_room.is_some()).then(|| ROOM_AWAITED.to_owned()))
             .or_else(|| self.shrink.next_step(now.wall))
             .or_else(|| self.hooks.next_step())
             .or_else(|| self.drift.next_step(now.wall))

@@ -222,8 +222,10 @@ impl PodState {
             self.desired.end_return(&mut self.resize);
         }
         if let Some(retry_in) = failed {
-            let outcome = outcome.clone();
-            effects.push(Effect::Log(LogLine::PassFailed { outcome, retry_in }));
+            if self.resize.is_news(&ended.record) {
+                let outcome = outcome.clone();
+                effects.push(Effect::Log(LogLine::PassFailed { outcome, retry_in }));
+            }
         }
         match outcome {
             // The pass that follows answers the operator.

@@ -240,6 +240,29 @@ fn repeated_outcomes_are_no_news() {
 }
 
 #[test]
+fn a_full_node_is_news_once() {
+    let mut state = enforced();
+    for cause in [vec![Cause::Sweep], vec![Cause::Retry; 6]].concat() {
+        let is_first = cause == Cause::Sweep;
+        let mut full = JobDone::new(ChangeRecord::new(id(), cause, Outcome::Refused(why())));
+        (full.api.no_room, full.api.retry_after) = (true, Some(Duration::from_secs(60)));
+        let effects = end_pass(&mut state, full);
+        let is_logged = |effect: &Effect| matches!(effect, Effect::Log(LogLine::PassFailed { .. }));
+        assert_eq!(
+            (recorded(&effects).1, effects.iter().any(is_logged)),
+            (is_first, is_first)
+        );
+    }
+    let latest = Now::read().instant + Duration::from_secs(62);
+    assert!(state.work.wakes_at().is_some_and(|at| at < latest), "each minute");
+    let next = state.next_step(Now::read());
+    assert!(
+        next.starts_with("The recommendation is followed once there is room"),
+        "{next}"
+    );
+}
+
+#[test]
 fn a_flipped_value_makes_a_check_drift() {
     for (cause, is_flipped, expected) in [
         (Cause::Drift, false, Cause::Sweep),

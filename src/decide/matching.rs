@@ -89,7 +89,7 @@ impl<'n, 'a> OwnerChain<'n, 'a> {
             }
             // Without a VPA the selector does not matter.
             _ if vpas.is_empty() || selected => Ok(vpas),
-            _ => Err("the workload's selector does not select the pod".to_owned()),
+            _ => Err("the workload's selector (of a CronJob its pods' labels) does not select the pod".to_owned()),
         }
     }
 

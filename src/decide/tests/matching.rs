@@ -56,9 +56,10 @@ fn owners_in_a_circle_end_the_search() {
 fn a_selector_that_passes_the_pod_by_is_named() {
     let mut view = view(WEB);
     pod_of(&mut view).metadata.labels.clear();
-    assert_eq!(unmatched(&view), "the workload's selector does not select the pod");
+    let unselected = "the workload's selector (of a CronJob its pods' labels) does not select the pod";
+    assert_eq!(unmatched(&view), unselected);
     view.owners[0].selector = None;
-    assert_eq!(unmatched(&view), "the workload's selector does not select the pod");
+    assert_eq!(unmatched(&view), unselected);
 }
 
 #[test]

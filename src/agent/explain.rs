@@ -267,7 +267,7 @@ fn properties(node: &Node, path: &CgroupPath) -> Option<Settings> {
         .ok()
 }
 
-const FAILED: &str = "the latest attempt to write the wanted value failed; the next step says when it is tried again";
+const FAILED: &str = "the latest attempt to change the pod did not succeed; the next step says when it is tried again";
 
 /// Explains why the kernel's file does not have the wanted value, and the next step.
 fn kernel_difference(

@@ -120,7 +120,7 @@ fn amounts(amounts: &[Amount], width: usize) -> Page {
     if amounts.iter().any(is_reported) {
         columns.extend([
             column("ALLOCATED", amounts, |amount| optional(amount.allocated.as_ref())),
-            column("IN FORCE", amounts, |amount| pair(amount.in_force.as_ref())),
+            column("STATUS", amounts, |amount| pair(amount.in_force.as_ref())),
         ]);
     }
     table::columns(&columns, 2, width)
@@ -257,7 +257,7 @@ mod tests {
         assert_eq!(
             shown(&amount),
             [
-                "CONTAINER VPA BOUNDS DECIDED WANTED SPEC ALLOCATED IN FORCE",
+                "CONTAINER VPA BOUNDS DECIDED WANTED SPEC ALLOCATED STATUS",
                 "app cpu 1 2…3 4 / 5 6 / 7 8 / 9 10 11 / 12",
             ]
         );

@@ -152,7 +152,7 @@ fn explain_shows_values_side_by_side() {
     state     Owed
               the runtime\u{1b}[2J hangs
 
-    CONTAINER          VPA   BOUNDS     DECIDED      WANTED       SPEC          ALLOCATED  IN FORCE
+    CONTAINER          VPA   BOUNDS     DECIDED      WANTED       SPEC          ALLOCATED  STATUS
     app        cpu     600m  300m…900m  500m / 500m  500m / 500m  200m / 200m   200m       200m / 200m
     app        memory  -     -          -            -            64Mi / 128Mi  -          -
 

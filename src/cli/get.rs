@@ -27,7 +27,7 @@ impl Arguments {
     pub(super) const fn list(&self) -> (&'static str, &'static str, PodTable) {
         match self.what {
             What::Pods => ("pods", "no pods are known", pods_table),
-            What::Overrides => ("overrides", "no overrides", overrides_table),
+            What::Overrides => ("overrides", "no overrides are known", overrides_table),
             What::Decisions => ("decisions", "no pods are known", decisions_table),
         }
     }

@@ -21,10 +21,10 @@ const USAGE: &str = "/apis/metrics.k8s.io/v1beta1/pods";
 /// What the mode InPlace and startup boosts need.
 const GATES: &str = "--feature-gates=InPlace=true,CPUStartupBoost=true";
 
-/// What keeps namespaces, service accounts, nodes, DaemonSets and Deployments as a cluster has them.
-const CONTROLLERS: &str = "--controllers=daemonset-controller,deployment-controller,garbage-collector-controller,\
-    namespace-controller,node-lifecycle-controller,replicaset-controller,root-ca-certificate-publisher-controller,\
-    serviceaccount-controller,taint-eviction-controller";
+/// What keeps namespaces, service accounts, nodes and workloads as a cluster has them.
+const CONTROLLERS: &str = "--controllers=cronjob-controller,daemonset-controller,deployment-controller,\
+    garbage-collector-controller,job-controller,namespace-controller,node-lifecycle-controller,replicaset-controller,\
+    root-ca-certificate-publisher-controller,serviceaccount-controller,statefulset-controller,taint-eviction-controller";
 
 /// The path of the webhook that the admission controller registers.
 const WEBHOOK: &str = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/vpa-webhook-config";

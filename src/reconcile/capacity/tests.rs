@@ -341,7 +341,7 @@ fn a_patch_on_its_way_is_requested() {
     let request = serde_json::json!({"targets": asked, "generation": 2, "held": asked});
     state.resize = serde_json::from_value(serde_json::json!({ "asked": request })).unwrap();
     assert_eq!(capacity.requests_of(&state), list(300, 300));
-    state.resize = serde_json::from_value(serde_json::json!({"writtenAhead": {"spec": own}})).unwrap();
+    state.resize = serde_json::from_value(serde_json::json!({"writtenAhead": own})).unwrap();
     assert_eq!(capacity.requests_of(&state), list(100, 100), "a recommendation waits");
     let by_hand = Override::by_root(requesting(list(500, 500)));
     state.desired.put_override(by_hand);

@@ -257,6 +257,14 @@ impl PodDecision {
             .min()
     }
 
+    /// Whether such a time has come; true once.
+    pub fn take_due(&mut self, now: Timestamp) -> bool {
+        let (boost, canary) = (&mut self.boosts.next_end, &mut self.canary.until);
+        let dates = [boost, canary, &mut self.yields_until];
+        let due = dates.into_iter().filter_map(|date| date.take_if(|at| *at <= now));
+        due.count() > 0
+    }
+
     pub const fn action(&self) -> Action {
         self.reason.action()
     }

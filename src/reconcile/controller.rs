@@ -484,15 +484,13 @@ impl Controller {
         let written = self.files.take_due(now);
         self.apply_to_all(written, || PodInput::FilesWritten);
         let woken = self.pods.woken(now.into_std(), wall);
-        let change = |key: &PodKey| self.pods.get(key)?.decision.next_change();
-        let is_over = woken.iter().filter_map(change).any(|end| end <= wall);
         self.apply_to_all(woken, || PodInput::TimePassed);
         if self.endpoint.take_due(now) {
             self.watch_all_if(true);
             self.apply_to_all(self.pods.keys_of(|_| true), || PodInput::ResizeRetried);
         }
         self.begin_shrink_turns(wall);
-        if std::mem::take(&mut self.decides) || is_over {
+        if std::mem::take(&mut self.decides) {
             self.decide_changed(wall);
         }
         if self.next_decisions <= now {

@@ -214,6 +214,9 @@ impl PodState {
             effects.push(Effect::Log(LogLine::Denied(limit)));
         }
         self.hooks.time_passed(now.wall);
+        if self.decision.take_due(now.wall) {
+            effects.push(Effect::Decide);
+        }
         if self.shrink.take_due(now.wall) {
             self.restart(Cause::Retry, now);
         }

@@ -285,6 +285,19 @@ fn each_time_that_is_over_has_its_cause() {
 }
 
 #[test]
+fn a_date_of_a_decision_passes_once() {
+    let (mut state, now) = (enforced(), Now::read());
+    state.decision.boosts.next_end = Some(now.wall);
+    let mut decides = || {
+        let effects = state.apply(PodInput::TimePassed, now);
+        effects.iter().any(|effect| matches!(effect, Effect::Decide))
+    };
+    // A pod that cannot be decided about keeps its decision.
+    assert_eq!([decides(), decides()], [true, false]);
+    assert_eq!(state.wakes_at(), (None, None));
+}
+
+#[test]
 fn the_first_date_wakes_the_pod() {
     let (mut state, now) = (enforced(), Now::read());
     let at = |minutes| now.wall.checked_add(SignedDuration::from_mins(minutes)).unwrap();

@@ -161,7 +161,7 @@ pub(crate) enum Effect {
         id: RequestId,
         request: OperatorRequest,
     },
-    /// Decide again: the amounts that a recommendation is compared with have changed, or the trouble has come that it waits for.
+    /// Decide again: the amounts that a recommendation is compared with have changed, or the trouble or time has come that it waits for.
     Decide,
     /// The agent has avoided a kill, an eviction or throttling.
     Avoided(Avoided),

@@ -224,7 +224,7 @@ pub(crate) struct Store {
     /// When the next save is due, if the content has changed since the latest.
     pub(crate) due: Option<Instant>,
     /// The pods that it replaces, or removes.
-    changes: BTreeMap<PodUid, Option<Arc<SavedPod>>>,
+    changes: BTreeMap<PodId, Option<Arc<SavedPod>>>,
     /// The saved pods of an earlier agent, without those that discovery has found.
     pub(crate) restored: Restored,
     /// The files that name the pods this agent has written to.
@@ -236,8 +236,8 @@ pub(crate) struct Store {
 /// The newest content, and how far the task has got.
 #[derive(Debug, Default)]
 struct SaveProgress {
-    /// The newest content.
-    pods: SavedPods,
+    /// The newest content. Of pods with one UID, the file has the last.
+    pods: BTreeMap<PodId, Arc<SavedPod>>,
     /// The number of the newest content.
     latest: u64,
     /// The number of the content that was written last, or failed to be.
@@ -259,8 +259,9 @@ impl SaveProgress {
 
 impl Store {
     pub(crate) fn start(file: StateFile, restored: Restored, limit_files: Arc<LimitFiles>) -> Self {
+        let pods = restored.pods.values();
         let progress = watch::Sender::new(SaveProgress {
-            pods: restored.pods.clone(),
+            pods: pods.map(|saved| (saved.pod.clone(), Arc::clone(saved))).collect(),
             ..SaveProgress::default()
         });
         Self {
@@ -275,11 +276,11 @@ impl Store {
 
     /// Has these pods saved in this form, or no more; after a while where that can wait: who edits a pod's labels all the time costs
     /// the disk no more than this.
-    pub(crate) fn replace(&mut self, pods: BTreeMap<PodUid, Option<SavedPod>>, can_wait: bool) {
+    pub(crate) fn replace(&mut self, pods: BTreeMap<PodId, Option<SavedPod>>, can_wait: bool) {
         let at = Instant::now() + if can_wait { DESCRIBE_EVERY } else { Duration::ZERO };
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
         self.changes
-            .extend(pods.into_iter().map(|(uid, saved)| (uid, saved.map(Arc::new))));
+            .extend(pods.into_iter().map(|(id, saved)| (id, saved.map(Arc::new))));
     }
 
     /// Saves the pods beside those that discovery has not found yet, if that is due.
@@ -289,9 +290,9 @@ impl Store {
         }
         let changes = std::mem::take(&mut self.changes);
         self.progress.send_modify(|progress| {
-            for (uid, saved) in changes {
-                progress.pods.remove(&uid);
-                progress.pods.extend(saved.map(|saved| (uid, saved)));
+            for (id, saved) in changes {
+                progress.pods.remove(&id);
+                progress.pods.extend(saved.map(|saved| (id, saved)));
             }
             progress.latest += 1;
         });
@@ -330,7 +331,7 @@ impl Store {
 
     pub(crate) fn take_saved(&mut self, id: &PodId) -> Option<SavedPod> {
         self.restored.pods.get(&id.uid).filter(|saved| saved.pod == *id)?;
-        self.replace([(id.uid.clone(), None)].into(), false);
+        self.replace([(id.clone(), None)].into(), false);
         self.restored.pods.remove(&id.uid).map(Arc::unwrap_or_clone)
     }
 
@@ -339,8 +340,8 @@ impl Store {
         let restored = std::mem::take(&mut self.restored.pods).into_iter();
         let (stay, gone): (SavedPods, SavedPods) = restored.partition(|(_, saved)| stays(&saved.pod));
         self.restored.pods = stay;
-        gone.into_keys()
-            .for_each(|uid| self.replace([(uid, None)].into(), false));
+        gone.into_values()
+            .for_each(|saved| self.replace([(saved.pod.clone(), None)].into(), false));
     }
 
     /// Has the content saved again if the latest save failed.
@@ -377,7 +378,9 @@ async fn write(file: Arc<StateFile>, progress: watch::Sender<SaveProgress>) {
         rate.try_use(Instant::now().into_std());
         let newest = {
             let known = progress.borrow();
-            (known.latest > known.done).then(|| (known.pods.clone(), known.latest))
+            let pods = known.pods.values();
+            let by_uid = pods.map(|saved| (saved.pod.uid.clone(), Arc::clone(saved)));
+            (known.latest > known.done).then(|| (by_uid.collect::<SavedPods>(), known.latest))
         };
         let Some((content, number)) = newest else { return };
         let file = Arc::clone(&file);

@@ -39,14 +39,14 @@ fn save(before: &PodState, after: &PodState) -> Option<Effect> {
     if was == is {
         return None;
     }
-    let ended = was.as_ref().map(|saved| (saved.pod.uid.clone(), None));
+    let ended = was.as_ref().map(|saved| (saved.pod.clone(), None));
     if let (Some(was), Some(is)) = (&mut was, &is) {
         was.described.clone_from(&is.described);
     }
     let same_resize = ResizePhase::of(&before.pod) == ResizePhase::of(&after.pod)
         && before.pod.resizes_in_place() == after.pod.resizes_in_place();
     let same_state = was == is;
-    let saved = is.map(|saved| (saved.pod.uid.clone(), Some(saved)));
+    let saved = is.map(|saved| (saved.pod.clone(), Some(saved)));
     Some(Effect::Save {
         pods: ended.into_iter().chain(saved).collect(),
         can_wait: same_state && same_resize && before.pod.spec == after.pod.spec,

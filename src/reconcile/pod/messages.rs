@@ -11,7 +11,7 @@ use crate::actuate::shrink::{Lowering, Verdict};
 use crate::actuate::{Grown, HookRun, Job, JobDone, PodHandles};
 use crate::decide::PodDecision;
 use crate::guard::Report;
-use crate::model::objects::{Pod, PodUid};
+use crate::model::objects::{Pod, PodId, PodUid};
 use crate::model::{BoundPod, Bytes, Cause, ChangeRecord, ContainerName, ControlError, HookEnd, Outcome, Target};
 use crate::plan::LowPodLevel;
 use crate::reconcile::capacity::NodeCapacity;
@@ -120,9 +120,9 @@ pub(crate) enum PodInput {
 /// A consequence of a change of a pod's state. [`crate::reconcile::controller`] carries every effect out in one place.
 #[derive(Debug)]
 pub(crate) enum Effect {
-    /// Save the pods with these UIDs in this form, or no more. What sources say can wait, but not a spec or a resize.
+    /// Save these pods in this form, or no more. What sources say can wait, but not a spec or a resize.
     Save {
-        pods: BTreeMap<PodUid, Option<SavedPod>>,
+        pods: BTreeMap<PodId, Option<SavedPod>>,
         can_wait: bool,
     },
     /// The limits that the guard watches, or may grow, have changed.

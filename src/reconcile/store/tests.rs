@@ -136,8 +136,7 @@ fn another() -> SavedPod {
 }
 
 fn save(store: &mut Store, pod: Option<SavedPod>) {
-    let uid = another().pod.uid;
-    store.replace([(uid, pod)].into(), true);
+    store.replace([(another().pod, pod)].into(), true);
     store.save();
 }
 
@@ -181,6 +180,20 @@ async fn pods_that_are_gone_leave_the_file() {
     save(&mut store, None);
     assert_eq!(store.due, None);
     assert_eq!(written(&store, directory.path()).await, [""; 0]);
+    store.finish(LONGEST_SAVE_WAIT).await;
+}
+
+#[tokio::test]
+async fn a_renamed_pod_outlasts_its_earlier_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = store(directory.path());
+    // The manifest of a static pod may have a UID, and get another name.
+    let mut renamed = web();
+    renamed.pod.name = "web-2".to_owned();
+    store.replace([(renamed.pod.clone(), Some(renamed))].into(), false);
+    store.retain(|_| false);
+    store.save();
+    assert_eq!(written(&store, directory.path()).await, ["u1"]);
     store.finish(LONGEST_SAVE_WAIT).await;
 }
 

@@ -244,9 +244,9 @@ impl WorkItem {
                 // Changes of other pods repeat such a pass.
                 self.backoff.take_if(|_| api.no_room);
                 failed = Some(self.back_off(wait, now));
-                // The failed pass and its undo are the likely reason of an observation.
+                // The failed pass and its undo are the likely reason of an observation. One without room wrote nothing.
                 self.pending
-                    .take_if(|pending| rank(&pending.cause) <= rank(&Cause::Drift));
+                    .take_if(|pending| !api.no_room && rank(&pending.cause) <= rank(&Cause::Drift));
             }
         }
         if outcome.is_kept() {
@@ -521,16 +521,22 @@ mod tests {
 
     #[test]
     fn a_failed_pass_drops_only_its_own_traces() {
-        for (cause, stays) in [
-            (Cause::Sweep, false),
-            (Cause::Drift, false),
-            (Cause::Kubelet, true),
-            (recommended(), true),
+        for (cause, no_room, stays) in [
+            (Cause::Sweep, false, false),
+            (Cause::Drift, false, false),
+            (Cause::Kubelet, false, true),
+            (recommended(), false, true),
+            (Cause::Retry, false, false),
+            (Cause::Retry, true, true),
         ] {
             let mut work = WorkItem::default();
             work.request_pass(cause, false, Instant::now());
             let failed = Outcome::Refused(String::new());
-            assert!(work.ended(&failed, &Report::default(), Now::read()).is_some());
+            let api = Report {
+                no_room,
+                ..Report::default()
+            };
+            assert!(work.ended(&failed, &api, Now::read()).is_some());
             assert_eq!(work.pending().is_some(), stays);
         }
     }

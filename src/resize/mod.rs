@@ -33,7 +33,7 @@ mod request;
 
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 pub use act::{Act, Facts, Grant};
 pub use kubelet::{NodeSupport, check_room, granted, reserved};
@@ -58,7 +58,7 @@ pub struct Resize {
     prepared: Option<Prepared>,
     /// The spec from before the cgroups got targets that the spec gets once the API server is back, with what is known since to come
     /// from this agent or not to concern it. Another spec is another client's change, or a request without an answer.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "amounts_of_spec", skip_serializing_if = "Option::is_none")]
     written_ahead: Option<PodAmounts>,
     /// Why the pod does not have its targets yet, by the latest pass: the kubelet does not grant them, or the API server has not
     /// answered.
@@ -70,6 +70,13 @@ pub struct Resize {
     /// When the API server accepted the latest request.
     #[serde(skip)]
     accepted_at: Option<Instant>,
+}
+
+/// Amounts, or an object that has them as its `spec`, as earlier builds wrote it.
+fn amounts_of_spec<'de, D: Deserializer<'de>>(written: D) -> Result<Option<PodAmounts>, D::Error> {
+    let mut written = serde_json::Value::deserialize(written)?;
+    let spec = written.get_mut("spec").map(serde_json::Value::take);
+    serde_json::from_value(spec.unwrap_or(written)).map_err(serde::de::Error::custom)
 }
 
 /// What the resize is, without a change.

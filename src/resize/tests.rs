@@ -66,6 +66,9 @@ fn each_request_outlasts_its_agent() {
     }
     let text = serde_json::to_string(&resize.saved()).unwrap();
     assert_eq!(serde_json::from_str::<Resize>(&text).unwrap(), resize, "{text}");
+    let mut earlier = serde_json::to_value(&resize).unwrap();
+    earlier["writtenAhead"] = serde_json::json!({"spec": named(70)});
+    assert_eq!(serde_json::from_value::<Resize>(earlier).unwrap(), resize);
 }
 
 #[test]

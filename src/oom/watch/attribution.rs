@@ -330,7 +330,7 @@ impl Attribution {
         }
         let tree = self.tree.as_ref()?;
         let cgroup = tree.counted_in(&group.cgroup)?;
-        let here = |path: &&CgroupPath| tree.counted_in(path).as_ref() == Some(&cgroup);
+        let here = |path: &&CgroupPath| path.below(&cgroup).is_some();
         let pending = self.pending.iter();
         let known = pending.flat_map(|pending| pending.counted.iter().chain(&pending.again));
         let known = known.filter(here).fold(tree.reported_in(&cgroup).1, |sum, _| sum + 1);

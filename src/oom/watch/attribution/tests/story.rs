@@ -343,3 +343,17 @@ proptest! {
         prop_assert!(pids.windows(2).all(|two| two[0] != two[1]));
     }
 }
+
+#[test]
+fn a_pods_group_is_whole_with_its_containers() {
+    let (mut kernel, mut attribution) = (Kernel::default(), attribution(None, 0));
+    kernel.make(&container(0, 1));
+    attribution.names.update(&node_with(&container(0, 1)), ms(0));
+    sweep(&mut attribution, &kernel, 1);
+    kernel.kill(&container(0, 1));
+    let mut victim = kill(7, 40, Some(container(0, 1)));
+    victim.group = container(0, 1).parent();
+    live(&mut attribution, &kernel, victim, 10);
+    attribution.release(at(10), ms(10), &kernel);
+    assert_eq!(attribution.reports.len(), 1);
+}

@@ -48,6 +48,11 @@ impl Backoff {
         asked_for.map_or(pause, |floor| floor.saturating_add(pause))
     }
 
+    /// How many attempts in a row have failed.
+    pub const fn failures(&self) -> u32 {
+        self.failures
+    }
+
     /// Starts over with the first pause, after a success.
     pub const fn reset(&mut self) {
         self.failures = 0;

@@ -34,11 +34,11 @@ impl Retries {
         })
     }
 
-    /// An Event that is due again, of the namespace that may have an attempt for longest.
+    /// An Event that is due again, of the namespace that may have an attempt for longest; there, of the kind that failed least often.
     pub(super) fn take_due(&mut self, rates: &EventRates, now: Instant) -> Option<Outgoing> {
         let waiting = self.0.iter_mut().filter(|(_, retry)| !retry.events.is_empty());
         let due = waiting.filter_map(|((namespace, _), retry)| Some((rates.next_at(namespace)?, retry)));
-        let (at, longest) = due.min_by_key(|(at, _)| *at)?;
+        let (at, longest) = due.min_by_key(|(at, retry)| (*at, retry.backoff.failures()))?;
         if at <= now { longest.events.pop_front() } else { None }
     }
 
@@ -151,5 +151,24 @@ mod tests {
         }
         let turns = (0..3).flat_map(|number| ["bank", "shop"].map(|namespace| (namespace.to_owned(), number)));
         assert_eq!(taken, turns.collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn kinds_of_a_namespace_take_turns() {
+        let (start, mut retries) = (Instant::now(), Retries::default());
+        let rates = EventRates::new(start);
+        let destination = Some(Destination::PodEvents);
+        retries.push(outgoing("shop", 1));
+        retries.push(Outgoing {
+            destination,
+            ..outgoing("shop", 2)
+        });
+        let taken = [(); 4].map(|()| {
+            let next = retries.take_due(&rates, start).unwrap();
+            let count = next.planned.event.count;
+            retries.failed(next, None);
+            count
+        });
+        assert_eq!(taken, [1, 2, 1, 2]);
     }
 }

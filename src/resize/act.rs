@@ -15,7 +15,8 @@ const RECLAIM_EVERY: Duration = Duration::from_secs(2);
 /// The next pass tries the API server again after this time, unless the agent notices earlier that it is back.
 pub(super) const LATER: Duration = Duration::from_secs(5);
 
-/// A pass that found no room comes again after this time, unless another pod changes earlier.
+/// A pass that found no room again is repeated after this time, unless another pod changes earlier. The first one is repeated like any
+/// failed pass: no change of another pod counts until it has ended.
 const ROOM_CHECK: Duration = Duration::from_secs(60);
 
 /// What the node, its kubelet and the API server have to do with a pod's resize.
@@ -129,7 +130,7 @@ impl Resize {
         match room {
             Err(why) if facts.is_full(pod, targets) => Act::End {
                 outcome: Outcome::Refused(not_asked(pod, why)),
-                retry_after: Some(ROOM_CHECK),
+                retry_after: self.no_room.then_some(ROOM_CHECK),
                 no_room: true,
             },
             room => Act::Patch(self.patch(pod, changes, targets, room, facts.by_hand.clone())),

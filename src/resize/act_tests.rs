@@ -499,8 +499,6 @@ fn a_patch_waits_and_knows_its_fallback() {
         assert_eq!(grant.withheld.is_none(), is_done, "{cause}");
     }
 
-    let full = decided(&facts(), 2000, &Cause::Sweep);
-    assert!(matches!(full, Act::End { no_room: true, .. }), "{full:?}");
     let yielding = Facts {
         room: Some(room(1000, 900)),
         yields: amounts(900).requests,
@@ -533,6 +531,16 @@ fn a_patch_waits_and_knows_its_fallback() {
     let deferred = grant(&patch, &pod);
     let why = Withheld::Deferred("why".to_owned());
     assert_eq!((deferred.targets, deferred.withheld), (named(100), Some(why)));
+}
+
+#[test]
+fn the_first_refusal_for_room_is_soon_repeated() {
+    let mut resize = Resize::default();
+    for wait in [None, Some(std::time::Duration::from_secs(60))] {
+        let full = resize.next(&settled(100), &named(2000), &Cause::Retry, &facts());
+        assert!(matches!(full, Act::End { retry_after, .. } if retry_after == wait));
+        resize.no_room = true;
+    }
 }
 
 /// The kubelet would evict other pods.

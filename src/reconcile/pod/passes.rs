@@ -163,7 +163,9 @@ impl PodState {
         let answers = self.schedule_next(&ended, effects);
         let outcome = ended.record.outcome.clone();
         self.record(ended.record, answers, true, effects);
-        self.resize.ended(outcome, ended.api.no_room);
+        // A refused override waits for no room.
+        let waits = ended.api.no_room && self.work.has_failed();
+        self.resize.ended(outcome, waits);
         effects.list.extend(self.work.admit_next());
     }
 

@@ -388,12 +388,14 @@ fn a_failed_override_is_taken_back_and_answered() {
         let mut state = enforced();
         let before = (DesiredState::default(), FailedShrinks::default());
         state.work.wait_for_answer(7, Before::Override(Box::new(before)));
-        let effects = end_pass(&mut state, done(outcome));
+        let mut done = done(outcome);
+        done.api.no_room = !returns;
+        let effects = end_pass(&mut state, done);
         let answers = |effect: &Effect| matches!(effect, Effect::Record { answers: Some(7), .. });
         assert!(effects.iter().any(answers), "{effects:?}");
         assert_eq!(state.desired.overridden, None);
         assert_eq!(state.desired.returning, returns);
-        assert!(state.work.retry_at.is_some());
+        assert!(state.work.retry_at.is_some() && !state.resize.has_no_room());
     }
 }
 

@@ -29,7 +29,7 @@ pub struct Canary {
     pub waits: Option<CanaryWait>,
     /// When the pod gets that change, unless there is trouble.
     pub until: Option<Timestamp>,
-    /// The agent only observes: the change is nobody's wish, and the wait ends with the agent.
+    /// Whether the agent only observes. The state file has no such wait: the agent does not make the change.
     pub is_observed: bool,
 }
 

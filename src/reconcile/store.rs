@@ -274,8 +274,8 @@ impl Store {
         }
     }
 
-    /// Has these pods saved in this form, or no more; after a while where that can wait: who edits a pod's labels all the time costs
-    /// the disk no more than this.
+    /// Replaces or removes these pods in the content. The next save is due now, or after [`DESCRIBE_EVERY`] if that can wait:
+    /// constant edits of a pod's labels cost the disk no more than this.
     pub(crate) fn replace(&mut self, pods: BTreeMap<PodId, Option<SavedPod>>, can_wait: bool) {
         let at = Instant::now() + if can_wait { DESCRIBE_EVERY } else { Duration::ZERO };
         self.due = Some(self.due.map_or(at, |due| due.min(at)));

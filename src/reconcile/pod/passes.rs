@@ -164,8 +164,7 @@ impl PodState {
         let outcome = ended.record.outcome.clone();
         self.record(ended.record, answers, true, effects);
         // A refused override waits for no room.
-        let waits = ended.api.no_room && self.work.has_failed();
-        self.resize.ended(outcome, waits);
+        self.resize.ended(outcome, ended.api.no_room && self.work.has_failed());
         effects.list.extend(self.work.admit_next());
     }
 
@@ -223,11 +222,9 @@ impl PodState {
         if is_verified && !is_kept && self.resize.is_known_in(&self.pod) && self.work.pending().is_none() {
             self.desired.end_return(&mut self.resize);
         }
-        if let Some(retry_in) = failed {
-            if self.resize.is_news(&ended.record) {
-                let outcome = outcome.clone();
-                effects.push(Effect::Log(LogLine::PassFailed { outcome, retry_in }));
-            }
+        if let Some(retry_in) = failed.filter(|_| self.resize.is_news(&ended.record)) {
+            let outcome = outcome.clone();
+            effects.push(Effect::Log(LogLine::PassFailed { outcome, retry_in }));
         }
         match outcome {
             // The pass that follows answers the operator.

@@ -137,6 +137,7 @@ impl CallGate {
         if let Some(refusal) = peer.refusal(needs) {
             (self.record_refusal)(peer.caller, name, &refusal);
             if self.logged_refusals.try_use(uid, Instant::now()) {
+                let pid = Some(pid).filter(|pid| *pid > 0);
                 tracing::warn!(uid, pid, call = name, "refused a caller at the control socket");
             }
             return Err(Status::permission_denied(refusal));
@@ -239,6 +240,8 @@ mod tests {
     use super::*;
     use crate::control::feed::ChangeFeed;
     use crate::feed::MOST_VALUES;
+    use crate::observe::log::LogFormat;
+    use crate::observe::log::tests::logged;
     use futures::StreamExt;
 
     fn request_of<T>(uid: u32, right: Right, connection: &Arc<()>, message: T) -> Request<T> {
@@ -281,6 +284,23 @@ mod tests {
         let watching: Vec<_> = (0..32).filter_map(|_| watch(1000, Right::Read).ok()).collect();
         assert_eq!(watching.len(), 10);
         assert!(watch(1001, Right::Read).is_ok() && watch(0, Right::Change).is_ok());
+    }
+
+    #[test]
+    fn a_refused_caller_may_have_no_pid() {
+        let lines = logged(LogFormat::Text, "warn", |_| {
+            let gate = CallGate::new(Limits::default(), CancellationToken::new(), |_, _, _| ());
+            let connection = Arc::new(());
+            for (uid, pid) in [(1000, 0), (1001, 7)] {
+                let mut request = request_of(uid, Right::Read, &connection, ());
+                request.extensions_mut().get_mut::<Peer>().unwrap().caller.pid = pid;
+                assert!(gate.admit(&request, "release", Right::Change, &gate.calls).is_err());
+            }
+        });
+        assert!(
+            lines.contains("uid=1000 call=") && lines.contains("uid=1001 pid=7 call="),
+            "{lines}"
+        );
     }
 
     #[tokio::test]

@@ -86,7 +86,7 @@ pub async fn raise(client: &ApiClient, event: &NamedEvent) -> Result<bool, ApiEr
     let (last, message) = (seconds(event.last), shortened(&event.message));
     let patch = json!({"count": event.count, "lastTimestamp": last, "message": message});
     match client.send::<Value>(&call, &patch).await {
-        Err(error) if error.problem.status() == Some(404) => Ok(false),
+        Err(error) if error.problem.names_no_object() => Ok(false),
         answer => answer.map(|_| true),
     }
 }
@@ -263,9 +263,20 @@ mod tests {
 
     #[tokio::test]
     async fn only_a_forgotten_event_cannot_be_raised() {
-        for (code, raised) in [(200, Some(true)), (404, Some(false)), (403, None), (500, None)] {
-            let router = Router::new().fallback(async move || (StatusCode::from_u16(code).unwrap(), "{}"));
-            assert_eq!(raise(&ApiClient::to(&router), &event()).await.ok(), raised, "{code}");
+        let gone = "{\"reason\": \"NotFound\"}";
+        for (code, body, raised) in [
+            (200, "{}", Some(true)),
+            (404, gone, Some(false)),
+            (404, "of a proxy", None),
+            (403, "{}", None),
+            (500, "{}", None),
+        ] {
+            let router = Router::new().fallback(async move || (StatusCode::from_u16(code).unwrap(), body));
+            assert_eq!(
+                raise(&ApiClient::to(&router), &event()).await.ok(),
+                raised,
+                "{code} {body}"
+            );
         }
     }
 

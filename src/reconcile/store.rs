@@ -395,11 +395,11 @@ async fn write(file: Arc<StateFile>, progress: watch::Sender<SaveProgress>) {
 }
 
 /// Notes why the content with this number is not saved, if it is not, and whether its write `has_ended`. Logs only a problem that is new:
-/// each patch waits for the disk.
+/// each patch waits for the disk. While the disk is slow to fail again, the latest failure stays the problem.
 fn note_saved(progress: &watch::Sender<SaveProgress>, number: u64, has_ended: bool, problem: Option<String>) {
     let mut news = None;
     progress.send_modify(|progress| {
-        if progress.done < number {
+        if progress.done < number && (has_ended || progress.problem.is_none()) {
             news = problem.clone().filter(|_| progress.problem != problem);
             progress.problem = problem;
             progress.done = if has_ended { number } else { progress.done };

@@ -245,8 +245,12 @@ fn a_problem_that_stays_is_logged_once() {
         assert_eq!(note(2, true, Some("full")), (2, full()));
         assert_eq!(note(3, true, None), (3, None));
         assert_eq!(note(3, false, Some("full")), (3, None), "too late");
+        assert_eq!(note(4, false, Some("slow")), (3, Some("slow".to_owned())));
+        assert_eq!(note(4, true, Some("full")), (4, full()));
+        assert_eq!(note(5, false, Some("slow")), (4, full()), "it will fail again");
+        assert_eq!(note(5, true, Some("full")), (5, full()));
     });
-    assert_eq!(lines.lines().count(), 1, "{lines}");
+    assert_eq!(lines.lines().count(), 3, "{lines}");
 }
 
 /// Memory limits in MiB of what the spec has, before which the agent requested 256.

@@ -75,6 +75,8 @@ pub struct Parser {
     reports: VecDeque<Kill>,
     /// The latest complete report that names no pid (before Linux 5.0), with that of the process it explained, or zero.
     report_without_pid: Option<Kill>,
+    /// Reports without a pid about several cgroups: the next kill may be that of any.
+    unclaimed: Vec<Kill>,
     /// The process that the kernel chose and has not killed yet (before Linux 5.1).
     chosen: Option<Kill>,
     group: Option<KilledGroup>,
@@ -164,7 +166,8 @@ impl Parser {
     /// How many facts the parser keeps.
     #[cfg(test)]
     pub(super) fn held(&self) -> usize {
-        self.reports.len() + self.killed.len() + self.printed.len() + self.alone.iter().map(Vec::len).sum::<usize>()
+        let reports = self.reports.len() + self.unclaimed.len() + self.alone.iter().map(Vec::len).sum::<usize>();
+        reports + self.killed.len() + self.printed.len()
     }
 
     /// The number of lines that reported a kill, second reports of the same kill included.
@@ -181,12 +184,9 @@ impl Parser {
 
     /// The lines that follow belong to none of the lines before: more time has passed, or the log ends.
     pub fn end_reports(&mut self) {
-        let is_unclaimed = |report: &mut Kill| report.pid == 0 && report.task_cgroup.is_some();
-        let unclaimed = self.report_without_pid.take_if(is_unclaimed);
         let named = std::mem::take(&mut self.reports).into_iter().chain(self.chosen.take());
-        for report in named.chain(unclaimed) {
-            self.keep_alone(report);
-        }
+        named.for_each(|report| self.keep_alone(report));
+        self.keep_unclaimed();
         let (alone, kill_lines) = (self.alone.take(), self.kill_lines);
         *self = Self {
             alone,
@@ -203,16 +203,25 @@ impl Parser {
     fn keep_alone(&mut self, report: Kill) {
         let (pid, at) = (report.pid, report.timestamp_us);
         // Without times, a report distinguishes a process from an earlier one of that pid.
-        let is_known = at.is_some() && self.is_known(pid, at);
+        let is_known = pid != 0 && at.is_some() && self.is_known(pid, at);
         if let Some(alone) = self.alone.as_mut().filter(|_| !is_known) {
             alone.push(report);
             self.remember(pid, at);
         }
     }
 
+    /// Keeps the reports without a pid that explain no kill.
+    fn keep_unclaimed(&mut self) {
+        let is_whole = |report: &mut Kill| report.pid == 0 && report.task_cgroup.is_some();
+        let latest = self.report_without_pid.take_if(is_whole);
+        let reports = std::mem::take(&mut self.unclaimed).into_iter().chain(latest);
+        reports.for_each(|report| self.keep_alone(report));
+    }
+
     fn forget_reports(&mut self) {
         (self.begun, self.report_without_pid, self.chosen, self.group) = (None, None, None, None);
         self.reports.clear();
+        self.unclaimed.clear();
     }
 
     /// Takes the report that the kernel is printing, if its last line is recent, for a line of this time.
@@ -250,14 +259,23 @@ impl Parser {
     }
 
     fn set_report_without_pid(&mut self, mut report: Kill) {
-        let unclaimed = self.report_without_pid.take().filter(|earlier| earlier.pid == 0);
-        match unclaimed {
-            Some(earlier) if !within(earlier.timestamp_us, report.timestamp_us) => self.keep_alone(earlier),
-            // Before Linux 4.2 the kernel kills in several cgroups at a time: either report may be that of the next kill.
-            Some(earlier) if (&earlier.limit, &earlier.task_cgroup) != (&report.limit, &report.task_cgroup) => {
+        let differs = |one: &Kill, other: &Kill| (&one.limit, &one.task_cgroup) != (&other.limit, &other.task_cgroup);
+        let is_recent = |earlier: &mut Kill| earlier.pid == 0 && within(earlier.timestamp_us, report.timestamp_us);
+        match self.report_without_pid.take_if(is_recent) {
+            Some(earlier) if differs(&earlier, &report) => {
+                if self.unclaimed.len() >= MANY_REPORTS {
+                    self.keep_unclaimed();
+                }
+                for one in [earlier, report.clone()] {
+                    if one.task_cgroup.is_some() && self.unclaimed.iter().all(|other| differs(&one, other)) {
+                        self.unclaimed.push(one);
+                    }
+                }
+                // Before Linux 4.2 the kernel kills in several cgroups at a time: either report may be that of the next kill.
                 (report.limit, report.task_cgroup) = (Limit::Unknown, None);
             }
-            _ => {}
+            Some(_) => {}
+            None => self.keep_unclaimed(),
         }
         self.report_without_pid = Some(report);
     }
@@ -283,6 +301,7 @@ impl Parser {
     fn unnamed_report(&mut self, process: &Kill, at: Option<u64>) -> Option<Kill> {
         let may_suppress = self.may_suppress(at);
         let report = self.report_without_pid.as_mut()?;
+        self.unclaimed.clear();
         let is_first = std::mem::replace(&mut report.pid, process.pid) == 0;
         let is_same = process.limit == Limit::Unknown || process.limit == report.limit;
         let is_its = is_same && within(report.timestamp_us, at) && (is_first || !may_suppress);

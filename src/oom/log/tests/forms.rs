@@ -188,6 +188,19 @@ fn a_report_without_its_process_is_a_kill() {
 }
 
 #[test]
+fn reports_about_several_cgroups_are_several_kills() {
+    let report = |pod: &str| format!("[   11.500000] Task in /{pod}/c killed as a result of limit of /{pod}\n");
+    let log = ["a", "b", "c", "a"].map(report).concat();
+    let (kills, _) = read(log.as_bytes());
+    let limits: Vec<_> = kills.iter().map(|kill| kill.limit.cgroup().unwrap().as_str()).collect();
+    assert_eq!(limits, ["/a", "/b", "/c"]);
+    let killed = log + "[   11.600000] Killed process 7 (x) total-vm:4kB, anon-rss:3kB\n";
+    let (kills, _) = read(killed.as_bytes());
+    let explained: Vec<_> = kills.iter().map(|kill| (kill.pid, &kill.limit)).collect();
+    assert_eq!(explained, [(7, &Limit::Unknown)], "it may be any of them");
+}
+
+#[test]
 fn padded_lines_lose_nothing() {
     let log = "[    1.500000] oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/a,task_memcg=/a/b,task=x,pid=7,uid=0     \n\
                [    1.500001] Memory cgroup out of memory: Killed process 7 (x) total-vm:1kB      \n";
@@ -220,9 +233,10 @@ impl io::Read for Endless<'_> {
 fn the_readers_memory_is_bounded() {
     let report =
         "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,task_memcg=/,task=x";
-    let forms: [fn(&str, u32) -> String; 7] = [
+    let forms: [fn(&str, u32) -> String; 8] = [
         |_, pid| format!("Out of memory: Killed process {pid} (x) total-vm:1kB\n"),
         |report, pid| format!("{report},pid={pid},uid=0\n"),
+        |_, pid| format!("Task in /{pid}/c killed as a result of limit of /{pid}\n"),
         |_, pid| format!("Nov 21 02:53:00 node-{pid} kernel: Killed process {pid} (x) total-vm:1kB\n"),
         |_, _| "Killed process".repeat(100),
         |_, pid| format!("{{\"pri\":3,\"x\":{{\"msg\":\"Killed process {pid} (x) total-vm:1kB\"}},"),

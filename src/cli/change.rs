@@ -107,37 +107,40 @@ pub(super) fn can_follow(change: &Change) -> bool {
     )
 }
 
-/// Whether the change is done and verified.
+/// Whether the change is done and verified. Leaves out a reason that `is_shown` already.
 ///
 /// Errors: the outcome, and the command to type next.
-pub(super) fn check_outcome(change: &Change) -> Result<(), Failure> {
+pub(super) fn check_outcome(change: &Change, is_shown: bool) -> Result<(), Failure> {
     let pod = pod(change);
-    let reason = match change.reason.as_str() {
-        "" => "no reason was given",
-        reason => reason,
+    let why = match change.reason.as_str() {
+        "" => ": no reason was given".to_owned(),
+        _ if is_shown => String::new(),
+        reason => format!(": {reason}"),
     };
     let warn = |text: &str| {
-        io::warn(&format!("{pod}: {text} `vscalectl explain {pod}` shows its state"));
+        io::warn(&format!(
+            "{pod}: {text}{why}; `vscalectl explain {pod}` shows its state"
+        ));
         Ok(())
     };
     let failure = match change.outcome.as_str() {
         "Applied" | "Unchanged" | "Planned" => return Ok(()),
         "RuntimeOwed" => {
             let owed = "the kernel holds the new values, the runtime's stored spec does not yet";
-            return warn(&format!("{owed} ({reason}); vscaled keeps trying,"));
+            return warn(&format!("{owed}, and vscaled keeps trying"));
         }
-        "SpecLater" => return warn(&format!("{reason};")),
-        "Refused" => anyhow!("{pod} was not changed: {reason}"),
-        "RolledBack" => anyhow!("{pod}: a step failed and everything was put back: {reason}"),
+        "SpecLater" => return warn("the pod's spec does not have the new values yet"),
+        "Refused" => anyhow!("{pod} was not changed{why}"),
+        "RolledBack" => anyhow!("{pod}: a step failed and everything was put back{why}"),
         "Incomplete" => {
-            anyhow!("{pod}: not every value is what it should be: {reason}; `vscalectl explain {pod}` shows which")
+            anyhow!("{pod}: not every value is what it should be{why}; `vscalectl explain {pod}` shows which")
         }
         "Interrupted" | "Deferred" | "Unanswered" | "Postponed" | "ResizeError" => {
             anyhow!(
-                "{pod} does not have the values yet: {reason}; vscaled keeps trying, and `vscalectl explain {pod}` shows when"
+                "{pod} does not have the values yet{why}; vscaled keeps trying, and `vscalectl explain {pod}` shows when"
             )
         }
-        "Infeasible" => anyhow!("{pod}: this node can never hold the values: {reason}"),
+        "Infeasible" => anyhow!("{pod}: this node can never hold the values{why}"),
         other => {
             anyhow!("{pod}: this vscalectl does not know the outcome {other:?}: it is of another version than vscaled")
         }
@@ -308,7 +311,7 @@ mod tests {
         ] {
             let change = changed(outcome, "why", &[]);
             assert_eq!(can_follow(&change), follows, "{outcome}");
-            match (check_outcome(&change), said) {
+            match (check_outcome(&change, false), said) {
                 (Ok(()), None) => {}
                 (Err(Failure { code: 1, error }), Some(said)) => {
                     assert!(error.to_string().starts_with(said), "{outcome}: {error}");
@@ -316,7 +319,12 @@ mod tests {
                 (other, _) => panic!("{outcome}: {other:?}"),
             }
         }
-        let error = check_outcome(&changed("Refused", "", &[])).unwrap_err().error;
-        assert_eq!(error.to_string(), "shop/web was not changed: no reason was given");
+        for (reason, said) in [
+            ("", "shop/web was not changed: no reason was given"),
+            ("why", "shop/web was not changed"),
+        ] {
+            let error = check_outcome(&changed("Refused", reason, &[]), true).unwrap_err().error;
+            assert_eq!(error.to_string(), said);
+        }
     }
 }

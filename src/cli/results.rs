@@ -4,9 +4,9 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 
-use super::output::{Output, or_dash};
+use super::output::{Format, Output, or_dash};
 use super::page::{Page, TextLine, Tone, toned, word};
-use super::{Failure, change, table};
+use super::{Failure, change, io, table};
 use crate::control;
 use crate::control::proto::{Change, ChangeReply, PodResult};
 
@@ -18,7 +18,8 @@ pub(super) fn show(pods: &PodSelection, reply: ChangeReply, output: &Output) -> 
         let no_change = "the answer says nothing about what was done: is vscaled of another version?";
         let change = reply.change.context(no_change)?;
         output.print(&change, || change::render(&change))?;
-        return change::check_outcome(&change).map(|()| Some(change));
+        let is_shown = output.format == Format::Table && io::writes_to_terminal();
+        return change::check_outcome(&change, is_shown).map(|()| Some(change));
     }
     let results = &reply.results;
     output.print_list("results", results, || render(results))?;
@@ -48,7 +49,7 @@ pub(super) fn name(result: &PodResult) -> String {
 
 fn succeeded(result: &PodResult) -> bool {
     let change = result.change.as_ref();
-    change.is_some_and(|change| change::check_outcome(change).is_ok())
+    change.is_some_and(|change| change::check_outcome(change, false).is_ok())
 }
 
 /// One row for each container of each pod. The first row of a pod has the pod's outcome.

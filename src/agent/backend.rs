@@ -71,9 +71,13 @@ impl AgentBackend {
 
     /// The pod that a caller names.
     async fn find(&self, text: &str) -> Result<PodKey, ControlError> {
-        let identifiers = |controller: &mut Controller| Ok(controller.pods().map(view::identifiers).collect());
-        let pods: Vec<proto::Pod> = self.query(identifiers).await?;
-        find_pod(&pods, text).map(|pod| PodKey::new(&pod.namespace, &pod.name))
+        let identifiers = |controller: &mut Controller| {
+            let pods: Vec<_> = controller.pods().map(view::identifiers).collect();
+            Ok((pods, controller.has_view()))
+        };
+        let (pods, has_view) = self.query(identifiers).await?;
+        let pod = missing_only_in(has_view, find_pod(&pods, text))?;
+        Ok(PodKey::new(&pod.namespace, &pod.name))
     }
 
     async fn snapshot(&self, pod: &str) -> Result<PodSnapshot, ControlError> {
@@ -272,7 +276,8 @@ impl Control for AgentBackend {
             let query = move |controller: &mut Controller| {
                 let named = [in_history, view::identifiers];
                 let [pods, objects] = named.map(|named| controller.pods().map(named).collect::<Vec<_>>());
-                records_of(&request.pod, [&pods, &objects], controller.recent(None))
+                let records = records_of(&request.pod, [&pods, &objects], controller.recent(None));
+                missing_only_in(controller.has_view(), records)
             };
             let records = self.query(query).await?;
             let changes = records.iter().map(|record| view::change(record)).collect();
@@ -375,6 +380,17 @@ fn records_of(
     }
 }
 
+/// What was found. Where the agent has no view of the node's pods yet, it does not say that a pod is missing.
+fn missing_only_in<T>(has_view: bool, found: Result<T, ControlError>) -> Result<T, ControlError> {
+    found.map_err(|error| match error {
+        ControlError::NotFound { .. } if !has_view => {
+            let why = "the pods are not known yet, because a source has not answered since the agent's start";
+            ControlError::Busy(why.to_owned())
+        }
+        error => error,
+    })
+}
+
 /// The facts for the steps of a pass that runs at once, and why a pass would wait for the kubelet's report before it patches the spec.
 fn at_once(mut facts: Facts) -> (Facts, Option<String>) {
     facts.too_early = None;
@@ -469,6 +485,14 @@ mod tests {
         let unknown = found("shop/db-1").unwrap_err().to_string();
         assert!(unknown.contains("(did you mean shop/db-0"), "{unknown}");
         assert!(matches!(found("shop/twin"), Err(ControlError::Ambiguous { .. })));
+    }
+
+    #[test]
+    fn no_pod_is_missing_before_the_first_view() {
+        let found = |has_view| missing_only_in(has_view, find_pod(&[], "shop/web")).unwrap_err();
+        assert!(matches!(found(true), ControlError::NotFound { .. }));
+        let unknown = found(false).to_string();
+        assert!(unknown.starts_with("busy: the pods are not known yet"), "{unknown}");
     }
 
     #[test]

@@ -101,6 +101,11 @@ impl Controller {
         self.pods.values()
     }
 
+    /// Whether every source has answered since the agent's start.
+    pub(crate) const fn has_view(&self) -> bool {
+        self.sources.seen
+    }
+
     /// The savings of vscaled in this time, or since the agent's start.
     pub(crate) fn savings(&self, since: Option<Duration>) -> SavingsReport {
         let followed = self.pods.values().filter(|_| !self.config.observe_only);

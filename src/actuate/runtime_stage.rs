@@ -77,22 +77,7 @@ pub(super) async fn sync(pass: &mut Pass, observed: &Observed) -> Result<(), Out
     if steps.is_empty() {
         return Ok(());
     }
-    update_specs(runtime, pass, observed, &steps).await?;
-    verify(pass, observed)
-}
-
-/// Carries out the steps, one after the other.
-///
-/// Errors: how the pass ends where an update fails, or the guard has raised a limit.
-async fn update_specs(
-    runtime: &dyn ContainerRuntime,
-    pass: &mut Pass,
-    observed: &Observed,
-    steps: &[Step],
-) -> Result<(), Outcome> {
-    let node = Arc::clone(&pass.node);
-    let (namespace, _) = pass.user();
-    for step in steps {
+    for step in &steps {
         // Before each update: the guard may raise a limit during the one before.
         if !pass.is_current(observed) {
             // The runtime would write the earlier limit.
@@ -105,7 +90,7 @@ async fn update_specs(
             return Err(give_up(&node, &error, true));
         }
     }
-    Ok(())
+    verify(pass, observed)
 }
 
 /// How a pass ends where the guard has raised a limit: the files hold that limit, and the runtime has an earlier one.

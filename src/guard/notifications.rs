@@ -106,17 +106,12 @@ impl Notifications {
     /// the pod alone. About a pod it notifies only at the pod's own limit.
     pub(super) fn subscribe(&mut self, watched: &mut Watched, now: Duration) {
         let outer = watched.cgroup.outer();
-        let (names, is_noise) = match (outer.version(), watched.is_pod) {
-            (CgroupVersion::V1, _) => (&[ControlFile::MemoryLimit.name()][..], false),
-            (CgroupVersion::V2, true) => (
-                &["memory.events.local", "memory.max"][..],
-                watched.alarms.are_noisy(now),
-            ),
-            (CgroupVersion::V2, false) => (
-                &["memory.events", "../memory.events", "memory.max"][..],
-                watched.alarms.are_noisy(now),
-            ),
+        let names: &[&str] = match (outer.version(), watched.is_pod) {
+            (CgroupVersion::V1, _) => &[ControlFile::MemoryLimit.name()],
+            (CgroupVersion::V2, true) => &["memory.events.local", "memory.max"],
+            (CgroupVersion::V2, false) => &["memory.events", "../memory.events", "memory.max"],
         };
+        let is_noise = outer.version() == CgroupVersion::V2 && watched.alarms.are_noisy(now);
         let is_due = watched.subscribed == is_noise && watched.subscribe_at <= now;
         let Some(files) = self.files.as_mut().filter(|_| is_due) else {
             return;

@@ -145,12 +145,7 @@ impl Worker {
     fn read(&self, watched: &mut Watched, rang: bool) -> Option<(Reading, Verdict)> {
         let (now, act) = (self.now(), self.reaction.takes);
         match watched.read_usage(now, act, rang) {
-            Ok(read) => {
-                if let Some((reading, verdict)) = &read {
-                    watched.trace(reading, verdict, act);
-                }
-                read
-            }
+            Ok(read) => read,
             // The runtime reports the end, and the next watchlist leaves the container out.
             Err(error) if error.is_gone() => {
                 watched.postpone(now + ITSELF);

@@ -221,6 +221,7 @@ impl Watched {
             self.refused
                 .take_if(|(_, asked)| now.saturating_sub(*asked) > REPORT_AGAIN);
         }
+        self.trace(&reading, &verdict, act);
         Ok(Some((reading, verdict)))
     }
 
@@ -287,7 +288,7 @@ impl Watched {
 
     /// Logs a line for each reading, which shows why a limit grew too late (`vscaled::guard=trace`): in microseconds, bytes and
     /// bytes per second. A wait of 0 means a growth.
-    pub(super) fn trace(&self, reading: &Reading, verdict: &Verdict, act: Duration) {
+    fn trace(&self, reading: &Reading, verdict: &Verdict, act: Duration) {
         let wait = match verdict {
             Verdict::Wait(wait) => wait.as_micros(),
             Verdict::Grow(_) => 0,

@@ -62,22 +62,18 @@ impl Cgroup {
     ///
     /// Errors: [`CgroupError`] of the first file that cannot be read.
     pub fn periods(&self) -> Result<Periods, CgroupError> {
-        let (mut all, mut throttled, mut throttled_for) = (0, 0, Duration::ZERO);
+        let mut sum = Periods::default();
         for dir in self.dirs() {
             let stat = dir.dir(Resource::Cpu).text("cpu.stat")?.unwrap_or_default();
             // Both of crun's cgroups have the quota, and either may hit it first.
-            all = all.max(field(&stat, "nr_periods").unwrap_or_default());
-            throttled += field(&stat, "nr_throttled").unwrap_or_default();
+            sum.all = sum.all.max(field(&stat, "nr_periods").unwrap_or_default());
+            sum.throttled += field(&stat, "nr_throttled").unwrap_or_default();
             let on_v1 = field(&stat, "throttled_time").map(Duration::from_nanos);
             let time = on_v1.or_else(|| field(&stat, "throttled_usec").map(Duration::from_micros));
-            throttled_for += time.unwrap_or_default();
+            sum.throttled_for += time.unwrap_or_default();
         }
-        let throttled = throttled.min(all);
-        Ok(Periods {
-            all,
-            throttled,
-            throttled_for,
-        })
+        sum.throttled = sum.throttled.min(sum.all);
+        Ok(sum)
     }
 
     /// The memory in use, with the counters of kills and stalls.

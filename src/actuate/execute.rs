@@ -56,21 +56,14 @@ fn without_slow_down(step: &Step, used: impl FnOnce() -> Option<Bytes>) -> (Opti
         (Setting::MemoryHigh(old), Setting::MemoryHigh(new)) if new < old => Some((from, to, new)),
         _ => None,
     };
-    let left = step
-        .change
-        .files()
-        .into_iter()
-        .find_map(lower)
-        .and_then(|(from, to, new)| {
-            let used = used()?.get();
-            let why =
-                format!("left as it is: {used} bytes are in use, and a lower value would slow the processes down");
-            (MemoryLimit::Bytes(used) > new).then(|| (Step::of_file(step.target.clone(), from, to), why))
-        });
-    if left.is_none() {
-        return (Some(step.clone()), None);
-    }
+    let lowered = step.change.files().into_iter().find_map(lower);
+    let left = lowered.and_then(|(from, to, new)| {
+        let used = used()?.get();
+        let why = format!("left as it is: {used} bytes are in use, and a lower value would slow the processes down");
+        (MemoryLimit::Bytes(used) > new).then(|| (Step::of_file(step.target.clone(), from, to), why))
+    });
     let rest = match &step.change {
+        _ if left.is_none() => Some(step.clone()),
         Change::Unit { from, to } => {
             let is_other = |setting: &Setting| setting.file() != ControlFile::MemoryHigh;
             let [from, to] = [from, to].map(|settings| settings.iter().filter(is_other).collect::<Settings>());
@@ -328,13 +321,10 @@ impl<'a> Executor<'a> {
     /// The step, or for the file of a container the change of its scope where the property differs. systemd writes the property's
     /// value, and the file may hold a finer quota.
     fn with_property(&self, step: &Step) -> Result<Step, StepError> {
-        let (from, to) = match step.change {
-            Change::File { from, to } if self.aligns_scopes && has_property(to.file()) => (from, to),
+        let (from, to) = match (self.aligns_scopes, &step.target, &step.change) {
+            (true, Target::Container(_), &Change::File { from, to }) if has_property(to.file()) => (from, to),
             _ => return Ok(step.clone()),
         };
-        if step.target == Target::Pod {
-            return Ok(step.clone());
-        }
         let (cgroup, version) = (self.cgroup(&step.target)?, self.node.traits.version);
         let known = with_unit(self.node, cgroup, |systemd, unit| systemd.get(unit, version))?;
         let known = known.and_then(|known| known.get(to.file()));

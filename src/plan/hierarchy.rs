@@ -355,11 +355,8 @@ impl<'a> EffectivePod<'a> {
 
     /// `PodLimits` (as above), without zeros: only a limit that is set gets the overhead.
     fn limits(&self) -> ResourceList {
-        let limits = self
-            .pod_level
-            .limits
-            .or(self.total(|container| container.limits))
-            .nonzero();
+        let containers = self.total(|container| container.limits);
+        let limits = self.pod_level.limits.or(containers).nonzero();
         let with_overhead = |limit: u64, resource| limit.saturating_add(self.overhead.amount(resource));
         ResourceList::from_fn(|resource| Some(with_overhead(limits.get(resource)?, resource)))
     }

@@ -168,12 +168,9 @@ fn loosens(current: Setting, wanted: Setting) -> bool {
     }
 }
 
-fn binding(outer: Settings, inner: &Settings) -> Settings {
-    let mut binding = outer;
-    let (outer_max, inner_max) = (binding.cpu_max(), inner.cpu_max());
-    let cpu_binds = outer_max
-        .zip(inner_max)
-        .is_some_and(|(outer, inner)| outer.allows(inner));
+fn binding(mut binding: Settings, inner: &Settings) -> Settings {
+    let both = binding.cpu_max().zip(inner.cpu_max());
+    let cpu_binds = both.is_some_and(|(outer, inner)| outer.allows(inner));
     for setting in inner.iter() {
         let outer = binding.get(setting.file());
         let binds = match setting {

@@ -23,13 +23,11 @@ use crate::runtime::{ContainerRuntime, RuntimeError, weight};
 /// The runtime's stored specs of the pod's containers, as far as the runtime answers and shows them.
 pub async fn stored_specs(node: &Node, live: &LivePod) -> BTreeMap<ContainerName, CriResources> {
     let mut specs = BTreeMap::new();
-    let RuntimeLink::Found(runtime) = &node.runtime else {
-        return specs;
+    let runtime = match &node.runtime {
+        RuntimeLink::Found(runtime) if node.concurrency.runtime_away().is_none() => runtime.as_ref(),
+        _ => return specs,
     };
-    if node.concurrency.runtime_away().is_some() {
-        return specs;
-    }
-    for (name, answer) in fetch_containers(runtime.as_ref(), live, live.containers.keys()).await {
+    for (name, answer) in fetch_containers(runtime, live, live.containers.keys()).await {
         match answer {
             Ok(stored) => specs.extend(stored.map(|stored| (name.clone(), stored))),
             Err(error) => tracing::debug!(pod = %live.id, container = %name, %error, "stored spec not known"),

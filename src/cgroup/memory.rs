@@ -141,8 +141,7 @@ impl CgroupDir {
     ///
     /// Errors: [`Reason::BelowUsage`], or a file cannot be read.
     pub fn check_usage(&self, current: Setting, wanted: Setting) -> Result<(), CgroupError> {
-        let reading = || self.memory_reading().map(Some);
-        refuse_below(self.dir(wanted.file().resource()), current, wanted, reading)
+        refuse_below(self.dir(wanted.file().resource()), current, wanted, Some(self))
     }
 
     fn bytes(&self, name: &'static str) -> Result<Bytes, CgroupError> {
@@ -199,26 +198,20 @@ impl CgroupDir {
     }
 }
 
-/// Refuses a memory limit that is lower than `current` and lower than the memory in use, caches included. Raising is always
-/// allowed, even to a limit that is still too low.
-pub(super) fn refuse_below_usage(dir: &Dir, current: Setting, wanted: Setting) -> Result<(), CgroupError> {
-    refuse_below(dir, current, wanted, || Ok(None))
-}
-
-/// Refuses a memory limit that is lower than `current` and lower than the memory in use. With a reading, memory that the kernel
-/// can evict does not count as in use.
-fn refuse_below(
+/// Refuses a memory limit that is lower than `current` and lower than the memory in use, caches included. With the cgroup, memory
+/// that the kernel can evict does not count as in use. Raising is always allowed, even to a limit that is still too low.
+pub(super) fn refuse_below(
     dir: &Dir,
     current: Setting,
     wanted: Setting,
-    reading: impl FnOnce() -> Result<Option<MemoryReading>, CgroupError>,
+    cgroup: Option<&CgroupDir>,
 ) -> Result<(), CgroupError> {
     let (before, after) = (current.memory(), wanted.memory());
     let Some(MemoryLimit::Bytes(bytes)) = after.filter(|after| before.is_some_and(|before| *after < before)) else {
         return Ok(());
     };
     // In this order: memory that is charged between the two reads counts as held, not as evictable.
-    let reading = reading()?;
+    let reading = cgroup.map(CgroupDir::memory_reading).transpose()?;
     let usage = read_bytes(dir, usage_file(wanted.file()))?;
     let held = reading.map_or(usage, |reading| {
         let usage = Bytes::new(usage);

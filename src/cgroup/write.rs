@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 
 use super::file::{ControlFd, Dir};
-use super::memory::{read_bytes, refuse_below_usage, usage_file};
+use super::memory::{read_bytes, refuse_below, usage_file};
 use super::{CgroupDir, CgroupError, Reason, page_size};
 use crate::model::{CgroupVersion, ControlFile, Setting};
 
@@ -34,7 +34,7 @@ impl CgroupDir {
             match self.version() {
                 // v1's kernel makes room for the limit in the same write, or refuses it.
                 CgroupVersion::V1 => self.check_usage(from, kept)?,
-                CgroupVersion::V2 => refuse_below_usage(dir, from, kept)?,
+                CgroupVersion::V2 => refuse_below(dir, from, kept, None)?,
             }
             write_value(dir, &open, kept)?;
             let read_back = open.setting(wanted.file())?;
@@ -119,7 +119,7 @@ fn undo_below_usage(dir: &Dir, open: &ControlFd<'_>, from: Setting, wanted: Sett
     if wanted.file() != ControlFile::MemoryMax {
         return Ok(());
     }
-    let Err(below_usage) = refuse_below_usage(dir, from, wanted) else {
+    let Err(below_usage) = refuse_below(dir, from, wanted, None) else {
         return Ok(());
     };
     write_value(dir, open, from)?;

@@ -64,15 +64,11 @@ impl Throttling {
         if share > CALM {
             self.calm_since = None;
         }
-        if share >= BAD {
-            self.bad += 1;
-            if self.bad >= SUSTAINED {
-                self.bad = 0;
-                return ThrottleFinding::Sustained(share);
-            }
-            return ThrottleFinding::Nothing;
+        self.bad = if share >= BAD { self.bad + 1 } else { 0 };
+        if self.bad >= SUSTAINED {
+            self.bad = 0;
+            return ThrottleFinding::Sustained(share);
         }
-        self.bad = 0;
         if share > CALM {
             return ThrottleFinding::Nothing;
         }

@@ -155,12 +155,8 @@ impl Notifications {
         let alarms = alarms
             .inspect_err(|errno| tracing::debug!(error = %errno, "no alarms: polling instead"))
             .ok();
-        if let Some(alarms) = &alarms
-            && self
-                .orders
-                .send((Arc::clone(&watched.cgroup), Arc::clone(alarms)))
-                .is_err()
-        {
+        let order = alarms.clone().map(|alarms| (Arc::clone(&watched.cgroup), alarms));
+        if order.is_some_and(|order| self.orders.send(order).is_err()) {
             tracing::error!("the thread that sets alarms has ended: polling instead");
         }
         watched.alarms.order(now, limit, alarms);

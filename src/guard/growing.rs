@@ -184,8 +184,7 @@ impl Worker {
             Err(refusal) => refusal,
         };
         self.refuse(watched, &refusal, Some(&growth.seen));
-        if let RefusalKind::Ceiling | RefusalKind::Pod | RefusalKind::PodBudget | RefusalKind::NodeBudget = refusal.kind
-        {
+        if refusal.kind != RefusalKind::Node {
             watched.due = self.now() + AT_CEILING;
         }
         self.request_evidence(node, &handles, watched, growth);

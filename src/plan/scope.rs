@@ -113,8 +113,7 @@ fn is_default(settings: &Settings) -> bool {
         Setting::CpuShares(CpuShares::new(1024)),
         Setting::CpuWeight(CpuWeight::new(100)),
     ];
-    let mut defaults = defaults.into_iter();
-    defaults.any(|default| settings.get(default.file()) == Some(default))
+    settings.iter().any(|held| defaults.contains(&held))
 }
 
 #[cfg(test)]

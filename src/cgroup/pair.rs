@@ -157,13 +157,11 @@ fn loosens(current: Setting, wanted: Setting) -> bool {
         (Setting::CfsQuota(current), Setting::CfsQuota(wanted)) => wanted >= current,
         // With the quota as it is, a shorter period is a larger share.
         (Setting::CfsPeriod(current), Setting::CfsPeriod(wanted)) => wanted <= current,
-        (_, Setting::MemoryMax(wanted) | Setting::MemoryLimit(wanted) | Setting::MemswLimit(wanted)) => {
-            current.memory().is_none_or(|current| wanted >= current)
+        (_, Setting::MemoryMax(_) | Setting::MemoryLimit(_) | Setting::MemswLimit(_)) => {
+            wanted.memory() >= current.memory()
         }
         (_, Setting::CpuMax(_) | Setting::CfsQuota(_) | Setting::CfsPeriod(_) | Setting::MemoryHigh(_)) => true,
-        (_, Setting::MemoryMin(wanted) | Setting::MemoryLow(wanted)) => {
-            current.reserved().is_none_or(|current| wanted >= current)
-        }
+        (_, Setting::MemoryMin(_) | Setting::MemoryLow(_)) => wanted.reserved() >= current.reserved(),
         (_, Setting::CpuWeight(_) | Setting::CpuShares(_) | Setting::CpuMaxBurst(_) | Setting::CfsBurst(_)) => true,
     }
 }

@@ -281,7 +281,7 @@ impl Worker {
             (grown.from, grown.outcome) = (Some(need.limit), Outcome::Applied);
         }
         let now = self.now();
-        self.note_reaction(now.saturating_sub(need.at));
+        self.reaction.learn(now, now.saturating_sub(need.at));
         if matches!(grown.outcome, Outcome::Applied) {
             watched.lend(to, now, self.settings.quiet);
             watched.lent.for_pod = for_pod;

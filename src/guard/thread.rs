@@ -96,7 +96,8 @@ impl ReactionTime {
         at: Duration::ZERO,
     };
 
-    fn learn(&mut self, now: Duration, took: Duration) {
+    /// Notes how long a growth took.
+    pub(super) fn learn(&mut self, now: Duration, took: Duration) {
         if took >= self.takes || now.saturating_sub(self.at) >= REMEMBERED {
             (self.takes, self.at) = (took.max(self.takes / 2), now);
         }
@@ -141,11 +142,6 @@ impl Worker {
         self.started.elapsed()
     }
 
-    /// Notes how long a growth took.
-    pub(super) fn note_reaction(&mut self, took: Duration) {
-        self.reaction.learn(self.now(), took);
-    }
-
     fn run(mut self, watchlists: &mpsc::Receiver<Box<Watchlist>>) {
         loop {
             let dues = self.containers.iter().map(Watched::next);
@@ -159,7 +155,7 @@ impl Worker {
             };
             let now = self.now();
             if now > due {
-                self.note_reaction((now - due).min(LATEST));
+                self.reaction.learn(now, (now - due).min(LATEST));
             }
             loop {
                 match watchlists.try_recv() {

@@ -122,11 +122,8 @@ impl Freezer {
         loop {
             // Read the clock before the state: an agent that is not scheduled in between must not call a frozen cgroup slow.
             let elapsed = since.elapsed();
-            if cgroup
-                .freezer_state()
-                .map_err(not_frozen)?
-                .is_some_and(|state| state.frozen)
-            {
+            let state = cgroup.freezer_state().map_err(not_frozen)?;
+            if state.is_some_and(|state| state.frozen) {
                 return Ok(Ok(frozen));
             }
             if elapsed > FREEZE_BOUND {
@@ -228,11 +225,8 @@ impl Freezer {
     }
 
     fn thaw_all(&self) {
-        let contents = self
-            .markers()
-            .into_iter()
-            .flatten()
-            .filter_map(|marker| marker.content().ok());
+        let markers = self.markers().into_iter().flatten();
+        let contents = markers.filter_map(|marker| marker.content().ok());
         for content in contents.filter(|content| content.limits.is_empty()) {
             if let Err(error) = content.restore() {
                 tracing::error!(%error, "a cgroup could not be thawed; the next start of the agent tries again");

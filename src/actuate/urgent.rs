@@ -209,15 +209,11 @@ impl Grown {
                 ..PodTree::default()
             },
         };
-        self.write(node, handles, &held, &wanted)
-    }
-
-    fn write(&mut self, node: &Node, handles: &PodHandles, held: &PodTree, wanted: &PodTree) -> Result<(), Outcome> {
         let traits = NodeTraits {
             driver: Driver::Cgroupfs,
             ..node.traits
         };
-        let plan = Plan::of_files(held, wanted, &traits)?;
+        let plan = Plan::of_files(&held, &wanted, &traits)?;
         let mut executor = Executor::new(node, handles);
         let mut ended = executor.run(&plan);
         if let Err(outcome @ Outcome::RolledBack(_)) = &mut ended

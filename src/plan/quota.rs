@@ -40,8 +40,7 @@ impl QuotaAccount {
             quotas: quotas.to_vec(),
             awaited: awaited.clone(),
             kubelet,
-            beyond: BTreeMap::new(),
-            defaults: BTreeMap::new(),
+            ..Self::default()
         }
     }
 

@@ -190,12 +190,8 @@ impl Budgets {
             return Err(Refusal::new(RefusalKind::Node, why));
         }
         let to = self.within_budgets(claimant, need.limit.get(), least, to)?;
-        let whole = to / UNIT * UNIT;
-        let whole = if whole >= least {
-            whole
-        } else {
-            self.page.round_down(Bytes::new(to)).get()
-        };
+        let whole = Some(to / UNIT * UNIT).filter(|whole| *whole >= least);
+        let whole = whole.unwrap_or_else(|| self.page.round_down(Bytes::new(to)).get());
         self.bytes.give_back(&claimant.pod.namespace, to - whole);
         self.given.push_back(PastGrowth {
             at,

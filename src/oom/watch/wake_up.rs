@@ -19,9 +19,9 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::inotify::AddWatchFlags;
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, sleep_until};
 
@@ -140,15 +140,8 @@ async fn read_when_ready<T: AsRawFd>(
     let Some(descriptor) = descriptor else {
         return std::future::pending().await;
     };
-    loop {
-        let mut ready = descriptor.readable().await?;
-        match read(ready.get_inner()) {
-            Ok(()) => return Ok(()),
-            Err(Errno::EAGAIN) => ready.clear_ready(),
-            Err(Errno::EINTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-    }
+    let read = |descriptor: &T| read(descriptor).map_err(io::Error::from);
+    descriptor.async_io(Interest::READABLE, read).await
 }
 
 #[cfg(test)]

@@ -10,7 +10,6 @@
 mod entry;
 mod json;
 
-use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, BufRead};
 
@@ -341,24 +340,7 @@ impl Found {
 /// A line without what only its looks depend on.
 fn line_of_text(line: &[u8]) -> String {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
-    without_colours(&String::from_utf8_lossy(line)).replace('\t', " ")
-}
-
-/// The text without the sequences by which `dmesg` and `journalctl` colour a line.
-fn without_colours(line: &str) -> Cow<'_, str> {
-    if !line.contains('\u{1b}') {
-        return line.into();
-    }
-    let mut parts = line.split("\u{1b}[");
-    let mut text = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let rest = part.trim_start_matches(|character: char| character.is_ascii_digit() || character == ';');
-        match rest.strip_prefix('m') {
-            Some(rest) => text.push_str(rest),
-            None => text.extend(["\u{1b}[", part]),
-        }
-    }
-    text.into()
+    text::without_colours(&String::from_utf8_lossy(line)).replace('\t', " ")
 }
 
 #[cfg(test)]

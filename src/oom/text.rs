@@ -15,6 +15,7 @@
 //!
 //! The text begins where the row ends.
 
+use std::borrow::Cow;
 use std::net::Ipv4Addr;
 use std::sync::LazyLock;
 
@@ -42,6 +43,7 @@ static KERNEL: LazyLock<Option<Regex>> = LazyLock::new(|| {
 });
 static CLOCK: LazyLock<Option<Regex>> =
     LazyLock::new(|| Regex::new(r"(?:^|\D)(\d\d):(\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?").ok());
+static COLOUR: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"\x{1b}\[[0-9;]*m").ok());
 
 /// A line of the kernel, from a text with lines of any machine.
 #[derive(Debug)]
@@ -152,6 +154,12 @@ pub(super) fn continuation<'a>(before: &str, line: &'a str) -> Option<&'a str> {
     let (indent, text) = line.split_at_checked(width)?;
     let is_indented = width >= LEAST_INDENT.len() && indent.bytes().all(|byte| byte == b' ');
     (is_indented && !text.is_empty()).then_some(text)
+}
+
+/// The text without the sequences by which `dmesg` and `journalctl` colour a line.
+pub(super) fn without_colours(line: &str) -> Cow<'_, str> {
+    let colour = COLOUR.as_ref().filter(|_| line.contains('\u{1b}'));
+    colour.map_or(line.into(), |colour| colour.replace_all(line, ""))
 }
 
 /// A priority, whether a version follows it, and the rest.

@@ -41,6 +41,15 @@ pub fn yaml(document: &str) -> Cow<'_, str> {
     })
 }
 
+/// A text, or so many characters of a longer one.
+pub fn beginning_of(mut text: String, longest: usize) -> String {
+    if let Some((end, _)) = text.char_indices().nth(longest) {
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
+
 fn escaped<'a>(text: &'a str, kept: &[char], escape: impl Fn(char) -> String) -> Cow<'a, str> {
     let is_escaped = |character: char| is_dangerous(character) && !kept.contains(&character);
     if !text.contains(is_escaped) {

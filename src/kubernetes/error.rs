@@ -7,7 +7,7 @@ use http::StatusCode;
 use serde::Deserialize;
 
 use super::call::Call;
-use super::kept::beginning_of;
+use crate::printable::beginning_of;
 
 /// The longest message of a refusal that is kept, in characters. The API server quotes whole specs, and a webhook says what it
 /// likes; the message stays with its pod, in the history and in the state file.

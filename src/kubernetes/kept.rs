@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::splitter::{LEFT_OUT, LONGEST_STRING};
 use crate::model::objects::ObjectMeta;
 use crate::model::objects::annotation::{self, AnnotatedKind};
+use crate::printable::beginning_of;
 use crate::share::{FairShare, LeftOut};
 
 /// The largest size of a kept object, in bytes of JSON.
@@ -100,15 +101,6 @@ fn keep_what_is_read<T: KeptObject>(object: &mut T) -> Option<String> {
 /// A complaint without the rest of a long value.
 pub(super) fn shortened(complaint: String) -> String {
     beginning_of(complaint, LONGEST_COMPLAINT)
-}
-
-/// A text, or so many characters of a longer one.
-pub(super) fn beginning_of(mut text: String, longest: usize) -> String {
-    if let Some((end, _)) = text.char_indices().nth(longest) {
-        text.truncate(end);
-        text.push('…');
-    }
-    text
 }
 
 /// The size of an object in bytes of JSON. An object that cannot be serialized counts as too large.

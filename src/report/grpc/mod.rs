@@ -12,7 +12,7 @@ mod session;
 
 use std::error::Error;
 
-use crate::printable::is_dangerous;
+use crate::printable::{beginning_of, is_dangerous};
 
 pub use client::{GrpcDelivery, GrpcOptions};
 pub use endpoint::{Endpoint, TlsFiles};
@@ -37,11 +37,7 @@ fn in_words(error: &(dyn Error + 'static)) -> String {
 
 /// Text of the receiver: without control characters, and not too long.
 fn bounded(text: &str) -> String {
-    let clean = text.replace(is_dangerous, " ");
-    match clean.char_indices().nth(LONGEST) {
-        Some((end, _)) => format!("{}…", &clean[..end]),
-        None => clean,
-    }
+    beginning_of(text.replace(is_dangerous, " "), LONGEST)
 }
 
 #[cfg(test)]

@@ -82,11 +82,8 @@ impl Attribution {
         }
     }
 
-    /// Sets the root of the tree. `namespaced` says whether the kernel logs longer paths than the agent sees.
+    /// Takes a tree with another root. `namespaced` says whether the kernel logs longer paths than the agent sees.
     pub(super) fn set_tree(&mut self, version: CgroupVersion, root: &CgroupPath, namespaced: bool) {
-        if self.tree.as_ref().is_some_and(|tree| tree.root == *root) {
-            return;
-        }
         if let Some(old) = self.tree.take() {
             self.checkpoint.counters = old.saved();
             // No sweep says which kills of another tree are reported or from before the start.

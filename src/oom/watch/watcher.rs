@@ -180,8 +180,8 @@ impl Watcher {
         };
         if self.attribution.tree.as_ref().is_none_or(|tree| tree.root != root) {
             self.schedule.request(monotonic());
+            self.attribution.set_tree(version, &root, NodeFiles::is_namespaced());
         }
-        self.attribution.set_tree(version, &root, NodeFiles::is_namespaced());
         let at = self.refresh_from.max(monotonic());
         self.refresh = Some(self.refresh.map_or(at, |due| due.min(at)));
     }

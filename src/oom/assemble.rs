@@ -42,12 +42,8 @@ pub struct Assembler {
     open: Vec<Line>,
 }
 
-fn begins_with(text: &str, any: &[&str]) -> bool {
-    any.iter().any(|start| text.starts_with(start))
-}
-
 fn is_start(text: &str) -> bool {
-    begins_with(text, &STARTS) || ["Task in ", "Tasks in "].contains(&text)
+    STARTS.iter().any(|start| text.starts_with(start)) || ["Task in ", "Tasks in "].contains(&text)
 }
 
 /// Whether `next` can follow `text`. A piece is the output of one or several `pr_cont`.
@@ -55,7 +51,7 @@ fn can_continue(text: &str, next: &str) -> bool {
     let is_path = next.starts_with('/') && text.ends_with(['=', ' ']);
     // The cpuset is named before the first path.
     let is_cpuset = text.ends_with(",cpuset=") && !text.contains('/');
-    is_path || is_cpuset || begins_with(next, &KEYS)
+    is_path || is_cpuset || KEYS.iter().any(|key| next.starts_with(key))
 }
 
 /// Whether the times allow that a part belongs to a line.

@@ -23,7 +23,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 const NEVER_HEARD: &str = "the API server has not answered since the agent started";
 
 /// The health of the API server. Clones share one state.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct ApiHealth {
     /// The outage, with its beginning and its cause.
     away: watch::Sender<Option<String>>,
@@ -32,26 +32,21 @@ pub struct ApiHealth {
     logged: Arc<Mutex<OutageLog>>,
 }
 
-impl Default for ApiHealth {
-    fn default() -> Self {
-        Self {
-            away: watch::Sender::default(),
-            suspected: Arc::default(),
-            rights: Arc::default(),
-            logged: Arc::new(Mutex::new(OutageLog {
-                rate: RateLimiter::new(REPEATED_LINES, Instant::now()),
-                has_outage: false,
-            })),
-        }
-    }
-}
-
 /// The log lines about outages, instead of one for each list and call.
 #[derive(Debug)]
 struct OutageLog {
     rate: RateLimiter,
     /// Whether the log has the present outage.
     has_outage: bool,
+}
+
+impl Default for OutageLog {
+    fn default() -> Self {
+        Self {
+            rate: RateLimiter::new(REPEATED_LINES, Instant::now()),
+            has_outage: false,
+        }
+    }
 }
 
 impl OutageLog {

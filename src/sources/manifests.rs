@@ -61,13 +61,8 @@ pub(super) fn parse_within(
     let parsed = for_each_object(origin, text, |document, kind, object| {
         manifests.add(document, kind, object, node_name, memory)
     });
-    match parsed {
-        Ok(()) => Ok(manifests),
-        Err(error) => {
-            give_back(memory, &manifests.held);
-            Err(error)
-        }
-    }
+    parsed.inspect_err(|_| give_back(memory, &manifests.held))?;
+    Ok(manifests)
 }
 
 /// Gives back the memory of a text's objects.

@@ -60,7 +60,8 @@ pub fn reduce<T: KeptObject>(object: &mut T) -> Result<(usize, Option<String>), 
         object.metadata_mut().resource_version = String::new();
     }
     object.finish().map_err(shortened)?;
-    match size(object) {
+    // An object that cannot be serialized counts as too large.
+    match serde_json::to_vec(object).map_or(usize::MAX, |json| json.len()) {
         size @ ..=LARGEST_KEPT => Ok((size, left_out)),
         size => Err(format!(
             "the fields that vscaled reads take {size} bytes; allowed are {LARGEST_KEPT}"
@@ -101,11 +102,6 @@ fn keep_what_is_read<T: KeptObject>(object: &mut T) -> Option<String> {
 /// A complaint without the rest of a long value.
 pub(super) fn shortened(complaint: String) -> String {
     beginning_of(complaint, LONGEST_COMPLAINT)
-}
-
-/// The size of an object in bytes of JSON. An object that cannot be serialized counts as too large.
-fn size<T: Serialize>(object: &T) -> usize {
-    serde_json::to_vec(object).map_or(usize::MAX, |json| json.len())
 }
 
 /// The memory for the objects of one kind on this node, in bytes, shared fairly among namespaces. Half of it is divided in

@@ -69,12 +69,9 @@ impl MissingRights {
                 )
             })
             .collect();
-        let credentials = self.credentials.iter().filter(|(_, at)| counts(*at, now));
-        problems.extend(
-            credentials
-                .map(|(words, _)| words.clone())
-                .filter(|words| !is_told(words)),
-        );
+        let is_problem = |(words, at): &&(String, Instant)| counts(*at, now) && !is_told(words);
+        let credentials = self.credentials.iter().filter(is_problem);
+        problems.extend(credentials.map(|(words, _)| words.clone()));
         problems
     }
 }

@@ -101,8 +101,7 @@ pub(super) fn first_process(asked: &str, answer: &proto::ContainerStatusResponse
     about(asked, answer.status.clone())?;
     let info = answer.info.get("info");
     let process: Option<Process> = info.and_then(|info| serde_json::from_str(info).ok());
-    let pid = process.and_then(|process| process.pid.as_i64());
-    Ok(pid.and_then(|pid| i32::try_from(pid).ok()).filter(|pid| *pid > 0))
+    Ok(process.map(|process| process.pid).filter(|pid| *pid > 0))
 }
 
 /// A command's exit code and the beginning of its output. CRI-O has no error for a command that it ended at its deadline, but an exit
@@ -147,7 +146,7 @@ fn specified(value: i64) -> Option<i64> {
 /// The part of a verbose status that says which process is the first. The rest is skipped, as in [`Info`].
 #[derive(Debug, Deserialize)]
 struct Process {
-    pid: Value,
+    pid: i32,
 }
 
 /// The part of a verbose status with the stored spec. The rest is skipped: a container's variables may be hundreds of thousands.

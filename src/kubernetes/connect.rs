@@ -181,7 +181,7 @@ fn configuration(kubeconfig: Option<&Path>) -> Result<kube::Config> {
 
 /// The setting with the proxy that client-go would use. It prefers that of the kubeconfig, and also reads `NO_PROXY`.
 fn ignored_proxy(kubeconfig: Option<&Path>, variable: impl Fn(&'static str) -> Option<OsString>) -> Option<String> {
-    if let Some(path) = kubeconfig.filter(|path| names_proxy(path)) {
+    if let Some(path) = kubeconfig.filter(|path| proxy_of(path).is_some()) {
         return Some(format!("kubeconfig: {}: proxy-url", path.display()));
     }
     let is_set = |&name: &&'static str| variable(name).is_some_and(|value| !value.is_empty());
@@ -189,17 +189,14 @@ fn ignored_proxy(kubeconfig: Option<&Path>, variable: impl Fn(&'static str) -> O
     names.find(is_set).map(str::to_owned)
 }
 
-/// Whether the current context's cluster names a proxy. A file that cannot be read names none: whoever connects with it has the error.
-fn names_proxy(kubeconfig: &Path) -> bool {
-    let proxy = || {
-        let read = Kubeconfig::read_from(kubeconfig).ok()?;
-        let mut contexts = read.contexts.into_iter();
-        let current = contexts.find(|context| Some(&context.name) == read.current_context.as_ref())?;
-        let name = current.context?.cluster;
-        let cluster = read.clusters.into_iter().find(|cluster| cluster.name == name)?;
-        cluster.cluster?.proxy_url
-    };
-    proxy().is_some_and(|proxy| !proxy.is_empty())
+/// The proxy of the current context's cluster. A file that cannot be read names none: whoever connects with it has the error.
+fn proxy_of(kubeconfig: &Path) -> Option<String> {
+    let read = Kubeconfig::read_from(kubeconfig).ok()?;
+    let mut contexts = read.contexts.into_iter();
+    let current = contexts.find(|context| Some(&context.name) == read.current_context.as_ref())?;
+    let name = current.context?.cluster;
+    let cluster = read.clusters.into_iter().find(|cluster| cluster.name == name)?;
+    cluster.cluster?.proxy_url.filter(|proxy| !proxy.is_empty())
 }
 
 fn connector(config: &kube::Config) -> Result<HttpsConnector<HttpConnector>> {
@@ -375,7 +372,7 @@ mod tests {
                  users: [{{name: u, user: {{}}}}]\n"
             );
             std::fs::write(&path, text).unwrap();
-            assert_eq!(names_proxy(&path), proxied, "{current}");
+            assert_eq!(proxy_of(&path).is_some(), proxied, "{current}");
             assert!(
                 configuration(Some(path.as_path())).is_ok(),
                 "a proxy keeps no agent from starting"

@@ -65,9 +65,8 @@ async fn first_runtime(sockets: &[PathBuf], deadlines: Deadlines) -> Result<(Cri
             Ok((cri, info))
         };
         match found.await {
-            Ok((cri, info)) if sockets.len() == 1 => return Ok((cri, info)),
             Ok((cri, info)) => {
-                if cri.runs_pods().await {
+                if sockets.len() == 1 || cri.runs_pods().await {
                     return Ok((cri, info));
                 }
                 without_pods.get_or_insert((cri, info));

@@ -3,7 +3,6 @@
 use std::error::Error;
 use std::fmt::Display;
 use std::io;
-use std::iter::successors;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -123,14 +122,14 @@ impl From<&Status> for Problem {
 }
 
 fn of_transport(code: Code, source: &(dyn Error + 'static)) -> Problem {
-    let causes = || successors(Some(source), |error| (*error).source());
+    let causes = || anyhow::Chain::new(source);
     let unavailable = |cause: String, kind| Problem::Unavailable(format!("{cause}; {}", advice(kind)));
     match causes().find_map(|error| error.downcast_ref::<io::Error>()) {
         Some(error) if error.kind() == io::ErrorKind::NotFound => return Problem::NoSocket,
         Some(error) => return unavailable(error.to_string(), error.kind()),
         None => {}
     }
-    let innermost = causes().last().map(ToString::to_string).unwrap_or_default();
+    let innermost = causes().next_back().map(ToString::to_string).unwrap_or_default();
     // tonic maps HTTP/2's protocol errors to Internal: what came back was not HTTP/2.
     if code == Code::Internal {
         return Problem::not_cri(innermost, "give the socket of containerd, CRI-O or cri-dockerd");

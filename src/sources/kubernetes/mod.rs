@@ -138,7 +138,10 @@ impl KubernetesSource {
                 memory_of::<HorizontalPodAutoscaler>(),
                 memory_of::<ResourceQuota>(),
             ]),
-            owners: Owners::new(timing),
+            owners: Owners {
+                timing,
+                ..Owners::default()
+            },
             first_pods: None,
             changed,
             requests: Slots::new(AT_ONCE, 0),

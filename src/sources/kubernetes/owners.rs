@@ -40,7 +40,7 @@ const REFRESH_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 /// The workloads above pods, and the time of the next request for each.
 #[derive(Debug, Default)]
 pub(super) struct Owners {
-    timing: Timing,
+    pub(super) timing: Timing,
     pub(super) slots: BTreeMap<OwnerKey, CachedOwner>,
 }
 
@@ -55,13 +55,6 @@ pub(super) struct CachedOwner {
 }
 
 impl Owners {
-    pub(super) fn new(timing: Timing) -> Self {
-        Self {
-            timing,
-            slots: BTreeMap::new(),
-        }
-    }
-
     /// Climbs from an object to its topmost well-known workload, if there is one. Adds the keys on the way to `passed`.
     ///
     /// Errors: the first unknown workload.

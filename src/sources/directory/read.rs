@@ -147,10 +147,9 @@ impl Reader {
         };
         match text.and_then(parse) {
             Ok(manifests) => {
-                manifests
-                    .warnings
-                    .iter()
-                    .for_each(|warning| tracing::debug!("{warning}"));
+                for warning in &manifests.warnings {
+                    tracing::debug!("{warning}");
+                }
                 give_back(memory, &file.held);
                 let sum = |held: &BTreeMap<String, usize>| held.values().sum::<usize>();
                 let is_smaller = sum(&manifests.held) < sum(&file.held);

@@ -61,10 +61,8 @@ pub(super) async fn read_twice(
 fn read_pod(node: &Node, live: &LivePod, pod: &mut proto::Pod) -> Result<(), CgroupError> {
     let handles = PodHandles::open(&node.hierarchy, live)?;
     for (target, cgroup) in handles.iter() {
-        let usage = match usage(node, cgroup) {
-            Ok(usage) => usage,
-            Err(error) if error.is_gone() => continue,
-            Err(error) => return Err(error),
+        let Some(usage) = CgroupError::unless_gone(usage(node, cgroup))? else {
+            continue;
         };
         match target {
             Target::Pod => pod.usage = Some(usage),

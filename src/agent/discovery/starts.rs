@@ -40,7 +40,6 @@ impl Starts {
         }
         self.reported.retain(|_, at| now.duration_since(*at) < GIVE_UP);
         if self.reported.is_empty() {
-            self.misses = 0;
             return None;
         }
         let wait = FIRST.saturating_mul(1 << self.misses.min(16));

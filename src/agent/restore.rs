@@ -123,11 +123,7 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration> {
     // The audit log ends with its last sender.
     let Restorer { audit, results, .. } = restorer;
     drop(audit);
-    if let Some(writer) = writer
-        && let Err(problem) = finish_audit(writer, DISK_GRACE).await
-    {
-        remarks.push(problem);
-    }
+    remarks.extend(finish_audit(writer, DISK_GRACE).await);
     Ok(Restoration { results, remarks })
 }
 

@@ -323,10 +323,7 @@ fn text_of(value: Value, written: Option<&str>) -> Result<Option<String>, &'stat
 
 fn unknown(name: &str) -> String {
     let quoted: Vec<_> = KEYS.iter().map(|key| format!("`{}`", key.name)).collect();
-    let mut message = format!(
-        "unknown field `{name}`, expected one of {}",
-        list(quoted.iter().map(String::as_str))
-    );
+    let mut message = format!("unknown field `{name}`, expected one of {}", list(&quoted));
     let similar = |key: &&Key| strsim::jaro_winkler(&key.name, name);
     let nearest = KEYS.iter().max_by(|a, b| similar(a).total_cmp(&similar(b)));
     if let Some(key) = nearest.filter(|key| similar(key) > 0.8) {

@@ -1,5 +1,6 @@
 //! Parsers of single values: text → value, or the allowed values in words. Pure.
 
+use std::borrow::Borrow;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -179,15 +180,14 @@ pub(super) fn log_filter(text: &str) -> Parsed<String> {
     if log::parse_filter(text).is_some() {
         return Ok(text.to_owned());
     }
-    let levels = list(log::LEVELS.into_iter());
+    let levels = list(&log::LEVELS);
     Err(format!("{levels}, or directives such as info,vscaled::plan=debug"))
 }
 
-pub(super) fn list<'a>(words: impl Iterator<Item = &'a str>) -> String {
-    let words: Vec<_> = words.collect();
-    match words.split_last() {
-        Some((last, [])) => (*last).to_owned(),
-        Some((last, others)) => format!("{} or {last}", others.join(", ")),
-        None => String::new(),
+pub(super) fn list(words: &[impl Borrow<str>]) -> String {
+    let words = words.join(", ");
+    match words.rsplit_once(", ") {
+        Some((others, last)) => format!("{others} or {last}"),
+        None => words,
     }
 }

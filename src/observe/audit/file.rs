@@ -20,7 +20,7 @@ use crate::files;
 /// The current file and its rotated predecessors.
 #[derive(Debug)]
 pub(super) struct RotatedFile {
-    options: AuditOptions,
+    pub(super) options: AuditOptions,
     open: Option<Open>,
     /// The number of lines that could not be appended.
     pub(super) lost: u64,

@@ -125,7 +125,6 @@ impl Audit {
         let (problems, problem) = watch::channel(None);
         let (queued, dropped) = (Arc::<AtomicUsize>::default(), Arc::<AtomicU64>::default());
         let writer = AuditWriter {
-            sync_within: options.sync_within,
             of_operators: RotatedFile::new(options.of_operators()),
             file: RotatedFile::new(options),
             queued: Arc::clone(&queued),
@@ -189,7 +188,6 @@ struct AuditWriter {
     dropped: Arc<AtomicU64>,
     /// When the unsynced lines are due; none if the disk has every line.
     sync_due: Option<Instant>,
-    sync_within: Duration,
     problems: watch::Sender<Option<String>>,
 }
 
@@ -242,7 +240,7 @@ impl AuditWriter {
             errors.extend([&mut self.file, &mut self.of_operators].map(|one| one.sync().err()));
         }
         let error = errors.into_iter().flatten().next();
-        let soon = Instant::now() + self.sync_within;
+        let soon = Instant::now() + self.file.options.sync_within;
         self.sync_due = match (&error, sync) {
             (None, true) => None,
             (None, false) => self.sync_due.or(Some(soon)),

@@ -113,8 +113,7 @@ impl RotatedFile {
 
     fn open_file(&self) -> io::Result<Open> {
         let path = &self.options.path;
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        if let Some(parent) = parent {
+        if let Some(parent) = path.parent() {
             DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
         }
         let mut file = OpenOptions::new()

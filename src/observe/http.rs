@@ -74,9 +74,8 @@ pub struct Exposed {
 #[derive(Debug)]
 struct EncodedMetrics {
     at: Instant,
-    open_metrics: Bytes,
-    /// Whether in the older format, and with gzip.
-    others: HashMap<(bool, bool), Bytes>,
+    /// By whether in the older format, and whether with gzip. The text that is neither is always there.
+    texts: HashMap<(bool, bool), Bytes>,
 }
 
 impl EncodedMetrics {
@@ -84,8 +83,7 @@ impl EncodedMetrics {
     /// read slowly hold the metrics of two moments at most.
     fn is_fresh(&self) -> bool {
         let age = self.at.elapsed();
-        let mut texts = self.others.values().chain([&self.open_metrics]);
-        age < ENCODE_INTERVAL || (age < 2 * DEADLINE && !texts.all(Bytes::is_unique))
+        age < ENCODE_INTERVAL || (age < 2 * DEADLINE && !self.texts.values().all(Bytes::is_unique))
     }
 }
 
@@ -274,25 +272,21 @@ impl Exposed {
                 encode(&mut text, &self.registry)?;
                 EncodedMetrics {
                     at: Instant::now(),
-                    open_metrics: text.into(),
-                    others: HashMap::new(),
+                    texts: HashMap::from([((false, false), text.into())]),
                 }
             }
         });
-        if !plain && !gzip {
-            return Ok(encoded.open_metrics.clone());
-        }
-        if let Some(text) = encoded.others.get(&(plain, gzip)) {
+        if let Some(text) = encoded.texts.get(&(plain, gzip)) {
             return Ok(text.clone());
         }
-        let mut text = encoded.open_metrics.clone();
+        let mut text = encoded.texts[&(false, false)].clone();
         if plain {
             text = text::plain(&String::from_utf8_lossy(&text)).into();
         }
         if gzip {
             text = text::gzip(&text)?.into();
         }
-        encoded.others.insert((plain, gzip), text.clone());
+        encoded.texts.insert((plain, gzip), text.clone());
         Ok(text)
     }
 }

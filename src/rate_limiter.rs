@@ -62,11 +62,6 @@ impl RateLimiter {
         }
         ready
     }
-
-    /// Whether all turns are back.
-    pub fn is_full(&self, now: Instant) -> bool {
-        self.full_at <= now
-    }
 }
 
 /// A [`RateLimiter`] for each key.
@@ -93,7 +88,7 @@ impl<K: Eq + Hash> KeyedRateLimiter<K> {
     pub fn try_use(&self, key: K, now: Instant) -> bool {
         let mut limiters = self.limiters.lock();
         if limiters.len() > SWEEP_ABOVE {
-            limiters.retain(|_, limiter| !limiter.is_full(now));
+            limiters.retain(|_, limiter| limiter.full_at > now);
         }
         let new = RateLimiter::new(self.rate, now);
         limiters.entry(key).or_insert(new).try_use(now)

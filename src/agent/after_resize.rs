@@ -99,9 +99,8 @@ fn grown(changes: &[Arc<ChangeRecord>], name: &str, resource: Resource) -> Optio
 
 /// What keeps the container from more of the resource.
 fn why(state: &PodState, name: &str, resource: Resource) -> String {
-    let notes = state.decision.notes.iter().filter(|note| {
-        note.resource == Some(resource) && note.container.as_deref().is_none_or(|container| container == name)
-    });
+    let notes = state.decision.notes.iter();
+    let notes = notes.filter(|note| note.is_about(name, resource));
     let overridden = state.desired.overridden.as_ref();
     let by_hand = overridden.map(|_| "an operator's override is in force");
     let room = state.no_room.as_ref().map(|no_room| no_room.why.as_str());

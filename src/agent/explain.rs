@@ -12,7 +12,6 @@ use crate::actuate::{KnownFrom, Node, PodHandles, hook_problems, stored_specs};
 use crate::cgroup::CgroupError;
 use crate::cgroup::systemd::Unit;
 use crate::control::{ControlError, proto};
-use crate::decide::Note;
 use crate::kubernetes::Object;
 use crate::model::objects::{Container, Pod, VerticalPodAutoscaler};
 use crate::model::{
@@ -144,12 +143,8 @@ fn amounts(snapshot: &PodSnapshot) -> Vec<proto::Amount> {
             limit: values.limits.text(resource),
         };
         let of = |amounts: &PodAmounts| amounts.container(name).map(pair);
-        // The notes of the decision about this amount.
-        let is_about = |note: &&Note| {
-            let (container, of) = (note.container.as_deref(), note.resource);
-            of == Some(resource) && container.is_none_or(|container| container == name)
-        };
-        let rules = snapshot.state.decision.notes.iter().filter(is_about);
+        let notes = snapshot.state.decision.notes.iter();
+        let rules = notes.filter(|note| note.is_about(name, resource));
         let status = pod.container_status(name);
         let bounds = snapshot.vpa.as_ref().and_then(|vpa| vpa.recommendation_for(name));
         proto::Amount {

@@ -49,6 +49,11 @@ impl Note {
         }
     }
 
+    /// Whether the note is about this amount, of this container or of all.
+    pub fn is_about(&self, container: &str, resource: Resource) -> bool {
+        self.resource == Some(resource) && self.container.as_deref().is_none_or(|named| named == container)
+    }
+
     /// A sentence about a container or the pod. A container's name precedes the text.
     pub(super) fn new(container: Option<&str>, resource: Option<Resource>, text: impl Display) -> Self {
         let text = container.map_or_else(|| text.to_string(), |name| format!("{name}: {text}"));

@@ -3,7 +3,7 @@
 use jiff::SignedDuration;
 
 use super::*;
-use crate::decide::{Fact, PodDecision};
+use crate::decide::{Fact, Note, PodDecision};
 use crate::model::{Bytes, CpuMax, MemoryLimit, MilliCpu, NamedRequirements, ResourceList};
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::desired::{InForce, Recommended};

@@ -28,12 +28,8 @@ enum User {
 enum Topic {
     Changes(String),
     Kills(String),
-    /// The same refusals of one user; or all refusals of a call, beyond the rate.
-    Refusals {
-        uid: u32,
-        call: &'static str,
-        pod: Option<String>,
-    },
+    /// The refusals of one UID's call about one pod; or about every pod, beyond the rate.
+    Refusals(u32, &'static str, Option<String>),
 }
 
 #[derive(Debug)]
@@ -59,21 +55,16 @@ impl Floods {
         if self.topics.len() >= MOST_TOPICS {
             lines.extend(self.take_all());
         }
-        let (topic, user) = match &event {
-            AuditEvent::Change(record) => {
-                let namespace = &record.pod.namespace;
-                (Topic::Changes(namespace.clone()), User::Namespace(namespace.clone()))
-            }
-            AuditEvent::Kill(kill) => {
-                let namespace = namespace_of(kill).to_owned();
-                (Topic::Kills(namespace.clone()), User::Namespace(namespace))
-            }
-            AuditEvent::Refusal(refusal) => {
-                let (uid, call, pod) = (refusal.uid, refusal.call, refusal.pod.clone());
-                (Topic::Refusals { uid, call, pod }, User::Caller(uid))
-            }
+        let topic = match &event {
+            AuditEvent::Change(record) => Topic::Changes(record.pod.namespace.clone()),
+            AuditEvent::Kill(kill) => Topic::Kills(namespace_of(kill).to_owned()),
+            AuditEvent::Refusal(refusal) => Topic::Refusals(refusal.uid, refusal.call, refusal.pod.clone()),
         };
-        let is_repeated = matches!(topic, Topic::Refusals { .. }) && self.topics.contains_key(&topic);
+        let user = match &topic {
+            Topic::Changes(namespace) | Topic::Kills(namespace) => User::Namespace(namespace.clone()),
+            Topic::Refusals(uid, ..) => User::Caller(*uid),
+        };
+        let is_repeated = matches!(topic, Topic::Refusals(..)) && self.topics.contains_key(&topic);
         if !is_repeated && self.rate.try_use(&user, instant) {
             match &event {
                 AuditEvent::Change(record) => lines.extend(of_change(record)),
@@ -86,7 +77,7 @@ impl Floods {
             return lines;
         }
         let topic = match topic {
-            Topic::Refusals { uid, call, .. } if !is_repeated => Topic::Refusals { uid, call, pod: None },
+            Topic::Refusals(uid, call, _) if !is_repeated => Topic::Refusals(uid, call, None),
             topic => topic,
         };
         let more = self.topics.entry(topic).or_default();

@@ -58,7 +58,7 @@ pub struct Reload {
     pub needs_restart: Vec<String>,
 }
 
-/// Whether `hooks` names a namespace. `*` does not name kube-system.
+/// Whether `hooks` names a namespace, so that the hooks of its pods may run. `*` does not name kube-system.
 pub(crate) fn allows_hooks_in(hooks: &[String], namespace: &str) -> bool {
     let is_named = |name: &String| name == namespace || (name == "*" && namespace != "kube-system");
     hooks.iter().any(is_named)
@@ -91,11 +91,6 @@ impl Config {
             needs_restart: wanted.difference(&config),
             config,
         })
-    }
-
-    /// Whether the hooks of a namespace's pods may run.
-    pub(crate) fn allows_hooks_in(&self, namespace: &str) -> bool {
-        allows_hooks_in(&self.hooks, namespace)
     }
 
     /// The options that decisions depend on.

@@ -465,9 +465,9 @@ fn a_configuration_in_a_pipe_is_read_once() {
 fn hooks_run_only_in_named_namespaces() {
     let allowed = |hooks: &str| {
         let config = load(&[&format!("--hooks={hooks}")]).unwrap();
-        ["shop", "bank", "kube-system"].map(|namespace| config.allows_hooks_in(namespace))
+        ["shop", "bank", "kube-system"].map(|namespace| allows_hooks_in(&config.hooks, namespace))
     };
-    assert!(!load(&[]).unwrap().allows_hooks_in("shop"));
+    assert!(!allows_hooks_in(&load(&[]).unwrap().hooks, "shop"));
     assert_eq!(allowed(""), [false, false, false]);
     assert_eq!(allowed("shop"), [true, false, false]);
     assert_eq!(allowed("*"), [true, true, false]);

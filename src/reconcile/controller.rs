@@ -18,7 +18,7 @@ use super::pod::{Effect, Now, PodInput, PodState, Pods};
 use super::store::{LONGEST_SAVE_WAIT, Store};
 use super::watching::Watching;
 use crate::actuate::{HookRun, JobDone, LeastLimits, PodResizer};
-use crate::config::Config;
+use crate::config::{Config, allows_hooks_in};
 use crate::guard::budgets::Budget;
 use crate::guard::{self, Guard, GuardEvent, Guarded, Report, Watchlist};
 use crate::model::objects::PodKey;
@@ -431,7 +431,7 @@ impl Controller {
         if pod.cgroup_uid() != metadata.uid {
             return Some("its object is a mirror pod, which others than its author can write");
         }
-        let is_allowed = self.config.allows_hooks_in(&metadata.namespace);
+        let is_allowed = allows_hooks_in(&self.config.hooks, &metadata.namespace);
         (!is_allowed).then_some("the key hooks does not list its namespace")
     }
 

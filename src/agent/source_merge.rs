@@ -70,12 +70,9 @@ fn merged(views: Vec<NodeView>) -> NodeView {
         all.merge(view, |kind, metadata| {
             // A pod of the same UID is the same pod, also under another name.
             let uid = (kind == "Pod" && !metadata.uid.is_empty()).then(|| format!("UID {}", metadata.uid));
-            let names: Vec<_> = uid
-                .into_iter()
-                .chain([format!("{kind} {}", metadata.full_name())])
-                .collect();
-            let counts = !names.iter().any(|name| described.contains(name));
-            new.extend(names);
+            let names = [uid, Some(format!("{kind} {}", metadata.full_name()))];
+            let counts = !names.iter().flatten().any(|name| described.contains(name));
+            new.extend(names.into_iter().flatten());
             counts
         });
         described.extend(new);

@@ -6,7 +6,7 @@
 //! A node that prints something else counts as one without an answer, and changes nothing about the other nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead, Read, StdinLock};
+use std::io::{BufRead, Read, stdin};
 
 use anyhow::{Context as _, anyhow};
 use clap::{Args, Parser as _};
@@ -50,13 +50,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Some([lines, columns]) = arguments.screen.as_deref() {
         io::print_for_screen(*lines, *columns);
     }
-    let mut fleet = Fleet {
-        input: std::io::stdin().lock(),
-        nodes: 0,
-        failing: 0,
-        since: None,
-        unanswered: BTreeMap::new(),
-    };
+    let mut fleet = Fleet::default();
     let shown = match &command {
         Command::Doctor(output) => fleet.show(output, "checks", |checks: Items<Check>| doctor::of_nodes(&checks)),
         Command::Explain(explain) => fleet.show(&explain.output, "pods", |replies: Items<ExplainReply>| {
@@ -123,9 +117,9 @@ fn rows<T>(mut items: Items<T>, at: fn(&T) -> &str, table: fn(&[T]) -> Table) ->
     all
 }
 
-/// The answers that are still to be read, and what is known of those that were.
+/// What is known of the answers that were read.
+#[derive(Default)]
 struct Fleet {
-    input: StdinLock<'static>,
     /// The nodes that were asked, up to here.
     nodes: usize,
     /// Those that answered and ended with a failure, as `doctor` does where a check fails.
@@ -143,7 +137,7 @@ impl Fleet {
     fn next(&mut self) -> Result<Option<Answer>, Failure> {
         loop {
             let mut header = String::new();
-            let read = self.input.by_ref().take(LONGEST_HEADER).read_line(&mut header);
+            let read = stdin().lock().take(LONGEST_HEADER).read_line(&mut header);
             if read.context("cannot read the answers").map_err(Failure::usage)? == 0 {
                 return Ok(None);
             }
@@ -152,8 +146,8 @@ impl Fleet {
             let [node, code, output, errors] = fields.as_slice() else {
                 return Err(unusable());
             };
-            let output = self.read(output).ok_or_else(unusable)?;
-            let errors = self.read(errors).ok_or_else(unusable)?;
+            let output = read_input(output).ok_or_else(unusable)?;
+            let errors = read_input(errors).ok_or_else(unusable)?;
             self.nodes += 1;
             let why = match serde_json::from_slice::<Map<String, Value>>(&output) {
                 Ok(document) => {
@@ -176,15 +170,6 @@ impl Fleet {
 
     fn miss(&mut self, node: String, why: String) {
         self.unanswered.entry(why).or_default().insert(node);
-    }
-
-    /// So many bytes of the input. Those beyond [`LONGEST_ANSWER`] are skipped.
-    fn read(&mut self, bytes: &str) -> Option<Vec<u8>> {
-        let mut input = self.input.by_ref().take(bytes.parse().ok()?);
-        let mut read = Vec::new();
-        input.by_ref().take(LONGEST_ANSWER).read_to_end(&mut read).ok()?;
-        std::io::copy(&mut input, &mut std::io::sink()).ok()?;
-        (input.limit() == 0).then_some(read)
     }
 
     /// The list of that name from each answer. A node whose list has another form did not answer.
@@ -266,6 +251,15 @@ impl Fleet {
             (None, failing) => Err(anyhow!("{failing} of {} nodes have problems", self.nodes).into()),
         }
     }
+}
+
+/// So many bytes of standard input. Those beyond [`LONGEST_ANSWER`] are skipped.
+fn read_input(bytes: &str) -> Option<Vec<u8>> {
+    let mut input = stdin().lock().take(bytes.parse().ok()?);
+    let mut read = Vec::new();
+    input.by_ref().take(LONGEST_ANSWER).read_to_end(&mut read).ok()?;
+    std::io::copy(&mut input, &mut std::io::sink()).ok()?;
+    (input.limit() == 0).then_some(read)
 }
 
 fn unreadable(error: &serde_json::Error) -> String {

@@ -34,10 +34,8 @@ vscalectl top shows what the pods of this node use. It changes nothing.
   Home End
 
 In a bar the right end is the largest amount:
-";
 
-/// The meaning of each character of a bar.
-const LEGEND: &str = "█ used   r request   t target   [ ] bounds   | limit   ! temporary limit";
+  █ used   r request   t target   [ ] bounds   | limit   ! temporary limit";
 
 /// Draws the screen; returns the number of lines of the list that fit it.
 pub(super) fn draw(frame: &mut Frame<'_>, node: &Node, view: &View) -> usize {
@@ -56,7 +54,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, node: &Node, view: &View) -> usize {
     let [head, list, details, news, foot] = areas.areas(frame.area());
     frame.render_widget(header(node, view).reversed(), head);
     if view.help {
-        let help = Paragraph::new(format!("{HELP}\n  {LEGEND}")).wrap(Wrap { trim: false });
+        let help = Paragraph::new(HELP).wrap(Wrap { trim: false });
         frame.render_widget(help, list.union(news));
     } else {
         draw_list(frame, list, &lines, selected);

@@ -94,14 +94,6 @@ impl Peer {
     pub(super) fn hold(&self, admission: &Admission) {
         self.admission.get_or_init(|| Arc::clone(admission));
     }
-
-    /// The caller of another request on the same connection.
-    fn for_next_request(&self) -> Self {
-        Self {
-            admission: Arc::default(),
-            ..self.clone()
-        }
-    }
 }
 
 /// Connections with their callers, the oldest first. Each call in progress shares the `Arc` beside its connection.
@@ -184,8 +176,9 @@ async fn serve_connection<S: Control>(
     let (calls, late) = (Weak::clone(&peer.calls), CancellationToken::new());
     let is_late = late.clone();
     let respond = service_fn(move |mut request: Request<Incoming>| {
-        let peer = peer.for_next_request();
+        let mut peer = peer.clone();
         // The call fills it once it is admitted.
+        peer.admission = Arc::default();
         let admission = Arc::clone(&peer.admission);
         request.extensions_mut().insert(peer);
         let (mut service, late) = (service.clone(), late.clone());
@@ -216,11 +209,8 @@ async fn serve_connection<S: Control>(
     }
     connection.as_mut().graceful_shutdown();
     let has_calls = calls.strong_count() > 1;
-    let patience = if has_calls {
-        limits.grace
-    } else {
-        limits.grace.min(GOODBYE)
-    };
+    let longest = if has_calls { limits.grace } else { GOODBYE };
+    let patience = limits.grace.min(longest);
     if tokio::time::timeout(patience, connection).await.is_err() && has_calls {
         tracing::warn!(grace = ?limits.grace, "stopping: a caller at the control socket is cut off");
     }

@@ -109,15 +109,9 @@ fn make_room(open: &mut Pool, limit: usize) -> bool {
         return true;
     }
     let of_caller = |uid: u32| open.iter().filter(|(caller, ..)| *caller == uid).count();
-    let idle = open
-        .iter()
-        .enumerate()
-        .rev()
-        .filter(|(_, (.., calls))| Arc::strong_count(calls) == 1);
-    let idle = idle
-        .max_by_key(|(_, (uid, ..))| of_caller(*uid))
-        .map(|(place, _)| place);
-    idle.map(|idle| open.remove(idle).1.abort()).is_some()
+    let idle = (0..open.len()).rev().filter(|at| Arc::strong_count(&open[*at].2) == 1);
+    let closed = idle.max_by_key(|at| of_caller(open[*at].0));
+    closed.map(|at| open.remove(at).1.abort()).is_some()
 }
 
 /// Accepts connections until `stop`, removes the socket's file, and returns when every connection has ended.

@@ -70,14 +70,12 @@ impl Table {
 pub(super) fn align(rows: &[Vec<TextLine>]) -> Page {
     let widths = widths(rows);
     let line = |row: &Vec<TextLine>| {
-        let mut gap = 0;
-        row.iter()
-            .zip(&widths)
-            .fold(TextLine::default(), |line, (cell, column)| {
-                let line = line.then(" ".repeat(gap)).then(cell.clone());
-                gap = column.saturating_sub(cell.width()) + 2;
-                line
-            })
+        let (mut line, mut gap) = (TextLine::default(), 0);
+        for (cell, column) in row.iter().zip(&widths) {
+            line = line.then(" ".repeat(gap)).then(cell.clone());
+            gap = column.saturating_sub(cell.width()) + 2;
+        }
+        line
     };
     rows.iter().map(line).collect()
 }
@@ -115,13 +113,8 @@ pub(super) fn columns(columns: &[Vec<TextLine>], fixed: usize, limit: usize) -> 
         };
         let fitting = others.iter().take_while(fits).count().max(1);
         let (block, later) = others.split_at(fitting.min(others.len()));
-        let row = |index: usize| {
-            fixed
-                .iter()
-                .chain(block)
-                .filter_map(|column| column.get(index).cloned())
-                .collect()
-        };
+        let shown = fixed.iter().chain(block);
+        let row = |index: usize| shown.clone().map(|column| column[index].clone()).collect();
         page = page.then(align(&(0..others[0].len()).map(row).collect::<Vec<_>>()));
         others = later;
     }

@@ -201,12 +201,8 @@ fn bounds(amount: &Amount) -> String {
 }
 
 fn pair(pair: Option<&RequestAndLimit>) -> String {
-    let both = |pair: &RequestAndLimit| {
-        [&pair.request, &pair.limit]
-            .map(|text| optional(text.as_ref()))
-            .join(" / ")
-    };
-    optional(pair.map(both))
+    let both = pair.map(|pair| [&pair.request, &pair.limit].map(|text| optional(text.as_ref())));
+    optional(both.map(|both| both.join(" / ")))
 }
 
 #[cfg(test)]

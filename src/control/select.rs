@@ -104,12 +104,8 @@ pub fn selector(text: &str) -> Result<Selector, String> {
 /// Splits the text at its commas, except those in parentheses.
 fn parts(text: &str) -> Vec<&str> {
     let mut inside = false;
-    text.split(|character| {
-        match character {
-            '(' => inside = true,
-            ')' => inside = false,
-            _ => {}
-        }
+    text.split(|character: char| {
+        inside = character == '(' || (inside && character != ')');
         character == ',' && !inside
     })
     .collect()

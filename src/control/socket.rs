@@ -149,11 +149,10 @@ impl Drop for SocketFile {
             true => std::fs::remove_file(&self.path),
             false => Ok(()),
         });
-        match removed {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                tracing::warn!(path = %self.path.display(), %error, "the control socket could not be removed");
-            }
-            Ok(()) | Err(_) => {}
+        if let Err(error) = removed
+            && error.kind() != ErrorKind::NotFound
+        {
+            tracing::warn!(path = %self.path.display(), %error, "the control socket could not be removed");
         }
     }
 }

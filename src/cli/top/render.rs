@@ -1,7 +1,8 @@
 //! Draws the node as the keys chose. Pure.
 
 use ratatui::Frame;
-use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::layout::Constraint::{Fill, Length};
+use ratatui::layout::{Layout, Rect};
 use ratatui::style::{Color, Style, Stylize as _};
 use ratatui::text::{Line as Text, Span};
 use ratatui::widgets::{Paragraph, Row, Table, TableState, Wrap};
@@ -44,13 +45,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, node: &Node, view: &View) -> usize {
     let height = frame.area().height;
     let details = if height >= DETAILS_FROM { 5 } else { 0 };
     let news = if height >= NEWS_FROM { height / 5 + 1 } else { 0 };
-    let areas = Layout::vertical([
-        Constraint::Length(1),
-        Constraint::Fill(1),
-        Constraint::Length(details),
-        Constraint::Length(news),
-        Constraint::Length(1),
-    ]);
+    let areas = Layout::vertical([Length(1), Fill(1), Length(details), Length(news), Length(1)]);
     let [head, list, details, news, foot] = areas.areas(frame.area());
     frame.render_widget(header(node, view).reversed(), head);
     if view.help {
@@ -136,7 +131,7 @@ fn draw_list(frame: &mut Frame<'_>, area: Rect, lines: &[&PodLine], selected: us
         .iter()
         .map(|line| Row::new(columns.iter().map(|(_, width, cell)| cell(line, *width))));
     let header = Row::new(columns.iter().map(|(title, ..)| *title)).bold();
-    let widths = columns.iter().map(|(_, width, _)| Constraint::Length(*width));
+    let widths = columns.iter().map(|(_, width, _)| Length(*width));
     let table = Table::new(rows, widths).header(header);
     let table = table.row_highlight_style(Style::new().bold().on_dark_gray());
     // By pages: the list scrolls only when the selection leaves a page.

@@ -4,7 +4,7 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 
-use super::output::{Format, Output, or_dash};
+use super::output::{Format, Output, optional};
 use super::page::{Page, TextLine, Tone, toned, word};
 use super::{Failure, change, io, table};
 use crate::control;
@@ -61,13 +61,11 @@ fn render(results: &[PodResult]) -> Page {
             None => (toned(Tone::Bad, "Refused"), "-".to_owned(), &result.error),
         };
         let mut head = [name(result), steps, reason.clone()];
-        let mut containers = result.containers.clone();
-        if containers.is_empty() {
-            containers.push(String::new());
-        }
-        for container in &containers {
+        // A pod without containers has a row, too.
+        for index in 0..result.containers.len().max(1) {
             let [pod, steps, reason] = head.each_mut().map(std::mem::take).map(TextLine::from);
-            rows.push([pod, or_dash(container).into(), outcome.clone(), steps, reason]);
+            let container = optional(result.containers.get(index));
+            rows.push([pod, container.into(), outcome.clone(), steps, reason]);
         }
     }
     table::fitted("POD  CONTAINER  OUTCOME  STEPS  REASON", rows).page()

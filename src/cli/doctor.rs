@@ -79,10 +79,9 @@ fn render(report: &DoctorReport) -> Page {
 /// What is not well on each of many nodes: nodes with the same finding together, failing checks first.
 pub(super) fn of_nodes(checks: &Items<Check>) -> Page {
     let mut found: Vec<_> = checks.iter().filter(|(_, check)| check.status != "ok").collect();
-    let key = |(node, check): &(String, Check)| {
+    found.sort_by_cached_key(|(node, check)| {
         [&check.status, &check.name, &check.found, &check.mend, node].map(String::clone)
-    };
-    found.sort_by_cached_key(|one| key(one));
+    });
     let same = found.chunk_by(|(_, one), (_, next)| one == next);
     let pages = same.map(|same| {
         let nodes: Vec<&str> = same.iter().map(|(node, _)| node.as_str()).collect();

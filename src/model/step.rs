@@ -262,12 +262,9 @@ impl PodTree {
     /// These values, overwritten by those of `newer`. Drops cgroups that only `newer` has.
     #[must_use]
     pub fn overlaid(mut self, newer: &Self) -> Self {
-        for setting in newer.pod.iter() {
-            self.pod.insert(setting);
-        }
-        for (name, cgroup) in &mut self.containers {
-            for setting in newer.containers.get(name).into_iter().flat_map(Settings::iter) {
-                cgroup.insert(setting);
+        for target in newer.targets() {
+            for setting in newer.get(&target).into_iter().flat_map(Settings::iter) {
+                self.set(&target, setting);
             }
         }
         self

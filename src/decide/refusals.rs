@@ -73,7 +73,7 @@ impl Refusals {
 
     /// Why no resize changes the request of a container, in a sentence; `None` if a resize may change it.
     pub fn of(&self, pod: &Pod, container: &str, resource: Resource) -> Option<String> {
-        let by_swap = self.by_swap(pod, container, resource, swaps);
+        let by_swap = self.by_swap(pod, container, resource, |one| !has_equal_memory(one));
         by_swap.map(str::to_owned).or_else(|| self.of_limit(pod, resource))
     }
 
@@ -295,12 +295,7 @@ impl Refusal {
     }
 }
 
-/// Whether a container of a Burstable pod gets swap under `LimitedSwap`.
-fn swaps(container: &Container) -> bool {
-    !has_equal_memory(container)
-}
-
-/// Whether a container gets no swap for now: its memory limit equals its request, or it has neither.
+/// Whether a container of a Burstable pod gets no swap under `LimitedSwap`: its memory limit equals its request, or it has neither.
 fn has_equal_memory(container: &Container) -> bool {
     let [request, limit] = memory_of(container);
     request == limit

@@ -171,19 +171,14 @@ pub(super) fn outcome(candidate: &Candidate<'_>, limits: &Bounds, notes: &mut Ve
 
 fn explain_limit(candidate: &Candidate<'_>, resource: Resource, limit: u64, target: u64, notes: &mut Vec<Note>) {
     let mut note = |text| notes.push(candidate.note(resource, text));
-    let quantity = |amount| resource.quantity(amount);
+    let [from, to] = [limit, limit.max(target)].map(|amount| resource.quantity(amount));
     if limit < target {
-        let (from, to) = (quantity(limit), quantity(target));
         note(format!("{resource} limit {from} is raised to the request of {to}"));
     }
     if let Some(annotation) = candidate.limit_annotation(resource) {
-        note(format!(
-            "{resource} limit becomes {}: {annotation} of the VPA",
-            quantity(limit.max(target))
-        ));
+        note(format!("{resource} limit becomes {to}: {annotation} of the VPA"));
     }
     if limits_of(candidate, resource).next().is_none() {
-        let to = quantity(limit.max(target));
         note(format!("{resource} gets a limit of {to}: the LimitRange has a default"));
     }
     if limit == MAX && candidate.in_force.limits.amount(resource) < MAX {

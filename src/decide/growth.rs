@@ -7,7 +7,6 @@
 use super::candidate::{Candidate, Part};
 use super::case::Case;
 use super::index::{Bounds, Limits};
-use crate::model::objects::Pod;
 use crate::model::{Resource, ResourceList};
 
 /// How far the limits of one container may grow.
@@ -25,7 +24,7 @@ impl Case<'_> {
         let of = |candidate: &Candidate<'_>| Ceiling {
             container: candidate.spec.name.clone(),
             limits: ResourceList::from_fn(|resource| {
-                let highest = highest(pod, candidate, &limits.container, resource);
+                let highest = highest(candidate, &limits.container, resource);
                 let highest = highest.filter(|_| !fixed(&candidate.spec.name, resource))?;
                 let others = candidates.iter().filter(|other| other.spec.name != candidate.spec.name);
                 let others = others.map(|other| other.in_force.limits.amount(resource));
@@ -47,13 +46,12 @@ impl Case<'_> {
     }
 }
 
-fn highest(pod: &Pod, candidate: &Candidate<'_>, limits: &Bounds, resource: Resource) -> Option<u64> {
+fn highest(candidate: &Candidate<'_>, limits: &Bounds, resource: Resource) -> Option<u64> {
     let policy = candidate.policy;
     let managed = policy.is_none_or(|policy| !policy.is_off() && policy.controls(resource))
         && candidate.moves_limit(resource)
         && candidate.in_force.limits.amount(resource) > 0
-        && !candidate.spec.restarts_for(resource)
-        && pod.metadata.deletion_timestamp.is_none();
+        && !candidate.spec.restarts_for(resource);
     if !managed {
         return None;
     }

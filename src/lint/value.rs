@@ -46,9 +46,7 @@ pub(super) fn share(option: MemoryOption, text: &str) -> Option<u64> {
             ONE.checked_div(digits(text, 10)?)?
         }
         Setting::DotnetHeapLimitPercent => hexadecimal(text)?.checked_mul(ONE / 100)?,
-        Setting::GoShare | Setting::GoShareFlag | Setting::GoShareDashedFlag | Setting::GoShareCamelFlag => {
-            millionths(text)?
-        }
+        _ if option.slot() == Setting::GoShare => millionths(text)?,
         _ => return None,
     };
     (1..=ONE).contains(&share).then_some(share)

@@ -54,12 +54,11 @@ impl Headroom {
     }
 
     fn parse(text: &str, resource: Resource) -> Option<Self> {
-        match text {
+        let rest = match text {
             "ratio" => return Some(Self::Ratio),
             "keep" => return Some(Self::Keep),
-            _ => {}
-        }
-        let rest = text.strip_prefix("request")?;
+            _ => text.strip_prefix("request")?,
+        };
         let (operator, number) = rest.split_at_checked(1)?;
         let starts_with_digit = number.starts_with(|first: char| first.is_ascii_digit());
         let number = Quantity::parse(number).ok().filter(|_| starts_with_digit)?;

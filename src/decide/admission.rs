@@ -92,8 +92,7 @@ pub(super) fn admitted(pod: &Pod, outcome: &PodAmounts, limits: &Limits<'_>, kub
         }
     }
     if kubelet >= KubeletVersion::POD_LIMITS_FILLED_IN {
-        let own = admitted.spec.resources.map(|own| own_filled_in(&admitted, own));
-        admitted.spec.resources = own;
+        admitted.spec.resources = admitted.spec.resources.map(|own| own_filled_in(&admitted, own));
     }
     admitted
 }

@@ -172,10 +172,14 @@ impl<'a> Candidate<'a> {
 
     /// Whether the target of a resource is a bound of the VPA's policy.
     pub(super) fn is_pinned(&self, resource: Resource) -> bool {
+        let target = self.target(resource);
+        target.is_some() && self.allowed(resource).contains(&target)
+    }
+
+    /// The minimum and the maximum that the VPA's policy allows.
+    pub(super) fn allowed(&self, resource: Resource) -> [Option<u64>; 2] {
         let bounds = self.policy.map(|policy| [&policy.min_allowed, &policy.max_allowed]);
-        let mut bounds = bounds.into_iter().flatten();
-        self.target(resource)
-            .is_some_and(|target| bounds.any(|bound| bound.get(resource) == Some(target)))
+        bounds.map_or([None; 2], |bounds| bounds.map(|bound| bound.get(resource)))
     }
 
     /// Whether the decision gives a resource a new amount: its target, or the amount from before a boost.

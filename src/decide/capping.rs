@@ -84,10 +84,7 @@ fn bounds(candidate: &Candidate<'_>, limits: &Bounds, resource: Resource) -> [Bo
     let min = limits.min.get(resource);
     let min = min.map(|min| rule.request_at(min).map_or(min, |request| request.max(min)));
     let max = limits.max.get(resource).and_then(|max| rule.request_at(max));
-    let allowed = candidate
-        .policy
-        .map(|policy| [&policy.min_allowed, &policy.max_allowed]);
-    let [min_allowed, max_allowed] = allowed.map_or([None; 2], |lists| lists.map(|list| list.get(resource)));
+    let [min_allowed, max_allowed] = candidate.allowed(resource);
     let heap = request_for_heap(candidate, rule, resource);
     // A limit that stays bounds the request. If the limit in force differs from the kept one, the smaller one counts.
     let (own_limit, for_ratio) = if candidate.moves_limit(resource) {

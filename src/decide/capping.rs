@@ -87,18 +87,15 @@ fn bounds(candidate: &Candidate<'_>, limits: &Bounds, resource: Resource) -> [Bo
     let [min_allowed, max_allowed] = candidate.allowed(resource);
     let heap = request_for_heap(candidate, rule, resource);
     // A limit that stays bounds the request. If the limit in force differs from the kept one, the smaller one counts.
-    let (own_limit, for_ratio) = if candidate.moves_limit(resource) {
-        (None, None)
+    let (max_rule, for_ratio, own_limit) = if candidate.moves_limit(resource) {
+        ("the LimitRange's maximum for containers", None, None)
     } else {
+        // Upstream bounds the request in proportion also where the limit stays.
+        let rule = "VPA bounds it by the LimitRange's maximum for containers in the ratio of limit to request, although the limit \
+                    stays";
         let highest = limits_of(candidate, resource).max().zip(limits.max_ratio.get(resource));
         let for_ratio = highest.map(|(limit, ratio)| scale(limit, 1000, ratio.into(), u128::div_ceil));
-        (limits_of(candidate, resource).min(), for_ratio)
-    };
-    // Upstream bounds the request in proportion also where the limit stays.
-    let max_rule = if candidate.moves_limit(resource) {
-        "the LimitRange's maximum for containers"
-    } else {
-        "VPA bounds it by the LimitRange's maximum for containers in the ratio of limit to request, although the limit stays"
+        (rule, for_ratio, limits_of(candidate, resource).min())
     };
     [
         ("the LimitRange's minimum for containers", u64::max, min),

@@ -19,8 +19,8 @@ use super::limit_rule::LimitRule;
 use super::note::Note;
 use super::pod_share;
 use crate::lint::limit_floor;
-use crate::model::objects::ContainerPolicy;
-use crate::model::{Bytes, Requirements, Resource, ResourceList};
+use crate::model::objects::{ContainerPolicy, Pod};
+use crate::model::{Bytes, PodAmounts, Requirements, Resource, ResourceList};
 
 /// Applies every bound to the recommendations of the containers of a pod with these limits of its `own`.
 pub(super) fn cap(candidates: &mut [Candidate<'_>], limits: &Limits<'_>, own: ResourceList, notes: &mut Vec<Note>) {
@@ -181,24 +181,22 @@ fn explain_limit(candidate: &Candidate<'_>, resource: Resource, limit: u64, targ
 }
 
 /// The pod's own amounts after its containers' change, within the LimitRange for pods. The request is at least what the containers need
-/// together, init containers included. The limit is at least that of each of the first containers, which are `regular`. A limit whose
-/// change would restart a container stays, and none comes down below the fixed heaps that it alone bounds.
+/// together, init containers included. The limit is at least that of each regular container. A limit whose change would restart a
+/// container stays, and none comes down below the fixed heaps that it alone bounds.
 pub(super) fn pod_level(
+    pod: &Pod,
     has: &Requirements,
     range: &Bounds,
     policy: Option<&ContainerPolicy>,
     candidates: &[Candidate<'_>],
-    regular: usize,
-    needed: &ResourceList,
+    outcome: &PodAmounts,
 ) -> Requirements {
     let mut after = *has;
+    let needed = pod.total(outcome, |has| has.requests);
     let followed = |resource: &Resource| policy.is_none_or(|policy| !policy.is_off() && policy.controls(*resource));
     for resource in Resource::ALL.into_iter().filter(followed) {
-        // The pod's limit is that of a container without one of its own (`containerResourcesFromRequirements`, kubernetes
-        // `pkg/kubelet/kuberuntime`): the kubelet would restart such a container with each change.
-        let restarts =
-            |one: &Candidate<'_>| one.outcome.limits.amount(resource) == 0 && one.spec.restarts_for(resource);
-        let kept = has.limits.get(resource).filter(|_| candidates.iter().any(restarts));
+        let restarting = pod.restarts_with_pod_limit(resource, outcome);
+        let kept = has.limits.get(resource).filter(|_| restarting.is_some());
         let [request, limit] = with_changes(has, candidates, resource);
         let min = policy.map_or(0, |policy| policy.min_allowed.amount(resource));
         let min = min.max(needed.amount(resource));
@@ -206,8 +204,8 @@ pub(super) fn pod_level(
         let max = max.filter(|max| *max > 0).unwrap_or(u64::MAX);
         let max = max.max(has.requests.amount(resource));
         let request = request.map(|request| range.hold(resource, request.max(min).min(max)));
-        let limits = candidates.iter().take(regular).map(|one| &one.outcome.limits);
-        let limits = limits.map(|limits| limits.amount(resource));
+        let regular = candidates.iter().take(pod.spec.containers.len());
+        let limits = regular.map(|one| one.outcome.limits.amount(resource));
         let heaps = heaps_of(candidates, resource).min(has.limits.amount(resource));
         let least = limits.fold(request.unwrap_or(0), u64::max).max(heaps);
         let with_heaps = request.map(|request| request.max(heaps));

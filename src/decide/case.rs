@@ -226,12 +226,10 @@ impl<'a> Case<'a> {
         }
         let mut outcome = amounts(&self.candidates, |one| one.outcome);
         outcome.pod = self.pod_level.map(|has| {
-            let needed = self.pod.total(&outcome, |has| has.requests);
-            let regular = self.pod.spec.containers.len();
             let policy = self
                 .vpa
                 .and_then(|vpa| vpa.spec.resource_policy.as_ref()?.pod_policy.as_ref());
-            let after = capping::pod_level(&has, &limits.pod, policy, &self.candidates, regular, &needed);
+            let after = capping::pod_level(self.pod, &has, &limits.pod, policy, &self.candidates, &outcome);
             Box::new(after)
         });
         outcome

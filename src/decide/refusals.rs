@@ -229,7 +229,6 @@ impl Refusals {
         let (resource, is_guess) = match changed {
             [] => return,
             [resource] => (*resource, false),
-            _ if is_about_amounts => return,
             // The manager's policy, and from 1.38 on its mode.
             _ if name(&["CPU Manager", "CPU allocation mode"]) => (Resource::Cpu, false),
             _ if name(&["Memory Manager", "memory allocation mode", "swap"]) => (Resource::Memory, false),

@@ -112,9 +112,8 @@ const VARIABLES: [(&str, MemoryOption); 7] = [
 impl MemoryOption {
     pub(super) fn named(name: &str) -> Option<Self> {
         let mut names = FLAGS.iter().chain(&VARIABLES);
-        names
-            .find(|(option, _)| option.trim_end_matches('=') == name)
-            .map(|(_, option)| *option)
+        let (_, option) = names.find(|(option, _)| option.trim_end_matches('=') == name)?;
+        Some(*option)
     }
 
     /// The option as people write it.

@@ -52,8 +52,7 @@ impl CgroupPath {
 
     /// The cgroup that contains this one. The root has none.
     pub fn parent(&self) -> Option<Self> {
-        let (parent, name) = self.0.rsplit_once('/')?;
-        match (parent, name) {
+        match self.0.rsplit_once('/')? {
             (_, "") => None,
             ("", _) => Some(Self::root()),
             (parent, _) => Some(Self(parent.into())),
@@ -74,10 +73,7 @@ impl CgroupPath {
     /// The part of this path after `root`, without a leading slash. `None` if this is neither `root` nor below it.
     pub fn below(&self, root: &Self) -> Option<&str> {
         let rest = self.0.strip_prefix(root.0.strip_suffix('/').unwrap_or(&root.0))?;
-        match rest.strip_prefix('/') {
-            Some(rest) => Some(rest),
-            None => rest.is_empty().then_some(""),
-        }
+        rest.strip_prefix('/').or(rest.is_empty().then_some(""))
     }
 
     /// The directory of this cgroup below a mount.

@@ -259,7 +259,10 @@ impl Parser {
     }
 
     fn set_report_without_pid(&mut self, mut report: Kill) {
-        let differs = |one: &Kill, other: &Kill| (&one.limit, &one.task_cgroup) != (&other.limit, &other.task_cgroup);
+        let differs = |one: &Kill, other: &Kill| {
+            let is_same = (&one.limit, &one.task_cgroup) == (&other.limit, &other.task_cgroup);
+            !is_same || !within(one.timestamp_us, other.timestamp_us)
+        };
         let is_recent = |earlier: &mut Kill| earlier.pid == 0 && within(earlier.timestamp_us, report.timestamp_us);
         match self.report_without_pid.take_if(is_recent) {
             Some(earlier) if differs(&earlier, &report) => {

@@ -201,6 +201,17 @@ fn reports_about_several_cgroups_are_several_kills() {
 }
 
 #[test]
+fn a_later_report_is_another_kill() {
+    let report = |(second, pod): (u32, &str)| {
+        format!("[   {second}.500000] Task in /{pod}/c killed as a result of limit of /{pod}\n")
+    };
+    let log = [(11, "a"), (14, "b"), (17, "a"), (18, "a")].map(report).concat();
+    let (kills, _) = read(log.as_bytes());
+    let limits: Vec<_> = kills.iter().map(|kill| kill.limit.cgroup().unwrap().as_str()).collect();
+    assert_eq!(limits, ["/a", "/b", "/a"]);
+}
+
+#[test]
 fn padded_lines_lose_nothing() {
     let log = "[    1.500000] oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/a,task_memcg=/a/b,task=x,pid=7,uid=0     \n\
                [    1.500001] Memory cgroup out of memory: Killed process 7 (x) total-vm:1kB      \n";

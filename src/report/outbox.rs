@@ -213,7 +213,7 @@ impl Outbox {
         None
     }
 
-    /// Ends the attempt to send an Event. One that is refused for now is sent again.
+    /// Ends the attempt to send an Event. One that is refused for now, or by a proxy's 404, is sent again.
     async fn end(&mut self, outgoing: Outgoing, answer: Result<Posted, ApiError>, turns: &mut Turns) {
         let (now, destination, namespace) = (Instant::now(), outgoing.destination, outgoing.namespace().to_owned());
         let (event, outcome) = (&outgoing.planned.event.name, outgoing.outcome);
@@ -224,7 +224,8 @@ impl Outbox {
             queue.count(outcome, outgoing.planned.reports.len());
         }
         if let Err(error) = &answer
-            && (error.problem.is_retryable() || kills.is_some() && !is_permanent(&error.problem))
+            && (kills.is_some() || error.problem.is_retryable() || error.problem.status() == Some(404))
+            && !is_permanent(&error.problem)
         {
             let wait = turns.retries.failed(outgoing, error.problem.retry_after());
             turns.rates.end(&namespace, now + wait, now);
@@ -455,8 +456,7 @@ impl KillEvents {
 async fn attempt(client: ApiClient, node: String, mut outgoing: Outgoing) -> (Outgoing, Result<Posted, ApiError>) {
     let (event, is_change) = (&mut outgoing.planned.event, outgoing.destination.is_none());
     if is_change {
-        event.last = Timestamp::now();
-        event.first = event.last;
+        [event.first, event.last] = [Timestamp::now(); 2];
     }
     let event = &*event;
     let attempt = async {

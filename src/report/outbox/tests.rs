@@ -381,6 +381,22 @@ fn refusal(code: u16) -> Problem {
     })
 }
 
+#[tokio::test]
+async fn a_proxys_404_loses_no_change() {
+    for (reason, waits) in [("", true), ("NotFound", false)] {
+        let (mut outbox, mut turns) = (outbox(&Router::new(), &["shop"]), turns());
+        let change = outbox.begin(&mut turns).await.unwrap();
+        let status = Status {
+            code: 404,
+            reason: reason.to_owned(),
+            ..Status::default()
+        };
+        let (call, problem) = ("patch events".to_owned(), Problem::Refused(status));
+        outbox.end(change, Err(ApiError { call, problem }), &mut turns).await;
+        assert_eq!(turns.retries.hold(None, Some("shop")), waits, "{reason}");
+    }
+}
+
 #[test]
 fn a_missing_right_is_not_logged_for_each_event() {
     let changes = ChangeEvents::new(EventMetrics::register(&mut Registry::default()));

@@ -48,6 +48,7 @@ const SWEEP_PARTS: usize = 20;
 /// An idle controller reports that it is alive this often.
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(5);
 
+/// An event for the controller.
 pub(crate) enum Event {
     /// The view of the sources, or their problems, changed. There is no view before every source has one.
     View {
@@ -110,6 +111,7 @@ pub(crate) struct Controller {
     clocks: Now,
 }
 
+/// The controller's side of the guard.
 #[derive(Debug)]
 pub(crate) struct GuardLink {
     /// `None` if the guard's thread could not be started.
@@ -426,6 +428,7 @@ impl Controller {
         SignedDuration::try_from(quiet.unwrap_or_default()).unwrap_or(SignedDuration::MAX)
     }
 
+    /// Why the hooks of this pod do not run.
     fn hooks_forbidden_by(&self, state: &PodState) -> Option<&'static str> {
         let (pod, metadata) = (&state.pod, &state.pod.metadata);
         if pod.cgroup_uid() != metadata.uid {
@@ -435,6 +438,7 @@ impl Controller {
         (!is_allowed).then_some("the key hooks does not list its namespace")
     }
 
+    /// Reports a kill to the state of its pod.
     fn take_kill(&mut self, kill: &OomReport) {
         let Some(pod) = &kill.facts.pod else { return };
         let container = kill.facts.container.as_ref();
@@ -526,6 +530,7 @@ impl Controller {
     }
 }
 
+/// Logs that a container will reach a memory limit that is not raised.
 fn log_threat(Report { of, event }: &Report) {
     let Guarded { pod, container } = of;
     let container = container.as_str();

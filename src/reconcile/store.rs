@@ -329,6 +329,7 @@ impl Store {
         self.restored.problem.clone().into_iter().chain(self.write_problem())
     }
 
+    /// Takes the saved state of this pod.
     pub(crate) fn take_saved(&mut self, id: &PodId) -> Option<SavedPod> {
         self.restored.pods.get(&id.uid).filter(|saved| saved.pod == *id)?;
         self.replace([(id.clone(), None)].into(), false);

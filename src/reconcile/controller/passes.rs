@@ -28,6 +28,7 @@ use crate::resize::{Act, Facts, NodeSupport};
 /// Writes come in bursts, like those of a pass: files are compared this long after the first write.
 const BURST: Duration = Duration::from_millis(20);
 
+/// The tasks that work on pods.
 #[derive(Debug)]
 pub(crate) struct Passes {
     /// How many passes were begun.
@@ -273,6 +274,7 @@ impl Controller {
         self.passes.spawn(work.instrument(span));
     }
 
+    /// Takes the result of a pass.
     pub(super) fn end_pass(&mut self, key: &PodKey, pass: u64, done: Box<JobDone>) {
         self.passes.busy.remove(&done.record.pod.uid);
         let (outcome, reason) = (done.record.outcome.word(), done.record.outcome.reason());

@@ -67,6 +67,7 @@ impl Controller {
         }
     }
 
+    /// The problems that metrics count.
     fn problems_by_kind(&self) -> [(&'static str, Vec<String>); 4] {
         let annotator = self.publisher.annotator.iter().flat_map(Annotator::problems);
         let mut sources: Vec<_> = self.sources.problems.iter().cloned().chain(annotator).collect();

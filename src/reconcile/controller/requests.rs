@@ -21,6 +21,7 @@ pub(crate) type Reply<T> = oneshot::Sender<Result<T, ControlError>>;
 /// Gets the record of the pass that carried out a request, and why the state after it is not saved.
 type RecordReply = Reply<(Arc<ChangeRecord>, Option<String>)>;
 
+/// The state of the agent and of every pod.
 #[derive(Debug)]
 pub(crate) struct AgentSnapshot {
     pub(crate) node: Option<Arc<Node>>,

@@ -255,7 +255,7 @@ impl Controller {
             }
             Event::Config(config) => {
                 self.config = *config;
-                self.watch_all_if(true);
+                self.watch_all();
                 self.next_sweep = self.next_sweep.min(Instant::now() + self.config.sweep_interval);
                 self.decide_all(Timestamp::now());
             }
@@ -368,9 +368,9 @@ impl Controller {
         }
     }
 
-    /// Has the guard get the limits of all pods, if anything has changed that concerns them.
-    fn watch_all_if(&mut self, has_changed: bool) {
-        self.guard.changed.extend(self.pods.keys_of(|_| has_changed));
+    /// Has the guard get the limits of all pods: something has changed that concerns them.
+    fn watch_all(&mut self) {
+        self.guard.changed.extend(self.pods.keys_of(|_| true));
     }
 
     /// Sends the guard the limits that have changed, and those of all pods that share a quota with a pod of which they have.
@@ -490,7 +490,7 @@ impl Controller {
         let woken = self.pods.woken(now.into_std(), wall);
         self.apply_to_all(woken, || PodInput::TimePassed);
         if self.endpoint.take_due(now) {
-            self.watch_all_if(true);
+            self.watch_all();
             self.apply_to_all(self.pods.keys_of(|_| true), || PodInput::ResizeRetried);
         }
         self.begin_shrink_turns(wall);
@@ -506,7 +506,7 @@ impl Controller {
             self.next_sweep = now + self.config.sweep_interval;
             self.node.request_discovery();
             // The guard tries again to open what it could not.
-            self.watch_all_if(true);
+            self.watch_all();
             self.forget_saved();
             self.swept = (self.swept + 1) % SWEEP_PARTS;
             let due = self.pods.iter().enumerate().filter(|(number, (key, state))| {

@@ -227,8 +227,9 @@ impl Controller {
             self.node.answers.forget();
         }
         let known = &self.sources.view;
-        let other_quotas = known.quotas != view.quotas || known.awaited_quotas != view.awaited_quotas;
-        self.watch_all_if(other_quotas);
+        if known.quotas != view.quotas || known.awaited_quotas != view.awaited_quotas {
+            self.watch_all();
+        }
         let known = &self.sources.view;
         let namespaces = changed_namespaces(known, &view);
         let decided_now: BTreeSet<&String> = known.undecided_pods.difference(&view.undecided_pods).collect();

@@ -144,7 +144,9 @@ impl Controller {
         let stated = self.sources.view.kubelet_version().or(before);
         let node = node.map(|node| node.with_stated_kubelet(stated));
         let earlier = std::mem::replace(&mut self.node.found.node, node.clone());
-        self.watch_all_if(earlier.as_ref().map(Arc::as_ptr) != node.as_ref().map(Arc::as_ptr));
+        if earlier.as_ref().map(Arc::as_ptr) != node.as_ref().map(Arc::as_ptr) {
+            self.watch_all();
+        }
         if let (Some(earlier), Some(node)) = (earlier, node)
             && earlier.traits != node.traits
         {

@@ -282,7 +282,7 @@ impl Controller {
         tracing::debug!(pass, outcome, reason, steps, ?verified, "a pass ended");
         if done.api.unsupported {
             self.endpoint.refuse(Instant::now());
-            self.watch_all_if(true);
+            self.watch_all();
         }
         if done.api.answer.accepted().is_some() {
             self.endpoint.refusals = 0;

@@ -93,6 +93,14 @@ fn trouble_of_the_first_restarts_the_wait() {
 }
 
 #[test]
+fn a_wait_from_the_future_begins_now() {
+    let view = canaries(&uid(false), TENTH);
+    let future = at(&view, 600, None, None).canary.waits;
+    let set_back = at(&view, 0, future.as_ref(), None);
+    assert_eq!(set_back.canary.until, Some(now() + SignedDuration::from_hours(1)));
+}
+
+#[test]
 fn a_change_beyond_the_threshold_waits_anew() {
     let annotated = canaries(&uid(false), TENTH);
     let waits = at(&annotated, 0, None, None).canary.waits;

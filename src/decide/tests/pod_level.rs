@@ -100,9 +100,13 @@ fn a_limit_range_bounds_the_pods_own_amounts() {
 
 #[test]
 fn unset_limits_of_the_pod_are_filled_in() {
-    let decided = |resources: &str, kubelet: u32| {
+    let beside = |others: &[&str], resources: &str, kubelet: u32| {
         let mut view = own(resources, "");
         let pod = pod_of(&mut view);
+        let others = others
+            .iter()
+            .map(|container| serde_json::from_str::<Container>(container).unwrap());
+        pod.spec.containers.extend(others);
         pod.status.container_statuses = serde_json::from_str(STATUS).unwrap();
         let options = Options {
             refusals: Refusals::default().beside(NodePolicies::default(), KubeletVersion(kubelet)),
@@ -110,6 +114,7 @@ fn unset_limits_of_the_pod_are_filled_in() {
         };
         decide(&view.pods, &index(&view), now(), &options).remove(0)
     };
+    let decided = |resources: &str, kubelet| beside(&[], resources, kubelet);
     let of_pod = |decision: &PodDecision| {
         let own = decision.amounts.pod.as_deref().unwrap();
         Resource::ALL.map(|resource| amounts(own, resource))
@@ -117,6 +122,8 @@ fn unset_limits_of_the_pod_are_filled_in() {
     let requests = r#"{"requests": {"memory": "150Mi"}}"#;
     assert_eq!(of_pod(&decided(requests, 37)), ["200m/600m", "250Mi/600Mi"]);
     assert_eq!(of_pod(&decided(requests, 36)), ["-/-", "250Mi/-"]);
+    let bare = beside(&[r#"{"name": "bare"}"#], requests, 37);
+    assert_eq!(of_pod(&bare), ["200m/-", "250Mi/-"], "not each container has a limit");
     let all = decided(r#"{"requests": {"cpu": "1", "memory": "1Gi"}}"#, 37);
     assert_eq!(
         all.reason,

@@ -461,6 +461,62 @@ fn requests_stay_within_the_pods_own() {
     assert_eq!(decide_one(&view).action(), Action::Resize);
 }
 
+/// [`WEB`], whose pod requests 100m, with these amounts of cpu recommended: the lower bound, the target and the upper bound. Its memory
+/// is as recommended.
+fn recommended([lower, target, upper]: [u64; 3]) -> NodeView {
+    let mut view = view(WEB);
+    let requests = view.pods[0].spec.containers[0].resources.requests;
+    let recommendation = view.vpas[0].status.recommendation.as_mut().unwrap();
+    let said = &mut recommendation.container_recommendations[0];
+    for (list, cpu) in [
+        (&mut said.lower_bound, lower),
+        (&mut said.target, target),
+        (&mut said.upper_bound, upper),
+    ] {
+        *list = requests;
+        list.set(Resource::Cpu, Some(cpu));
+    }
+    view
+}
+
+#[test]
+fn bounds_belong_to_the_range() {
+    for (cpu, reason) in [
+        ([50, 109, 400], Reason::InRange),
+        // Ten percent are the threshold, and the pod is young.
+        ([50, 110, 400], Reason::TooYoung),
+        ([100, 200, 400], Reason::TooYoung),
+        ([101, 200, 400], Reason::OutOfBounds),
+        ([20, 50, 100], Reason::TooYoung),
+        ([20, 50, 99], Reason::OutOfBounds),
+    ] {
+        assert_eq!(decide_one(&recommended(cpu)).reason, reason, "{cpu:?}");
+    }
+}
+
+#[test]
+fn a_smaller_target_replaces_what_is_not_granted() {
+    for (target, is_pending, expected) in [
+        (95, false, (Reason::InRange, "100m/300m")),
+        (95, true, (Reason::AskedTooMuch, "95m/285m")),
+        (105, true, (Reason::InRange, "100m/300m")),
+    ] {
+        let mut view = recommended([50, target, 400]);
+        pod_of(&mut view).status.conditions = vec![PodCondition {
+            kind: "PodResizePending".to_owned(),
+            status: if is_pending { "True" } else { "False" }.to_owned(),
+            ..PodCondition::default()
+        }];
+        let decision = decide_one(&view);
+        let (reason, amounts) = expected;
+        assert_eq!(
+            (decision.reason, cpu(&decision, "app")),
+            (reason, amounts.to_owned()),
+            "{target}"
+        );
+    }
+}
+
 #[test]
 fn a_kill_is_quick_only_within_the_window() {
     let reason_at = |now: &str, finished: &str, own: &str| {

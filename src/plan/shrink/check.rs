@@ -128,23 +128,23 @@ impl ShrinkCheck {
         // What this try has seen suffices alone, unless earlier ones saw use that left less than an eighth: it may come back.
         let alone = with_spare(self.most, spare(Duration::ZERO)).max(with_spare(most, EARLIER_SPARE));
         let floor = with_spare(most, spare(over)).min(alone).min(enough);
+        let wanted = self.wanted.get();
         if least > self.wanted {
             let why = format!(
-                "more than the wanted limit of {} bytes has room for: {} of them cannot be reclaimed",
-                self.wanted.get(),
+                "more than the wanted limit of {wanted} bytes has room for: {} of them cannot be reclaimed",
                 held.get()
             );
             return self.refuse(reading.usage, floor.max(least), &why);
         }
         if enough > self.wanted {
             if floor > self.wanted {
+                let once = |peak: Bytes| format!("and at one time {} were; ", peak.get());
+                let once = reading.peak.map(once).unwrap_or_default();
                 let why = format!(
-                    "and at one time {} were; up to {} bytes that cannot be reclaimed were seen in the last {} s, which is too close \
-                     to the wanted limit of {} bytes for so short a time",
-                    peak.get(),
+                    "{once}up to {} bytes that cannot be reclaimed were seen in the last {} s, which is too close to the wanted \
+                     limit of {wanted} bytes for so short a time",
                     most.get(),
                     over.as_secs().max(1),
-                    self.wanted.get(),
                 );
                 return self.refuse(reading.usage, floor, &why);
             }

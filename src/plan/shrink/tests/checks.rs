@@ -150,6 +150,23 @@ fn earlier_use_makes_a_check_longer() {
     assert!(is_same || floor(&why) > mib(64));
 }
 
+/// Before Linux 5.19 v2 has no `memory.peak`.
+#[test]
+fn an_unknown_peak_makes_a_check_longer() {
+    let now = Clock::new().after(0.0);
+    let next = |held| {
+        let unknown = MemoryReading {
+            peak: None,
+            ..reading(held, 0, 0)
+        };
+        check(64, Reclaim::OnRequest).next(&unknown, now)
+    };
+    assert!(matches!(next(40), CheckStep::LookAt(_)));
+    let why = refused(next(60));
+    let seen = format!("62914560 bytes are in use, up to {} bytes that cannot", mib(60).get());
+    assert!(why.contains(&seen), "{why}");
+}
+
 #[test]
 fn longer_observation_needs_less_spare() {
     let clock = Clock::new();

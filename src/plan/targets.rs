@@ -167,7 +167,7 @@ mod tests {
             Settings::from_iter([quota, Setting::CpuWeight(CpuWeight::new(59))])
         };
         let containers = [("app", cgroup("max 100000")), ("side", cgroup("10000 50000"))];
-        let held = PodTree {
+        let mut held = PodTree {
             pod: cgroup("max 100000"),
             containers: containers.map(|(name, cgroup)| (name.into(), cgroup)).into(),
         };
@@ -176,6 +176,9 @@ mod tests {
         let quota = |cgroup: &Settings| cgroup.get(ControlFile::CpuMax).map(|quota| quota.to_string());
         assert_eq!((quota(&tree.pod), quota(&tree.containers["app"])), (None, None));
         assert_eq!(quota(&tree.containers["side"]).as_deref(), Some("25000 50000"));
+        held.pod = cgroup("20000 20000");
+        let tree = targets.values(&held, &traits(CgroupVersion::V2, Driver::Cgroupfs)).tree;
+        assert_eq!(quota(&tree.pod).as_deref(), Some("20000 20000"), "each period stays");
     }
 
     #[test]

@@ -92,6 +92,28 @@ fn growth_waits_for_no_shrink_elsewhere() {
 }
 
 #[test]
+fn weights_and_reservations_rise_from_the_pod() {
+    for (version, file) in [
+        (CgroupVersion::V2, "cpu.weight"),
+        (CgroupVersion::V2, "memory.min"),
+        (CgroupVersion::V2, "memory.low"),
+        (CgroupVersion::V1, "cpu.shares"),
+    ] {
+        let of = |value: u64| {
+            let words = format!("{file}={value}");
+            state(&words, &[("a", &words)])
+        };
+        for (from, to, targets) in [
+            (4096, 8192, ["pod", "container a"]),
+            (8192, 4096, ["container a", "pod"]),
+        ] {
+            let steps = targets.map(|target| format!("{target} through cgroup: {file} {from} → {to}"));
+            assert_eq!(planned(version, Driver::Cgroupfs, &of(from), &of(to)), steps);
+        }
+    }
+}
+
+#[test]
 fn values_that_mean_the_same_are_left_alone() {
     let observed = state("memory.max=19996672 cpu.weight=39", &[]);
     let mut desired = state("cpu.weight=39", &[]);

@@ -226,4 +226,35 @@ mod tests {
             Self::new(Arc::new(node), Box::new(Job::new(targets, Cause::PodLevel)))
         }
     }
+
+    #[test]
+    fn urgent_passes_use_slots_of_their_own() {
+        let root = tempfile::tempdir().unwrap();
+        let mut pass = Pass::on_plain_files(root.path(), Node::on_files(root.path()));
+        let (uid, pid, why) = (0, 1, String::new);
+        for (cause, class) in [
+            (Cause::Sweep, Class::Ordinary),
+            (Cause::OverrideEnded, Class::Ordinary),
+            (Cause::FailedShrink { why: why() }, Class::Privileged),
+            (
+                Cause::Operator {
+                    uid,
+                    pid,
+                    reason: why(),
+                },
+                Class::Privileged,
+            ),
+            (
+                Cause::Released {
+                    uid,
+                    pid,
+                    reason: why(),
+                },
+                Class::Privileged,
+            ),
+        ] {
+            pass.job.cause = cause;
+            assert_eq!(pass.user(), ("shop".to_owned(), class), "{}", pass.job.cause);
+        }
+    }
 }

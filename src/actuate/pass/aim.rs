@@ -148,3 +148,64 @@ impl Pass {
         Ok((self, None, next))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::actuate::node::Node;
+    use crate::model::Withheld;
+
+    #[test]
+    fn a_grant_bounds_what_its_pass_does() {
+        let later = Withheld::SpecLater(String::new());
+        for (settled, ahead, withheld, expected) in [
+            (false, false, None, [false, false, false]),
+            (true, false, None, [false, false, true]),
+            (true, true, None, [true, false, true]),
+            (true, true, Some(later), [true, true, true]),
+        ] {
+            let root = tempfile::tempdir().unwrap();
+            let mut pass = Pass::on_plain_files(root.path(), Node::on_files(root.path()));
+            (pass.decided.lift_undeclared, pass.decided.held_before) = (true, true);
+            pass.aim_at_grant(Grant {
+                settled,
+                ahead,
+                withheld,
+                ..Grant::default()
+            });
+            let targets = &pass.job.targets;
+            assert_eq!(targets.amounts, PodAmounts::default(), "what is granted");
+            let aim = [targets.lift_undeclared, targets.kubelet_unasked, pass.aim.held_before];
+            assert_eq!(aim, expected, "{settled} {ahead}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_differs_from_a_late_object_is_no_drift() {
+        let root = tempfile::tempdir().unwrap();
+        let mut pass = Pass::on_plain_files(root.path(), Node::on_files(root.path()));
+        for file in ["pod/memory.max", "pod/app/memory.max"] {
+            fs::write(root.path().join(file), "134217728\n").unwrap();
+        }
+        pass.decided.held_before = true;
+        let (settled, targets) = (true, pass.decided.amounts.clone());
+        for (follows, is_drift) in [(Some(targets.clone()), false), (None, true)] {
+            pass.job.resize = Act::Write(Grant {
+                targets: targets.clone(),
+                settled,
+                follows,
+                ..Grant::default()
+            });
+            let observed;
+            (pass, observed) = pass.find_aim().await.unwrap();
+            assert!(observed.is_none(), "it observes again");
+            if is_drift {
+                drop(pass.observe());
+            }
+            let found = (!pass.done.flipped.is_empty(), !pass.done.foreign.is_empty());
+            assert_eq!(found, (is_drift, is_drift));
+        }
+    }
+}

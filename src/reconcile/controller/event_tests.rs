@@ -3,15 +3,25 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::tests::{UID, controller, growth, pod, request_override, view_of};
+use super::passes::tests::Way;
+use super::tests::{UID, controller, decided, decided_at, growth, pod, request_override, view_of};
 use super::*;
+use crate::actuate::Node;
+use crate::cgroup::{PodEntry, PodPlace, uid_in_cgroup_name};
 use crate::decide::{CanaryWait, PodDecision};
 use crate::model::objects::annotation::MIRROR;
-use crate::model::objects::{OwnerReference, Pod};
-use crate::model::{Bytes, CgroupPath, ChangeRecord, LivePod};
+use crate::model::objects::{self, OwnerReference, Pod, PodId};
+use crate::model::{Bytes, CgroupPath, ChangeRecord, LivePod, Reason};
+use crate::plan::hook::{Hook, HookAction, HookMoment, HookSignal};
+use crate::plan::shrink::Progress;
+use crate::reconcile::inventory::Inventory;
+use crate::reconcile::overrides::Override;
+use crate::reconcile::pod::Located;
 use crate::reconcile::store::StateFile;
+use crate::reconcile::work::OperatorRequest;
 use crate::report::testing::kill_of;
 use crate::resize::Answer;
+use crate::sources::parse_manifests;
 
 /// A controller with a pod that has an override, and no pass that is due.
 fn enforcing(directory: &Path) -> (Controller, PodKey) {
@@ -80,8 +90,9 @@ async fn written_files_are_compared_after_a_burst() {
 
 #[tokio::test]
 async fn whatever_is_due_first_wakes_the_controller() {
-    let due: [fn(&mut Controller); 5] = [
+    let due: [fn(&mut Controller); 6] = [
         |controller| controller.decides = true,
+        |controller| controller.store.due = Some(Instant::now()),
         |controller| controller.files.due = Some(Instant::now()),
         |controller| controller.endpoint.retry_at = Some(Instant::now()),
         |controller| controller.next_sweep = Instant::now(),
@@ -165,4 +176,198 @@ async fn only_a_listed_namespace_has_hooks() {
     assert_eq!(is_allowed, [false, true, false]);
     controller.config.guard = false;
     assert_eq!(controller.quiet(), SignedDuration::ZERO, "nothing grows");
+}
+
+/// A pod of this namespace and name, whose container has 64Mi.
+fn manifest(namespace: &str, name: &str, uid: &str) -> Arc<Pod> {
+    let metadata = format!("{{name: {name}, namespace: {namespace}, uid: {uid}}}");
+    let manifest = format!(
+        "{{kind: Pod, metadata: {metadata}, spec: {{containers: [{{name: app, resources: {{limits: {{memory: 64Mi}}}}}}]}}}}"
+    );
+    Arc::clone(&parse_manifests("test", &manifest).unwrap().view.pods[0])
+}
+
+#[tokio::test]
+async fn a_pod_without_room_is_tried_after_changes() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut controller = controller(directory.path());
+    controller.endpoint.resizer = Some(Arc::new(Way));
+    let uid = "0a1b2c3d-0000-4000-8000-000000000001";
+    let view = NodeView {
+        pods: vec![manifest("shop", "web", uid)],
+        ..NodeView::default()
+    };
+    let entry = PodEntry {
+        place: PodPlace {
+            uid: uid_in_cgroup_name(uid).unwrap(),
+            qos: None,
+        },
+        containers: Vec::new(),
+        path: CgroupPath::new(&format!("/kubepods/pod{uid}")).unwrap(),
+    };
+    let running = PodId {
+        uid: uid.into(),
+        ..pod()
+    };
+    controller.node.found.inventory = Inventory::assemble(&[entry], std::slice::from_ref(&running), &[], &[]);
+    controller.take_view(Arc::new(view.clone()), Vec::new());
+    let key = view.pods[0].key();
+    let values = serde_json::from_str(r#"[{"name": "app", "limits": {"memory": "128Mi"}}]"#).unwrap();
+    let request = OperatorRequest::Override(Override::by_root(values));
+    controller.apply(&key, PodInput::Requested { id: 7, request });
+    for (number, outcome, no_room) in [
+        (1, Outcome::Applied, false),
+        (2, Outcome::Refused("full".to_owned()), true),
+    ] {
+        controller.apply(&key, PodInput::Swept);
+        let resize = Box::default();
+        controller.apply(&key, PodInput::PassBegan { number, resize });
+        let mut done = JobDone::new(ChangeRecord::new(running.clone(), Cause::Sweep, outcome));
+        done.api.no_room = no_room;
+        controller.end_pass(&key, number, Box::new(done));
+    }
+    let mut due_after = |view: NodeView| {
+        controller.take_view(Arc::new(view), Vec::new());
+        let pending = controller.pods.get(&key).unwrap().work.pending();
+        pending.map(|pending| pending.cause.clone())
+    };
+    assert_eq!(due_after(view.clone()), None, "the node is as full as before");
+    let mut another = view;
+    another.pods.push(manifest("shop", "db", "db"));
+    assert_eq!(due_after(another), Some(Cause::Retry));
+}
+
+#[tokio::test]
+async fn a_kubelet_that_started_again_may_resize() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut controller = controller(directory.path());
+    let view = view_of(&["shop/web"]);
+    let mut is_known = |ready: Option<&str>| {
+        let (pod, words) = (&view.pods[0], "Resize is not supported.");
+        controller.node.answers.learn(pod, &[Resource::Cpu], words);
+        let mut node = objects::Node::default();
+        let condition = |since| serde_json::json!({"type": "Ready", "lastTransitionTime": since});
+        let conditions: Vec<_> = ready.map(condition).into_iter().collect();
+        node.status.conditions = serde_json::from_value(conditions.into()).unwrap();
+        let next = NodeView {
+            node: Some(node),
+            ..view.clone()
+        };
+        controller.take_view(Arc::new(next), Vec::new());
+        !controller.node.answers.sentences().is_empty()
+    };
+    assert!(is_known(None));
+    let [first, second] = ["2026-03-01T11:00:00Z", "2026-03-01T12:00:00Z"].map(Some);
+    for (ready, expected) in [(first, false), (first, true), (second, false), (None, true)] {
+        assert_eq!(is_known(ready), expected, "{ready:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_new_configuration_concerns_every_pod() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut controller = controller(directory.path());
+    let all = ["other/cache", "shop/web"];
+    assert_eq!(decided(&mut controller, &view_of(&all)), all);
+    controller.guard.changed.clear();
+    let mut config = Box::new(controller.config.clone());
+    config.sweep_interval = Duration::from_secs(1);
+    let latest = Instant::now() + config.sweep_interval;
+    let configured = |controller: &mut Controller| controller.take_event(Event::Config(config));
+    assert_eq!(decided_at(&mut controller, configured), all);
+    assert_eq!(controller.guard.changed.len(), all.len());
+    assert!(controller.next_sweep >= latest && controller.next_sweep <= Instant::now() + Duration::from_secs(1));
+}
+
+#[tokio::test]
+async fn a_container_runs_one_hook_at_a_time() {
+    let [directory, root] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let mut controller = controller(directory.path());
+    let (events, mut ended) = mpsc::channel(1);
+    controller.passes = Passes::new(events);
+    controller.node.found.node = Some(Arc::new(Node::on_files(root.path())));
+    let run = HookRun {
+        number: 1,
+        container: "app".into(),
+        live: LivePod::on_files(["app"]).containers["app"].clone(),
+        moment: HookMoment::AfterGrow,
+        hook: Hook {
+            action: HookAction::Signal(HookSignal::SigHup),
+            wait: Duration::from_secs(60),
+            memory: Bytes::ZERO,
+        },
+        old: 1,
+        new: 2,
+    };
+    for _ in 0..2 {
+        controller.run_hook(&PodKey::new("shop", "web"), Box::new(run.clone()));
+    }
+    let mut has_first_ended = false;
+    for _ in 0..2 {
+        let event = ended.recv().await.unwrap();
+        let Event::HookEnded { end, is_only, .. } = &event else {
+            panic!("only hooks run");
+        };
+        let why = if *is_only {
+            "no container runtime"
+        } else {
+            "another hook still runs"
+        };
+        assert!(end.how.as_ref().unwrap_err().contains(why), "{end:?}");
+        has_first_ended |= is_only;
+        controller.take_event(event);
+        assert_eq!(controller.passes.hooked.is_empty(), has_first_ended);
+    }
+}
+
+#[tokio::test]
+async fn three_pods_of_a_workload_shrink_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut controller = controller(directory.path());
+    for (namespace, name) in [
+        ("other", "a"),
+        ("shop", "a"),
+        ("shop", "b"),
+        ("shop", "c"),
+        ("shop", "d"),
+    ] {
+        let pod = manifest(namespace, name, name);
+        controller.pods.add(&pod);
+        let id = PodId {
+            uid: format!("{namespace}-{name}").into(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        };
+        let live = LivePod {
+            id,
+            path: CgroupPath::new("/kubepods/pod").unwrap(),
+            containers: <_>::default(),
+        };
+        let located = Located {
+            live: Some(Arc::new(live)),
+            saved: None,
+            unsaved_limits: None,
+        };
+        controller.apply(&pod.key(), PodInput::Located(Box::new(located)));
+        let mut decision = Box::new(PodDecision::undecided(&pod));
+        (decision.reason, decision.vpa) = (Reason::OutOfBounds, Some("web".to_owned()));
+        decision.amounts.containers[0].resources.limits.memory = Some(Bytes::new(32 << 20));
+        let took = Duration::ZERO;
+        controller.apply(&pod.key(), PodInput::Decided { decision, took });
+        let followed = PodInput::Followed {
+            refused: None,
+            cause: None,
+            delay: Duration::from_secs(20),
+        };
+        controller.apply(&pod.key(), followed);
+    }
+    let now = Timestamp::now();
+    let tried = |controller: &Controller| {
+        let tried = |state: &PodState| state.shrink.progress(now) == Some(Progress::Tried);
+        let keys = controller.pods.keys_of(tried);
+        keys.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert!(tried(&controller).is_empty());
+    controller.begin_shrink_turns(now);
+    assert_eq!(tried(&controller), ["other/a", "shop/a", "shop/b", "shop/c"]);
 }

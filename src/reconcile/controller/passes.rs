@@ -387,7 +387,7 @@ fn is_saved_first(state: &PodState, cause: &Cause) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::decide::PodDecision;
     use crate::model::objects::Pod;
@@ -398,8 +398,9 @@ mod tests {
     use crate::resize::ResizeError;
     use crate::sources::{NodeView, parse_manifests};
 
+    /// An API server that knows no pod.
     #[derive(Debug)]
-    struct Way;
+    pub(in crate::reconcile::controller) struct Way;
 
     #[tonic::async_trait]
     impl PodResizer for Way {

@@ -381,7 +381,7 @@ async fn no_mark_is_removed_before_the_node_is_known() {
 }
 
 /// The pods about which the controller decides at this event.
-fn decided_at(controller: &mut Controller, event: impl FnOnce(&mut Controller)) -> Vec<String> {
+pub(super) fn decided_at(controller: &mut Controller, event: impl FnOnce(&mut Controller)) -> Vec<String> {
     for key in controller.pods.keys_of(|_| true) {
         let silent = decision(&controller.pods.get(&key).unwrap().pod, Reason::SourcesSilent);
         controller.apply(&key, silent);
@@ -394,7 +394,7 @@ fn decided_at(controller: &mut Controller, event: impl FnOnce(&mut Controller)) 
 }
 
 /// The pods about which the controller decides when this view arrives.
-fn decided(controller: &mut Controller, view: &NodeView) -> Vec<String> {
+pub(super) fn decided(controller: &mut Controller, view: &NodeView) -> Vec<String> {
     let view = Arc::new(view.clone());
     decided_at(controller, |controller| controller.take_view(view, Vec::new()))
 }

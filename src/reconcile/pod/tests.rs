@@ -2,7 +2,7 @@
 
 use super::input_tests::{NONE, lowered, report, unmanaged};
 use super::*;
-use crate::decide::Ceiling;
+use crate::decide::{CanaryWait, Ceiling};
 use crate::guard::budgets::RefusalKind;
 use crate::guard::{GuardEvent, LatestLimit};
 use crate::model::{
@@ -128,6 +128,33 @@ fn saved_state_is_of_one_pod() {
     };
     assert!(described("u1") && described(""));
     assert!(!described("u2"));
+}
+
+#[test]
+fn a_successor_waits_anew_for_other_pods() {
+    for (uid, stays) in [("u1", true), ("u2", false)] {
+        let (mut state, now) = (unmanaged(), Now::read());
+        state.trouble = Some(now.wall);
+        state.decision.canary.waits = Some(CanaryWait {
+            since: now.wall,
+            targets: PodAmounts::default(),
+        });
+        let live = LivePod {
+            id: id(uid),
+            path: CgroupPath::new("/kubepods/podu").unwrap(),
+            containers: <_>::default(),
+        };
+        let located = Located {
+            live: Some(Arc::new(live)),
+            saved: None,
+            unsaved_limits: None,
+        };
+        let effects = state.apply(PodInput::Located(Box::new(located)), now);
+        let kept = (state.trouble.is_some(), state.decision.canary.waits.is_some());
+        assert_eq!(kept, (stays, stays), "{uid}");
+        let decides = effects.iter().any(|effect| matches!(effect, Effect::Decide));
+        assert_eq!(decides, !stays, "{uid}");
+    }
 }
 
 #[test]

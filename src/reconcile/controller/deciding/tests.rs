@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::decide::CanaryWait;
-use crate::model::objects::{HorizontalPodAutoscaler, LimitRange, Owner, Running};
-use crate::model::{MilliCpu, PodAmounts};
+use crate::model::objects::{HorizontalPodAutoscaler, LimitRange, Node, Owner, Running};
+use crate::model::{MilliCpu, PodAmounts, Resource, Target};
+use crate::reconcile::controller::tests::controller;
 use crate::reconcile::no_room::NoRoomFor;
 use crate::sources::parse_manifests;
 
@@ -175,4 +176,75 @@ fn the_last_of_two_namesakes_counts() {
     let chosen = one_of_each_name(&pods, &Inventory::default());
     let uids: Vec<&str> = chosen.values().map(|pod| pod.metadata.uid.as_str()).collect();
     assert_eq!(uids, ["u2"]);
+}
+
+#[tokio::test]
+async fn the_latest_trouble_of_canaries_counts() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut controller = controller(directory.path());
+    let at = |second| Timestamp::from_second(second).unwrap();
+    for (name, goes_first, second) in [("a", true, 2), ("b", true, 1), ("c", false, 3)] {
+        let mut pod = pod();
+        pod.metadata.name = name.to_owned();
+        let (pod, took) = (Arc::new(pod), Duration::ZERO);
+        controller.pods.add(&pod);
+        let mut decision = Box::new(PodDecision::undecided(&pod));
+        decision.vpa = Some("web".to_owned());
+        decision.canary.goes_first = goes_first;
+        controller.apply(&pod.key(), PodInput::Decided { decision, took });
+        let (target, at, lowered) = (Target::Pod, at(second), false);
+        controller.apply(&pod.key(), PodInput::Killed { target, at, lowered });
+    }
+    let web = ("shop".to_owned(), "web".to_owned());
+    assert_eq!(controller.troubles(), [(web, at(2))].into());
+}
+
+/// Two pods that request 100m, and a VPA that recommends 600m for each.
+fn crowded() -> NodeView {
+    let workload = "
+kind: StatefulSet
+metadata: {name: web, namespace: shop}
+spec: {selector: {matchLabels: {app: web}}}
+---
+kind: VerticalPodAutoscaler
+metadata: {name: web, namespace: shop}
+spec: {targetRef: {kind: StatefulSet, name: web}}
+status: {recommendation: {containerRecommendations: [{containerName: app, target: {cpu: 600m}, lowerBound: {cpu: 500m}}]}}
+";
+    let pods = ["a", "b"].map(|name| {
+        format!(
+            "---
+kind: Pod
+metadata:
+  {{name: {name}, namespace: shop, uid: {name}, labels: {{app: web}}, ownerReferences: [{{kind: StatefulSet, name: web, controller: true}}]}}
+spec: {{nodeName: here, containers: [{{name: app, resources: {{requests: {{cpu: 100m}}}}}}]}}
+status: {{phase: Running}}
+"
+        )
+    });
+    parse_manifests("test", &format!("{workload}{}", pods.concat()))
+        .unwrap()
+        .view
+}
+
+#[tokio::test]
+async fn who_waits_longest_gets_room_first() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut controller = controller(directory.path());
+    let [a, b] = ["a", "b"].map(|name| PodKey::new("shop", name));
+    let on_node = |milli: u64| {
+        let mut node = Node::default();
+        node.status.allocatable.set(Resource::Cpu, Some(milli));
+        Arc::new(NodeView {
+            node: Some(node),
+            ..crowded()
+        })
+    };
+    controller.take_view(on_node(200), Vec::new());
+    assert!(controller.pods.values().all(|state| state.no_room.is_some()));
+    // It has waited for an hour.
+    controller.apply(&b, PodInput::ClockSet(SignedDuration::from_hours(-1)));
+    controller.take_view(on_node(1000), Vec::new());
+    let follows = [&a, &b].map(|key| controller.pods.get(key).unwrap().desired.recommended.is_some());
+    assert_eq!(follows, [false, true]);
 }

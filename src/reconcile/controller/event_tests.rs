@@ -4,17 +4,15 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::passes::tests::Way;
-use super::tests::{UID, controller, decided, decided_at, growth, pod, request_override, view_of};
+use super::tests::{UID, controller, decided, decided_at, growth, inventory_of, pod, request_override, view_of};
 use super::*;
 use crate::actuate::Node;
-use crate::cgroup::{PodEntry, PodPlace, uid_in_cgroup_name};
 use crate::decide::{CanaryWait, PodDecision};
 use crate::model::objects::annotation::MIRROR;
 use crate::model::objects::{self, OwnerReference, Pod, PodId};
 use crate::model::{Bytes, CgroupPath, ChangeRecord, LivePod, Reason};
 use crate::plan::hook::{Hook, HookAction, HookMoment, HookSignal};
 use crate::plan::shrink::Progress;
-use crate::reconcile::inventory::Inventory;
 use crate::reconcile::overrides::Override;
 use crate::reconcile::pod::Located;
 use crate::reconcile::store::StateFile;
@@ -157,6 +155,35 @@ async fn an_ended_pass_tells_what_it_found() {
 }
 
 #[tokio::test]
+async fn a_resize_that_is_not_served_is_tried_after_a_pause() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut controller, key) = enforcing(directory.path());
+    let resizes = "
+kind: Pod
+metadata: {name: web, namespace: shop, uid: u1}
+spec: {containers: [{name: app, resources: {limits: {memory: 64Mi}}}]}
+status: {containerStatuses: [{name: app, resources: {limits: {memory: 64Mi}}}]}
+";
+    let resizes = Arc::clone(&parse_manifests("test", resizes).unwrap().view.pods[0]);
+    controller.apply(&key, PodInput::Described(resizes));
+    let (number, resize) = (2, Box::default());
+    controller.apply(&key, PodInput::PassBegan { number, resize });
+    controller.endpoint.resizer = Some(Arc::new(Way));
+    let mut done = JobDone::new(ChangeRecord::new(pod(), Cause::Kubelet, Outcome::Applied));
+    done.api.unsupported = true;
+    controller.end_pass(&key, number, Box::new(done));
+    let end = controller.endpoint.retry_at.unwrap();
+    (controller.next_sweep, controller.next_decisions) = (end + DECIDE_EVERY, end + DECIDE_EVERY);
+    let mut due_at = |now: Instant| {
+        controller.on_time(now);
+        let pending = controller.pods.get(&key).unwrap().work.pending();
+        pending.map(|pending| pending.cause.clone())
+    };
+    assert_eq!(due_at(end - Duration::from_millis(1)), None);
+    assert_eq!(due_at(end), Some(Cause::Retry));
+}
+
+#[tokio::test]
 async fn only_a_listed_namespace_has_hooks() {
     let directory = tempfile::tempdir().unwrap();
     let mut controller = controller(directory.path());
@@ -197,19 +224,11 @@ async fn a_pod_without_room_is_tried_after_changes() {
         pods: vec![manifest("shop", "web", uid)],
         ..NodeView::default()
     };
-    let entry = PodEntry {
-        place: PodPlace {
-            uid: uid_in_cgroup_name(uid).unwrap(),
-            qos: None,
-        },
-        containers: Vec::new(),
-        path: CgroupPath::new(&format!("/kubepods/pod{uid}")).unwrap(),
-    };
     let running = PodId {
         uid: uid.into(),
         ..pod()
     };
-    controller.node.found.inventory = Inventory::assemble(&[entry], std::slice::from_ref(&running), &[], &[]);
+    controller.node.found.inventory = inventory_of(&running);
     controller.take_view(Arc::new(view.clone()), Vec::new());
     let key = view.pods[0].key();
     let values = serde_json::from_str(r#"[{"name": "app", "limits": {"memory": "128Mi"}}]"#).unwrap();

@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 use super::*;
 use crate::actuate::{Grown, Node};
-use crate::cgroup::{PodEntry, PodPlace, uid_in_cgroup_name};
+use crate::cgroup::{PodEntry, PodPlace};
 use crate::config::tests::load;
 use crate::decide::{NodePolicies, PodDecision};
 use crate::feed::Feed;
@@ -69,6 +69,19 @@ pub(super) fn pod() -> PodId {
         namespace: "shop".to_owned(),
         name: "web".to_owned(),
     }
+}
+
+/// The inventory of a node on which this pod runs.
+pub(super) fn inventory_of(pod: &PodId) -> Inventory {
+    let entry = PodEntry {
+        place: PodPlace {
+            uid: pod.uid.clone(),
+            qos: None,
+        },
+        containers: Vec::new(),
+        path: CgroupPath::new(&format!("/kubepods/pod{}", pod.uid)).unwrap(),
+    };
+    Inventory::assemble(&[entry], std::slice::from_ref(pod), &[], &[])
 }
 
 fn step() -> StepRecord {
@@ -332,14 +345,6 @@ async fn ended_temporary_limits_begin_no_way_back() {
          spec: {{containers: [{{name: app, resources: {{limits: {{memory: 64Mi}}}}}}]}}}}"
     );
     let view = parse_manifests("test", &manifest).unwrap().view;
-    let entry = PodEntry {
-        place: PodPlace {
-            uid: uid_in_cgroup_name(uid).unwrap(),
-            qos: None,
-        },
-        containers: Vec::new(),
-        path: CgroupPath::new(&format!("/kubepods/pod{uid}")).unwrap(),
-    };
     let running = PodId {
         uid: uid.into(),
         ..pod()
@@ -359,7 +364,7 @@ async fn ended_temporary_limits_begin_no_way_back() {
         controller.store.restored.problem = is_lost.then(String::new);
         controller.pods.add(&view.pods[0]);
         let found = &mut controller.node.found;
-        found.inventory = Inventory::assemble(std::slice::from_ref(&entry), std::slice::from_ref(&running), &[], &[]);
+        found.inventory = inventory_of(&running);
         found.unsaved_limits.insert(uid.into(), held);
         controller.match_live();
         let state = controller.pods.get(&PodKey::new("shop", "web")).unwrap();

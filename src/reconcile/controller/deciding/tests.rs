@@ -4,7 +4,7 @@ use super::*;
 use crate::decide::CanaryWait;
 use crate::model::objects::{HorizontalPodAutoscaler, LimitRange, Node, Owner, Running};
 use crate::model::{MilliCpu, PodAmounts, Resource, Target};
-use crate::reconcile::controller::tests::controller;
+use crate::reconcile::controller::tests::{controller, inventory_of};
 use crate::reconcile::no_room::NoRoomFor;
 use crate::sources::parse_manifests;
 
@@ -169,13 +169,16 @@ fn a_pass_names_its_vpa_and_version() {
 }
 
 #[test]
-fn the_last_of_two_namesakes_counts() {
+fn the_running_one_of_two_namesakes_counts() {
     let mut next = pod();
     next.metadata.uid = "u2".to_owned();
     let pods = [Arc::new(pod()), Arc::new(next)];
-    let chosen = one_of_each_name(&pods, &Inventory::default());
-    let uids: Vec<&str> = chosen.values().map(|pod| pod.metadata.uid.as_str()).collect();
-    assert_eq!(uids, ["u2"]);
+    for (runs, expected) in [(None, "u2"), (Some("u1"), "u1"), (Some("u2"), "u2")] {
+        let inventory = runs.map(|uid| inventory_of(&pod().id_with(uid)));
+        let chosen = one_of_each_name(&pods, &inventory.unwrap_or_default());
+        let uids: Vec<&str> = chosen.values().map(|pod| pod.metadata.uid.as_str()).collect();
+        assert_eq!(uids, [expected], "{runs:?}");
+    }
 }
 
 #[tokio::test]

@@ -267,9 +267,9 @@ mod tests {
     use crate::guard::predict::Need;
     use crate::guard::watched::ITSELF;
     use crate::guard::watched::tests::watched;
-    use crate::guard::watchlist::{GuardEvent, Guarded, Terms};
+    use crate::guard::watchlist::{CpuTerms, GuardEvent, Guarded, Terms};
     use crate::model::objects::{Pod, PodId, PodKey};
-    use crate::model::{Bytes, CgroupPath, LivePod, Outcome};
+    use crate::model::{Bytes, CgroupPath, LivePod, MilliCpu, Outcome};
 
     const MIB: u64 = 1 << 20;
 
@@ -541,6 +541,40 @@ mod tests {
         };
         let granted = worker.budgets.grant(Duration::ZERO, &other, &need, mib(128), mib(12));
         assert_eq!(granted, Ok(mib(72)), "all that is free");
+    }
+
+    #[test]
+    fn lasting_throttling_and_its_end_are_reported() {
+        let root = tempfile::tempdir().unwrap();
+        let (mut worker, mut reports) = guarding(root.path());
+        worker.settings.quiet = Duration::ZERO;
+        let mut app = worker.containers.remove(0);
+        let (file, mut all, mut throttled) = (root.path().join("pod/app/cpu.stat"), 0, 0);
+        // Six readings, with so many throttled periods of twenty after each.
+        let mut after_six = |[limit, ceiling]: [u64; 2], lent: bool, more: u64| {
+            let [limit, ceiling] = [limit, ceiling].map(MilliCpu::new);
+            app.terms.cpu = Some(CpuTerms { limit, ceiling, lent });
+            for _ in 0..6 {
+                fs::write(&file, format!("nr_periods {all}\nnr_throttled {throttled}\n")).unwrap();
+                (all, throttled) = (all + 20, throttled + more);
+                (worker.started, app.throttling.due) = (Instant::now(), Duration::ZERO);
+                worker.check_cpu(&mut app);
+            }
+            let events = std::iter::from_fn(|| reports.try_recv().ok()).map(|report| match report.event {
+                GuardEvent::Throttled { from, to, .. } => format!("{from} → {to}"),
+                event => format!("{event:?}"),
+            });
+            (events.collect::<Vec<_>>().join(", "), app.throttling.due.as_secs())
+        };
+        assert_eq!(after_six([1000, 4000], false, 20), ("1 → 1500m".to_owned(), 2));
+        assert_eq!(after_six([1000, 4000], false, 0), (String::new(), 10));
+        assert_eq!(after_six([1500, 4000], true, 0), (["Unthrottled"; 6].join(", "), 2));
+        let first = "Unthrottled".to_owned();
+        assert_eq!(
+            after_six([4000, 4000], true, 20),
+            (first, 2),
+            "no limit is above the ceiling"
+        );
     }
 
     #[test]

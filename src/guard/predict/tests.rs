@@ -150,6 +150,33 @@ fn a_sudden_page_cache_is_told_from_growth() {
 }
 
 #[test]
+fn the_wait_at_the_limit_depends_on_page_cache() {
+    for (usage, cache, notifies_of_reclaim, micros) in [
+        (127, 60, true, 1_000_000),
+        // The first notice would come with the kill.
+        (127, 3, true, 20_000),
+        (127, 63, false, 62_500),
+        (126, 62, true, 15_625),
+        (120, 0, true, 10_000),
+    ] {
+        let reading = Reading {
+            reclaimable: Some(cache * MIB),
+            ..reading(0, usage * MIB)
+        };
+        let pace = Pace {
+            notifies_of_reclaim,
+            ..pace()
+        };
+        let verdict = Track::default().predict(reading, pace);
+        assert_eq!(
+            verdict,
+            Verdict::Wait(Duration::from_micros(micros)),
+            "{cache} of {usage} MiB"
+        );
+    }
+}
+
+#[test]
 fn below_a_tripwire_nobody_looks_for_seconds() {
     let wired = Pace {
         tripwire: Some(90 * MIB),

@@ -113,6 +113,8 @@ mod tests {
         assert_eq!(concurrency.runtime_away(), None);
         concurrency.runtime_is_away("gone".to_owned());
         assert_eq!(concurrency.runtime_away().as_deref(), Some("gone"));
+        concurrency.away.lock().until = Some((Instant::now(), "gone".to_owned()));
+        assert_eq!(concurrency.runtime_away(), None, "the pause is over");
     }
 
     #[test]

@@ -249,6 +249,17 @@ mod tests {
     /// Runs a hook of a container that uses so many MiB and whose limit goes from 128 MiB to 64. Returns how that ended, and what the
     /// runtime was told.
     async fn ran(runtime: CallRecorder, moment: HookMoment, action: HookAction, used: u64) -> (HookEnd, Vec<String>) {
+        ran_beside(0, runtime, moment, action, used).await
+    }
+
+    /// The same, beside so many hooks of its namespace that hang, as far as there are slots for them.
+    async fn ran_beside(
+        hanging: usize,
+        runtime: CallRecorder,
+        moment: HookMoment,
+        action: HookAction,
+        used: u64,
+    ) -> (HookEnd, Vec<String>) {
         let root = tempfile::tempdir().unwrap();
         let app = root.path().join("pod/app");
         fs::create_dir_all(&app).unwrap();
@@ -256,6 +267,9 @@ mod tests {
         let runtime = Arc::new(runtime);
         let mut node = Node::on_files(root.path());
         node.runtime = RuntimeLink::Found(Arc::clone(&runtime) as _);
+        let (hooks, namespace) = (&node.concurrency.hooks, "shop".to_owned());
+        let slots = (0..hanging).map_while(|_| hooks.take(&namespace, Class::Ordinary).ok());
+        let _slots: Vec<_> = slots.collect();
         let run = HookRun {
             number: 1,
             container: "app".into(),
@@ -269,7 +283,7 @@ mod tests {
             old: 128 << 20,
             new: 64 << 20,
         };
-        let end = run_hook(Arc::new(node), "shop", &run).await;
+        let end = run_hook(Arc::new(node), &namespace, &run).await;
         let calls = std::mem::take(&mut *runtime.calls.lock());
         (end, calls)
     }
@@ -315,6 +329,14 @@ mod tests {
         let (end, _) = ran(CallRecorder::default(), HookMoment::BeforeShrink, command(), 60).await;
         let why = end.how.unwrap_err();
         assert!(why.starts_with("ended with 0, but memory in use did not fall"), "{why}");
+    }
+
+    #[tokio::test]
+    async fn only_evidence_starts_beside_hooks_that_hang() {
+        for (moment, runs) in [(HookMoment::AfterGrow, false), (HookMoment::OnMemoryPressure, true)] {
+            let (end, calls) = ran_beside(9, CallRecorder::default(), moment, command(), 40).await;
+            assert_eq!((end.how.is_ok(), calls.len()), (runs, usize::from(runs)), "{end:?}");
+        }
     }
 
     #[tokio::test]

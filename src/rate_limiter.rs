@@ -169,6 +169,15 @@ mod tests {
     }
 
     #[test]
+    fn an_idle_time_saves_no_more_than_a_burst() {
+        let start = Instant::now();
+        let every = Duration::from_secs(1);
+        let mut limiter = FairRateLimiter::new(Rate { burst: 20, every }, start);
+        let used = [start, start + every * 1000].map(|now| (0..100).filter(|_| limiter.try_use(&"a", now)).count());
+        assert_eq!(used, [17, 17]);
+    }
+
+    #[test]
     fn a_burst_is_fine_and_a_flood_is_slowed_to_the_rate() {
         let start = Instant::now();
         let at = |millis| start + Duration::from_millis(millis);

@@ -29,8 +29,8 @@ pub(super) struct Account {
     moved: u64,
     /// The limit of all pods together, and when it was read.
     limit: Option<(Duration, MemoryLimit)>,
-    /// The request of each pod, and how much of it is not used.
-    claims: BTreeMap<PodKey, (Claim, u64)>,
+    /// The request of each pod, and how much of it is not used; `None` before the first sweep with it.
+    claims: BTreeMap<PodKey, (Claim, Option<u64>)>,
     swept: Option<Duration>,
 }
 
@@ -49,10 +49,12 @@ impl Account {
             self.around = around.filter_map(|path| open(path).ok()).collect();
         }
         for (pod, claim) in claims {
-            self.claims.remove(&pod);
-            self.claims.extend(claim.map(|claim| (pod, (claim, 0))));
+            let known = self.claims.remove(&pod);
+            self.claims.extend(claim.map(|claim| {
+                let same = known.filter(|(known, _)| *known == claim);
+                (pod, (claim, same.and_then(|(_, unused)| unused)))
+            }));
         }
-        self.swept = None;
     }
 
     /// Samples the memory that all pods use, page cache included. Returns by how many bytes the samples went up and down since the
@@ -96,7 +98,8 @@ impl Account {
         let free = available.min(self.room_below_root()?).saturating_sub(reserve.get());
         self.sweep(hierarchy, now);
         let others = self.claims.iter().filter(|(other, _)| *other != pod);
-        let claimed = others.map(|(_, (_, unused))| *unused).fold(0, u64::saturating_add);
+        let unused = others.filter_map(|(_, (_, unused))| *unused);
+        let claimed = unused.fold(0, u64::saturating_add);
         Ok(Bytes::new(free.saturating_sub(claimed)))
     }
 
@@ -106,15 +109,20 @@ impl Account {
         rooms.try_fold(u64::MAX, |least, room| Ok(least.min(room?)))
     }
 
+    /// Reads the use of all pods once in [`SWEPT`], and until then that of pods with new claims alone: each growth makes a new list.
     fn sweep(&mut self, hierarchy: &Hierarchy, now: Duration) {
-        if self.swept.is_some_and(|swept| now.saturating_sub(swept) < SWEPT) {
-            return;
+        let is_due = self.swept.is_none_or(|swept| now.saturating_sub(swept) >= SWEPT);
+        if is_due {
+            self.swept = Some(now);
         }
-        self.swept = Some(now);
-        for (claim, unused) in self.claims.values_mut() {
+        let unread = self
+            .claims
+            .values_mut()
+            .filter(|(_, unused)| is_due || unused.is_none());
+        for (claim, unused) in unread {
             let used = CgroupDir::open(hierarchy, &claim.path).and_then(|dir| used(&dir));
             // A pod that cannot be read has ended, and claims nothing.
-            *unused = used.map_or(0, |used| claim.request.get().saturating_sub(used));
+            *unused = Some(used.map_or(0, |used| claim.request.get().saturating_sub(used)));
         }
     }
 }
@@ -192,6 +200,33 @@ mod tests {
     }
 
     #[test]
+    fn a_list_has_only_new_claims_read() {
+        let root = tempfile::tempdir().unwrap();
+        for name in ["pods", "pods/a", "pods/b"] {
+            cgroup(&root.path().join(name), 100);
+        }
+        cgroup(root.path(), 0);
+        let hierarchy = Hierarchy::of_tree(root.path()).unwrap();
+        let path = |text: &str| CgroupPath::new(text).unwrap();
+        let claim = |name: &str, request| {
+            let (path, request) = (path(&format!("/pods/{name}")), Bytes::new(request));
+            (PodKey::new("test", name), Some(Claim { path, request }))
+        };
+        let mut account = Account::default();
+        let mut unused = |claims| {
+            account.set(&hierarchy, &path("/pods"), claims);
+            account.sweep(&hierarchy, Duration::ZERO);
+            let claims = account.claims.values();
+            claims.map(|(_, unused)| *unused).collect::<Vec<_>>()
+        };
+        assert_eq!(unused([claim("a", 3000)].into()), [Some(2900)]);
+        cgroup(&root.path().join("pods/a"), 200);
+        let both = [claim("a", 3000), claim("b", 1000)].into();
+        assert_eq!(unused(both), [Some(2900), Some(900)], "the first was read just now");
+        assert_eq!(unused([claim("a", 2000)].into()), [Some(1800), Some(900)]);
+    }
+
+    #[test]
     fn a_limit_around_all_pods_counts() {
         let root = tempfile::tempdir().unwrap();
         let slice = root.path().join("slice");
@@ -236,12 +271,12 @@ mod tests {
             request: Bytes::new(1000),
         };
         let mut account = Account {
-            claims: [(PodKey::new("test", "u"), (claim, 0))].into(),
+            claims: [(PodKey::new("test", "u"), (claim, None))].into(),
             ..Account::default()
         };
         account.sweep(&hierarchy, Duration::ZERO);
         let unused: Vec<_> = account.claims.values().map(|(_, unused)| *unused).collect();
-        assert_eq!(unused, [900], "available memory has those 800 in it");
+        assert_eq!(unused, [Some(900)], "available memory has those 800 in it");
 
         let as_root = CgroupPath::new("/pod").unwrap();
         account.set(&hierarchy, &as_root, BTreeMap::new());

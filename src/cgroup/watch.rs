@@ -10,6 +10,8 @@
 //! for files that no process holds open: the runtime's events and the next failed read show the end of a cgroup for certain.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::hash::Hash;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::path::PathBuf;
@@ -36,6 +38,8 @@ pub enum Notice<K = Identity> {
 pub struct Watch<K = Identity> {
     inotify: Inotify,
     files: HashMap<WatchDescriptor, Vec<K>>,
+    /// The files of each key, also those that are gone.
+    watches: HashMap<K, Vec<WatchDescriptor>>,
 }
 
 impl Watch {
@@ -65,7 +69,7 @@ impl Watch {
     }
 }
 
-impl<K: Copy + PartialEq> Watch<K> {
+impl<K: Copy + Eq + Hash> Watch<K> {
     /// Opens the inotify descriptor.
     ///
     /// Errors: EMFILE when this user has `fs.inotify.max_user_instances` descriptors.
@@ -73,6 +77,7 @@ impl<K: Copy + PartialEq> Watch<K> {
         Ok(Self {
             inotify: Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?,
             files: HashMap::new(),
+            watches: HashMap::new(),
         })
     }
 
@@ -87,25 +92,28 @@ impl<K: Copy + PartialEq> Watch<K> {
         let keys = self.files.entry(watch).or_default();
         if !keys.contains(&key) {
             keys.push(key);
+            self.watches.entry(key).or_default().push(watch);
         }
         Ok(())
     }
 
     /// Stops watching the files with this key, and drops their queued notices.
     pub fn remove(&mut self, key: K) {
-        let inotify = &self.inotify;
-        self.files.retain(|watch, keys| {
-            keys.retain(|of| *of != key);
-            if !keys.is_empty() {
-                return true;
+        for watch in self.watches.remove(&key).into_iter().flatten() {
+            let Entry::Occupied(mut keys) = self.files.entry(watch) else {
+                continue;
+            };
+            keys.get_mut().retain(|of| *of != key);
+            if !keys.get().is_empty() {
+                continue;
             }
-            match inotify.rm_watch(*watch) {
+            keys.remove();
+            match self.inotify.rm_watch(watch) {
                 // The kernel has already forgotten the watch, with its file.
                 Ok(()) | Err(Errno::EINVAL) => {}
                 Err(errno) => tracing::warn!(?watch, %errno, "cannot remove an inotify watch"),
             }
-            false
-        });
+        }
     }
 
     /// Takes all notices, without waiting. Several writes to one file may be one notice.
@@ -154,5 +162,30 @@ impl<K> AsFd for Watch<K> {
 impl<K> AsRawFd for Watch<K> {
     fn as_raw_fd(&self) -> RawFd {
         self.inotify.as_fd().as_raw_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_removed_key_leaves_the_files_of_others() {
+        let root = tempfile::tempdir().unwrap();
+        let write_all = || ["own", "shared"].map(|name| fs::write(root.path().join(name), "1\n").unwrap());
+        write_all();
+        let dir = Dir::open(root.path().to_owned()).unwrap();
+        let mut watch = Watch::<u64>::new().unwrap();
+        for (name, key) in [("own", 1), ("shared", 1), ("shared", 2)] {
+            watch.add_file(&dir, name, key).unwrap();
+        }
+        watch.remove(1);
+        write_all();
+        assert_eq!(watch.drain().unwrap(), [Notice::Changed(2)]);
+        assert_eq!([watch.files.len(), watch.watches.len()], [1, 1]);
+        watch.remove(2);
+        assert!(watch.files.is_empty() && watch.watches.is_empty());
     }
 }

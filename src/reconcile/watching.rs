@@ -75,9 +75,10 @@ impl Watching {
 
     /// Stops watching a pod's files.
     pub(crate) fn forget(&mut self, key: &PodKey) {
-        self.cgroups.remove(key);
+        let (cgroups, _) = self.cgroups.remove(key).unwrap_or_default();
         let Some(watch) = &mut self.watch else { return };
-        for (cgroup, _) in self.pods.extract_if(|_, pod| pod == key) {
+        for cgroup in cgroups {
+            self.pods.remove(&cgroup);
             watch.get_mut().remove(cgroup);
         }
     }

@@ -19,14 +19,14 @@ use futures::stream::{FuturesUnordered, StreamExt as _};
 use jiff::Timestamp;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::discovery::{Discovery, DiscoveryLinks};
 use super::run::{DISK_GRACE, finish_audit};
 use super::source_merge::SourceMerge;
 use super::start::{connect, start_audit, start_sources};
-use super::state_directory::StateDirectory;
+use super::state_directory::{StateDirectory, on_disk};
 use super::view;
 use crate::actuate::shrink::{self, Freezer, Lowering, Verdict};
 use crate::actuate::{Job, JobDone, Node, reconcile};
@@ -61,6 +61,10 @@ const UNMARKED: &str = "nothing in stateDir says that vscaled wrote to them";
 /// Why `restore` leaves a pod after a signal.
 const INTERRUPTED: &str = "restore was interrupted by a signal before its turn came";
 
+/// The remark where the disk does not remove the marks in time.
+const MARKS_STAY: &str =
+    "the disk with stateDir is too slow: the next agent compares restored pods with their specs once more";
+
 /// The extent of `vscaled restore`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Restore {
@@ -84,7 +88,8 @@ pub struct Restoration {
 /// Errors: an agent runs, or the node or its sources do not show the values that the pods should have.
 /// `restore` has written nothing then. Or the disk does not take the state of what is not restored; the pods are restored then.
 pub async fn restore(config: &Config, how: Restore) -> Result<Restoration> {
-    let state = StateDirectory::open(&config.state_dir, "restore", Duration::ZERO).await?;
+    let directory = config.state_dir.clone();
+    let state = on_disk(move || StateDirectory::open(&directory, "restore", Duration::ZERO)).await?;
     let mut remarks: Vec<String> = state.restored.problem.into_iter().collect();
     let api = connect(config, ApiMetrics::register(&mut registry())).await?;
     let view = read_sources(config, api.clone(), &mut remarks).await?;
@@ -112,8 +117,11 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration> {
         saved.context("pods are restored, but a new agent would put the earlier values back")?;
     }
     let is_restored = |uid: &str| restorer.restored.contains(uid);
-    if applies && let Some(removed) = state.limit_files.forget_all_but(|uid| !is_restored(uid)) {
-        drop(removed.await);
+    if applies
+        && let Some(removed) = state.limit_files.forget_all_but(|uid| !is_restored(uid))
+        && timeout(DISK_GRACE, removed).await.is_err()
+    {
+        remarks.push(MARKS_STAY.to_owned());
     }
     if let Some(api) = api.filter(|_| config.applied_annotation && applies) {
         let restored = pods.iter().filter(|pod| is_restored(&pod.live().id.uid));
@@ -171,13 +179,18 @@ impl Restorer {
     /// Errors: the disk does not take the state, after the watch either.
     async fn save_and_watch(&mut self, file: &StateFile, lowered: Vec<Lowered<'_>>, how: Restore) -> Result<()> {
         // Final, also if the process is killed amid the watch.
-        let saved = file.save(self.unrestored());
+        let saved = self.save(file).await;
         if how != Restore::ApplyAndWatch {
             return saved;
         }
         // Also where the disk is full: lower limits may do harm all the same.
         self.watch(lowered).await;
-        file.save(self.unrestored())
+        self.save(file).await
+    }
+
+    async fn save(&self, file: &StateFile) -> Result<()> {
+        let (file, saved) = (file.clone(), self.unrestored());
+        on_disk(move || file.save(saved)).await
     }
 
     /// Watches lowered memory limits until a signal, and raises those again that do harm, each at once.

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::oom::KillWatch;
 use super::start::start;
-use super::state_directory::StateDirectory;
+use super::state_directory::{StateDirectory, on_disk};
 use crate::config::{Config, MEND_API_VERSION, RunArguments};
 use crate::observe::log::LogFilter;
 use crate::reconcile::controller::Event;
@@ -47,8 +47,18 @@ pub async fn run(mut config: Config, arguments: RunArguments, log: LogFilter) ->
     if let Some(file) = arguments.outdated_file() {
         tracing::warn!(file = %file.display(), "the configuration is of vscaled.io/v1alpha1: {MEND_API_VERSION}");
     }
-    let state = StateDirectory::open(&config.state_dir, "run", OTHERS_END).await?;
-    state.save_first();
+    let directory = config.state_dir.clone();
+    let opening = on_disk(move || {
+        let state = StateDirectory::open(&directory, "run", OTHERS_END)?;
+        state.save_first();
+        Ok(state)
+    });
+    // Cancel-safe: the process ends.
+    let state = tokio::select! {
+        opened = opening => opened?,
+        _ = terminate.recv() => return Ok(()),
+        _ = interrupt.recv() => return Ok(()),
+    };
     let stop = CancellationToken::new();
     let running = start(&config, &arguments, state, &stop).await?;
     loop {

@@ -8,12 +8,15 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use jiff::Timestamp;
-use tokio::time::Instant;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 
 use crate::actuate::shrink::Freezer;
 use crate::guard::{LimitFiles, MarkedLimits};
@@ -22,6 +25,8 @@ use crate::reconcile::store::{Restored, StateFile};
 
 const FILE_NAME: &str = "vscaled.lock";
 const TRY_AGAIN: Duration = Duration::from_millis(100);
+/// How long the disk may take before a log line says so, and between two of them.
+const UNANSWERED: Duration = Duration::from_secs(10);
 /// The problem of marks without a state file, which the first agent saves before it writes to pods: it was removed, or an agent that set
 /// one aside has ended before it saved another.
 const MISSING: &str = "there is no state file at the start, although an earlier agent wrote to pods; overrides from before are lost, \
@@ -40,17 +45,31 @@ pub(super) struct StateDirectory {
     pub(super) lock: File,
 }
 
+/// Does what waits for the disk on a thread of its own: where the disk hangs, the log says so, and a signal can end the process.
+pub(super) async fn on_disk<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    until_answered(spawn_blocking(work), UNANSWERED).await?
+}
+
+async fn until_answered<T>(answer: impl Future<Output = T>, patience: Duration) -> T {
+    let mut answer = pin!(answer);
+    loop {
+        match timeout(patience, answer.as_mut()).await {
+            Ok(answered) => return answered,
+            Err(_) => tracing::error!("stateDir: no answer for {patience:?}; vscaled waits: check its disk"),
+        }
+    }
+}
+
 impl StateDirectory {
     /// Locks and reads the directory, and thaws the cgroups that an earlier agent had frozen when it was killed. A panic
-    /// thaws cgroups, too.
+    /// thaws cgroups, too. Blocks.
     ///
     /// Errors: another process has the lock for longer than `patience`, or the directory cannot be used.
-    pub(super) async fn open(directory: &Path, command: &str, patience: Duration) -> Result<Self> {
+    pub(super) fn open(directory: &Path, command: &str, patience: Duration) -> Result<Self> {
         allow_open_files();
         let file = StateFile::in_directory(directory).context("stateDir")?;
         check_entries(directory)?;
-        let lock = lock(directory, command, patience).await;
-        let lock = lock.inspect_err(|_| thaw_without_lock(directory))?;
+        let lock = lock(directory, command, patience).inspect_err(|_| thaw_without_lock(directory))?;
         let shown = directory.display();
         let unusable =
             |error| anyhow!("stateDir: cannot use {shown}: {error}; check that it is writable and has free space");
@@ -133,7 +152,7 @@ fn check_entries(directory: &Path) -> Result<()> {
 /// the end of another process.
 ///
 /// Errors: another process has the lock, which the message names, or the file cannot be opened, locked or written.
-async fn lock(state_dir: &Path, command: &str, patience: Duration) -> Result<File> {
+fn lock(state_dir: &Path, command: &str, patience: Duration) -> Result<File> {
     let name = state_dir.join(FILE_NAME);
     let path = &name.display();
     let failed = |action| {
@@ -168,7 +187,7 @@ async fn lock(state_dir: &Path, command: &str, patience: Duration) -> Result<Fil
         if !std::mem::replace(&mut waits, true) {
             tracing::warn!(%holder, ?patience, "another vscaled still runs; waiting for its end");
         }
-        tokio::time::sleep(TRY_AGAIN).await;
+        thread::sleep(TRY_AGAIN);
     }
     // The host name, which is the pod's, distinguishes agents in containers: they all have the same process id.
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -196,17 +215,23 @@ fn allow_open_files() {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::task::Poll;
+
+    use tokio::runtime::Builder;
 
     use super::*;
+    use crate::observe::log::LogFormat;
+    use crate::observe::log::tests::logged;
 
-    #[tokio::test]
-    async fn a_second_process_learns_who_has_the_lock() {
+    #[test]
+    fn a_second_process_learns_who_has_the_lock() {
         let directory = tempfile::tempdir().unwrap();
-        let first = lock(directory.path(), "run", Duration::ZERO).await.unwrap();
+        let first = lock(directory.path(), "run", Duration::ZERO).unwrap();
         let file = fs::metadata(directory.path().join(FILE_NAME)).unwrap();
         assert_eq!(file.permissions().mode() & 0o777, 0o600, "others can lock it");
-        let error = lock(directory.path(), "restore", Duration::ZERO).await.unwrap_err();
+        let error = lock(directory.path(), "restore", Duration::ZERO).unwrap_err();
         let said = error.to_string();
         let pid = format!("vscaled run, pid {} on ", std::process::id());
         assert!(
@@ -214,19 +239,33 @@ mod tests {
             "{said}"
         );
         assert!(said.contains("since 20") && said.contains("vscaled.lock"), "{said}");
-        let waiting = lock(directory.path(), "run", Duration::from_secs(60));
-        let (second, ()) = tokio::join!(waiting, async {
-            tokio::time::sleep(Duration::from_millis(20)).await;
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| lock(directory.path(), "run", Duration::from_secs(60)));
             drop(first);
+            waiting.join().unwrap().unwrap();
         });
-        second.unwrap();
     }
 
-    #[tokio::test]
-    async fn a_full_disk_keeps_no_agent_from_starting() {
+    #[test]
+    fn a_disk_that_hangs_is_told_again_and_again() {
+        let mut polls = 0;
+        // It answers after two waits at least: each wait asks at most twice.
+        let disk = poll_fn(|_| {
+            polls += 1;
+            if polls > 4 { Poll::Ready("state") } else { Poll::Pending }
+        });
+        let runtime = Builder::new_current_thread().enable_time().build().unwrap();
+        let text = logged(LogFormat::Text, "error", |_| {
+            assert_eq!(runtime.block_on(until_answered(disk, Duration::ZERO)), "state");
+        });
+        assert!(text.matches("stateDir: no answer for 0ns").count() >= 2, "{text}");
+    }
+
+    #[test]
+    fn a_full_disk_keeps_no_agent_from_starting() {
         let directory = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink("/dev/full", directory.path().join(FILE_NAME)).unwrap();
-        lock(directory.path(), "run", Duration::ZERO).await.unwrap();
+        lock(directory.path(), "run", Duration::ZERO).unwrap();
     }
 
     #[test]
@@ -241,8 +280,8 @@ mod tests {
         assert!(error.contains(&format!("{} is neither", pipe.display())), "{error}");
     }
 
-    #[tokio::test]
-    async fn marks_without_a_state_file_show_its_loss() {
+    #[test]
+    fn marks_without_a_state_file_show_its_loss() {
         for (is_marked, is_saved, is_lost) in [(false, false, false), (true, false, true), (true, true, false)] {
             let directory = tempfile::tempdir().unwrap();
             if is_marked {
@@ -254,30 +293,26 @@ mod tests {
                 let file = StateFile::in_directory(directory.path()).unwrap();
                 file.save(BTreeMap::new()).unwrap();
             }
-            let opened = StateDirectory::open(directory.path(), "run", Duration::ZERO)
-                .await
-                .unwrap();
+            let opened = StateDirectory::open(directory.path(), "run", Duration::ZERO).unwrap();
             assert_eq!(opened.restored.problem.is_some(), is_lost, "{is_marked} {is_saved}");
         }
     }
 
-    #[tokio::test]
-    async fn a_first_agent_that_is_killed_loses_nothing() {
+    #[test]
+    fn a_first_agent_that_is_killed_loses_nothing() {
         let directory = tempfile::tempdir().unwrap();
         for is_marked in [false, true] {
             if is_marked {
                 fs::write(directory.path().join("lent/uid-a"), "").unwrap();
             }
-            let opened = StateDirectory::open(directory.path(), "run", Duration::ZERO)
-                .await
-                .unwrap();
+            let opened = StateDirectory::open(directory.path(), "run", Duration::ZERO).unwrap();
             assert_eq!((opened.file.exists(), &opened.restored.problem), (is_marked, &None));
             opened.save_first();
         }
     }
 
-    #[tokio::test]
-    async fn an_unwritable_directory_leaves_nothing_frozen() {
+    #[test]
+    fn an_unwritable_directory_leaves_nothing_frozen() {
         let directory = tempfile::tempdir().unwrap();
         let [cgroup, markers] = ["cgroup", "frozen"].map(|name| directory.path().join(name));
         fs::create_dir(&cgroup).unwrap();
@@ -289,17 +324,17 @@ mod tests {
         fs::write(markers.join("1.json"), marker).unwrap();
         // It can be opened for reading alone, also by root.
         fs::create_dir(directory.path().join(FILE_NAME)).unwrap();
-        let opened = StateDirectory::open(directory.path(), "run", Duration::ZERO).await;
+        let opened = StateDirectory::open(directory.path(), "run", Duration::ZERO);
         assert!(opened.unwrap_err().to_string().starts_with("stateDir: cannot open "));
         let freeze = fs::read_to_string(cgroup.join("cgroup.freeze")).unwrap();
         assert_eq!(freeze.trim(), "0");
     }
 
-    #[tokio::test]
-    async fn a_directory_that_cannot_be_written_is_named() {
+    #[test]
+    fn a_directory_that_cannot_be_written_is_named() {
         let directory = tempfile::tempdir().unwrap();
         fs::create_dir(directory.path().join(FILE_NAME)).unwrap();
-        let error = lock(directory.path(), "run", Duration::ZERO).await.unwrap_err();
+        let error = lock(directory.path(), "run", Duration::ZERO).unwrap_err();
         assert!(error.to_string().starts_with("stateDir: cannot open "), "{error}");
     }
 }

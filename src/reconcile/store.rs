@@ -139,7 +139,7 @@ impl Restored {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct StateFile {
     path: PathBuf,
 }

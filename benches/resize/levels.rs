@@ -11,7 +11,7 @@ use vscaled::model::{CgroupPath, Setting, Settings};
 #[derive(Debug)]
 pub(crate) struct Levels {
     /// Reports writes of any process as they happen.
-    writes: AsyncFd<Watch>,
+    writes: AsyncFd<Watch<()>>,
     cgroups: Vec<CgroupDir>,
 }
 
@@ -21,7 +21,7 @@ impl Levels {
         let mut writes = Watch::new().context("inotify")?;
         let mut cgroups = Vec::new();
         for path in paths {
-            writes.add(&Cgroup::open(&hierarchy, path)?)?;
+            writes.add(&Cgroup::open(&hierarchy, path)?, &())?;
             cgroups.push(CgroupDir::open(&hierarchy, path)?);
         }
         Ok(Self {

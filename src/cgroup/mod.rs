@@ -43,4 +43,4 @@ pub use memory::{Periods, Usage, page_size};
 pub use pair::Cgroup;
 pub use pid::{cgroup_of_pid, signal_in};
 pub use place::{Place, PodPlace, uid_in_cgroup_name};
-pub use watch::{Notice, Watch};
+pub use watch::Watch;

@@ -1,17 +1,16 @@
 //! Reports writes to a cgroup's files, without polling.
 //!
-//! In come open cgroups; out come [`Notice`]s of those whose files a process wrote, this process included: the receiver reads
-//! the files and compares. One inotify descriptor serves all cgroups. It becomes readable when [`Watch::drain`] has notices, so an
-//! event loop can wait for it.
+//! In come open cgroups, each with a key; out come the keys of those whose files a process wrote, this process included: the receiver
+//! reads the files and compares. One inotify descriptor serves all cgroups. It becomes readable when [`Watch::drain`] has keys, so
+//! an event loop can wait for it.
 //!
 //! Measured on Linux 6.18 (v1) and 7.2 (v2): every `write` by another process to `cpu.max`, `cpu.weight`, `memory.max`,
 //! `cpu.shares`, `cpu.cfs_quota_us`, `cpu.cfs_period_us`, `memory.limit_in_bytes` and `memory.memsw.limit_in_bytes` is
 //! one IN_MODIFY, a refused write included. Only 7.2 reports the removal of a cgroup (IN_DELETE_SELF, IN_IGNORED), and only
 //! for files that no process holds open: the runtime's events and the next failed read show the end of a cgroup for certain.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::hash::Hash;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::path::PathBuf;
@@ -21,55 +20,19 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDe
 use tokio::io::unix::AsyncFd;
 
 use super::file::Dir;
-use super::{Cgroup, CgroupError, Identity, Reason};
+use super::{Cgroup, CgroupError, Reason};
 use crate::descriptors::async_fd;
 
-/// A change that inotify reported.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Notice<K = Identity> {
-    /// A process wrote a file with this key, whose value may or may not have changed, or the cgroup was removed.
-    Changed(K),
-    /// The kernel dropped notices (`fs.inotify.max_queued_events`): check everything.
-    Overflow,
-}
-
-/// Watches files of cgroups. The key of a file is its cgroup's identity, or the caller's own. A file may have several keys.
+/// Watches files of cgroups, each with a key of the caller. A key may have several files, and a file several keys.
 #[derive(Debug)]
-pub struct Watch<K = Identity> {
+pub struct Watch<K> {
     inotify: Inotify,
     files: HashMap<WatchDescriptor, Vec<K>>,
     /// The files of each key, also those that are gone.
-    watches: HashMap<K, Vec<WatchDescriptor>>,
+    watches: BTreeMap<K, Vec<WatchDescriptor>>,
 }
 
-impl Watch {
-    /// Watches every file of an open cgroup. The watch follows the opened directory, not its path.
-    ///
-    /// Errors: the cgroup is gone, it has none of the files, or ENOSPC when `fs.inotify.max_user_watches` is reached. Then no
-    /// file of the cgroup is watched.
-    pub fn add(&mut self, cgroup: &Cgroup) -> Result<Identity, CgroupError> {
-        let identity = cgroup.identity();
-        let (mut watched, mut absent) = (false, None);
-        for dir in cgroup.dirs() {
-            for file in dir.files() {
-                match self.add_file(dir.dir(file.resource()), file.name(), identity) {
-                    Ok(()) => watched = true,
-                    Err(error) if error.reason == Reason::Absent => absent = Some(error),
-                    Err(error) => {
-                        self.remove(identity);
-                        return Err(error);
-                    }
-                }
-            }
-        }
-        match absent {
-            Some(error) if !watched => Err(error),
-            _ => Ok(identity),
-        }
-    }
-}
-
-impl<K: Copy + Eq + Hash> Watch<K> {
+impl<K: Clone + Ord> Watch<K> {
     /// Opens the inotify descriptor.
     ///
     /// Errors: EMFILE when this user has `fs.inotify.max_user_instances` descriptors.
@@ -77,33 +40,54 @@ impl<K: Copy + Eq + Hash> Watch<K> {
         Ok(Self {
             inotify: Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?,
             files: HashMap::new(),
-            watches: HashMap::new(),
+            watches: BTreeMap::new(),
         })
+    }
+
+    /// Watches every file of an open cgroup. The watch follows the opened directory, not its path.
+    ///
+    /// Errors: the cgroup is gone, it has none of the files, or ENOSPC when `fs.inotify.max_user_watches` is reached. Then not all
+    /// files of the cgroup are watched.
+    pub fn add(&mut self, cgroup: &Cgroup, key: &K) -> Result<(), CgroupError> {
+        let (mut watched, mut absent) = (false, None);
+        for dir in cgroup.dirs() {
+            for file in dir.files() {
+                match self.add_file(dir.dir(file.resource()), file.name(), key) {
+                    Ok(()) => watched = true,
+                    Err(error) if error.reason == Reason::Absent => absent = Some(error),
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        match absent {
+            Some(error) if !watched => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Watches one file. Names it by the directory's descriptor, so that the file belongs to the opened cgroup.
     ///
     /// Errors: as of [`Watch::add`].
-    pub fn add_file(&mut self, dir: &Dir, name: &str, key: K) -> Result<(), CgroupError> {
+    pub fn add_file(&mut self, dir: &Dir, name: &str, key: &K) -> Result<(), CgroupError> {
         let path = PathBuf::from(format!("/proc/self/fd/{}/{name}", dir.as_fd().as_raw_fd()));
         let flags = AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_DELETE_SELF;
         let watch = self.inotify.add_watch(&path, flags);
         let watch = watch.map_err(|errno| dir.failed(name, errno, "watch the file"))?;
         let keys = self.files.entry(watch).or_default();
-        if !keys.contains(&key) {
-            keys.push(key);
-            self.watches.entry(key).or_default().push(watch);
+        if !keys.contains(key) {
+            keys.push(key.clone());
+            self.watches.entry(key.clone()).or_default().push(watch);
         }
         Ok(())
     }
 
-    /// Stops watching the files with this key, and drops their queued notices.
-    pub fn remove(&mut self, key: K) {
-        for watch in self.watches.remove(&key).into_iter().flatten() {
+    /// Stops watching the files with this key, and drops their queued events.
+    pub fn remove(&mut self, key: &K) {
+        for watch in self.watches.remove(key).into_iter().flatten() {
             let Entry::Occupied(mut keys) = self.files.entry(watch) else {
                 continue;
             };
-            keys.get_mut().retain(|of| *of != key);
+            keys.get_mut().retain(|of| of != key);
             if !keys.get().is_empty() {
                 continue;
             }
@@ -116,21 +100,21 @@ impl<K: Copy + Eq + Hash> Watch<K> {
         }
     }
 
-    /// Takes all notices, without waiting. Several writes to one file may be one notice.
+    /// The keys of the files that a process has written since the latest call, whose values may or may not have changed, or whose
+    /// cgroup was removed. `None` where the kernel dropped events (`fs.inotify.max_queued_events`): check everything. Does not wait.
     ///
-    /// Errors: the kernel's errno, except EAGAIN (there is no notice).
-    pub fn drain(&mut self) -> Result<Vec<Notice<K>>, Errno> {
-        let mut notices = Vec::new();
+    /// Errors: the kernel's errno, except EAGAIN (there is no event).
+    pub fn drain(&mut self) -> Result<Option<BTreeSet<K>>, Errno> {
+        let mut written = Some(BTreeSet::new());
         loop {
             match self.inotify.read_events() {
-                Ok(events) => events.iter().for_each(|event| self.note(event, &mut notices)),
+                Ok(events) => events.iter().for_each(|event| self.note(event, &mut written)),
                 Err(Errno::EAGAIN) => break,
                 Err(Errno::EINTR) => {}
                 Err(errno) => return Err(errno),
             }
         }
-        notices.dedup();
-        Ok(notices)
+        Ok(written)
     }
 
     /// Lets tokio wait for the descriptor.
@@ -142,13 +126,13 @@ impl<K: Copy + Eq + Hash> Watch<K> {
         async_fd(self)
     }
 
-    fn note(&mut self, event: &InotifyEvent, notices: &mut Vec<Notice<K>>) {
+    fn note(&mut self, event: &InotifyEvent, written: &mut Option<BTreeSet<K>>) {
         if event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW) {
-            notices.push(Notice::Overflow);
+            *written = None;
         } else if event.mask.contains(AddWatchFlags::IN_IGNORED) {
             self.files.remove(&event.wd);
-        } else if let Some(keys) = self.files.get(&event.wd) {
-            notices.extend(keys.iter().copied().map(Notice::Changed));
+        } else if let (Some(written), Some(keys)) = (written, self.files.get(&event.wd)) {
+            written.extend(keys.iter().cloned());
         }
     }
 }
@@ -177,15 +161,15 @@ mod tests {
         let write_all = || ["own", "shared"].map(|name| fs::write(root.path().join(name), "1\n").unwrap());
         write_all();
         let dir = Dir::open(root.path().to_owned()).unwrap();
-        let mut watch = Watch::<u64>::new().unwrap();
+        let mut watch = Watch::new().unwrap();
         for (name, key) in [("own", 1), ("shared", 1), ("shared", 2)] {
-            watch.add_file(&dir, name, key).unwrap();
+            watch.add_file(&dir, name, &key).unwrap();
         }
-        watch.remove(1);
+        watch.remove(&1);
         write_all();
-        assert_eq!(watch.drain().unwrap(), [Notice::Changed(2)]);
+        assert_eq!(watch.drain(), Ok(Some(BTreeSet::from([2]))));
         assert_eq!([watch.files.len(), watch.watches.len()], [1, 1]);
-        watch.remove(2);
+        watch.remove(&2);
         assert!(watch.files.is_empty() && watch.watches.is_empty());
     }
 }

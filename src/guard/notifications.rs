@@ -15,7 +15,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::watched::Watched;
-use crate::cgroup::{Cgroup, Notice, Watch};
+use crate::cgroup::{Cgroup, Watch};
 use crate::model::{CgroupVersion, ControlFile};
 
 /// Identifies a container; never used twice.
@@ -89,11 +89,8 @@ impl Notifications {
             match signal.data() {
                 WAKE => {}
                 FILES => {
-                    let notices = self.files.as_mut().map_or(Ok(Vec::new()), Watch::drain)?;
-                    tokens.extend(notices.iter().map(|notice| match notice {
-                        Notice::Changed(token) => *token,
-                        Notice::Overflow => FILES,
-                    }));
+                    let written = self.files.as_mut().map(Watch::drain).transpose()?;
+                    tokens.extend(written.flatten().unwrap_or_else(|| [FILES].into()));
                 }
                 token => tokens.push(token),
             }
@@ -117,15 +114,15 @@ impl Notifications {
             return;
         };
         if is_noise {
-            files.remove(watched.token);
+            files.remove(&watched.token);
             watched.subscribed = false;
             return;
         }
         let mut names = names.iter();
-        let added = names.try_for_each(|name| files.add_file(outer.memory_dir(), name, watched.token));
+        let added = names.try_for_each(|name| files.add_file(outer.memory_dir(), name, &watched.token));
         if let Err(error) = &added {
             tracing::debug!(%error, "no notifications: polling instead");
-            files.remove(watched.token);
+            files.remove(&watched.token);
             watched.subscribe_at = now + SUBSCRIBE_AGAIN;
         }
         watched.subscribed = added.is_ok();
@@ -134,7 +131,7 @@ impl Notifications {
     /// Ends the notices about a container.
     pub(super) fn forget(&mut self, token: Token) {
         if let Some(files) = &mut self.files {
-            files.remove(token);
+            files.remove(&token);
         }
     }
 

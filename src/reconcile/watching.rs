@@ -10,14 +10,13 @@ use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
 
 use crate::actuate::PodHandles;
-use crate::cgroup::{Identity, Notice, Watch};
+use crate::cgroup::{Identity, Watch};
 use crate::model::objects::PodKey;
 
 /// The watched files, and the pods whose files were written.
 #[derive(Debug, Default)]
 pub(crate) struct Watching {
-    watch: Option<AsyncFd<Watch>>,
-    pods: HashMap<Identity, PodKey>,
+    watch: Option<AsyncFd<Watch<PodKey>>>,
     /// The cgroups of each pod, and whether all of them are watched.
     cgroups: HashMap<PodKey, (Vec<Identity>, bool)>,
     /// Pods whose files were written, and when to compare them.
@@ -49,15 +48,11 @@ impl Watching {
         let Some(watch) = &mut self.watch else { return false };
         *are_watched = true;
         for (target, cgroup) in handles.iter() {
-            match watch.get_mut().add(cgroup) {
-                Ok(cgroup) => {
-                    self.pods.insert(cgroup, key.clone());
-                }
-                Err(error) if error.is_gone() => {}
-                Err(error) => {
-                    *are_watched = false;
-                    tracing::warn!(pod = %key, cgroup = %target, %error, "not watched: found by the periodic check only");
-                }
+            if let Err(error) = watch.get_mut().add(cgroup, key)
+                && !error.is_gone()
+            {
+                *are_watched = false;
+                tracing::warn!(pod = %key, cgroup = %target, %error, "not watched: found by the periodic check only");
             }
         }
         true
@@ -75,11 +70,9 @@ impl Watching {
 
     /// Stops watching a pod's files.
     pub(crate) fn forget(&mut self, key: &PodKey) {
-        let (cgroups, _) = self.cgroups.remove(key).unwrap_or_default();
-        let Some(watch) = &mut self.watch else { return };
-        for cgroup in cgroups {
-            self.pods.remove(&cgroup);
-            watch.get_mut().remove(cgroup);
+        self.cgroups.remove(key);
+        if let Some(watch) = &mut self.watch {
+            watch.get_mut().remove(key);
         }
     }
 
@@ -104,22 +97,13 @@ impl Watching {
             Err(error) => Err(error),
         };
         match drained {
-            Ok(notices) => self.written_pods(&notices),
+            Ok(written) => written,
             Err(error) => {
                 tracing::error!(%error, "watching ended: changes by others are found by the periodic check only");
                 self.watch = None;
                 None
             }
         }
-    }
-
-    fn written_pods(&self, notices: &[Notice]) -> Option<BTreeSet<PodKey>> {
-        let pod = |notice: &Notice| match notice {
-            Notice::Overflow => None,
-            Notice::Changed(cgroup) => Some(self.pods.get(cgroup).cloned()),
-        };
-        let pods: Option<Vec<_>> = notices.iter().map(pod).collect();
-        Some(pods?.into_iter().flatten().collect())
     }
 }
 
@@ -128,13 +112,6 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-
-    #[test]
-    fn lost_notices_may_be_of_any_pod() {
-        let watching = Watching::default();
-        assert_eq!(watching.written_pods(&[]), Some(BTreeSet::new()));
-        assert_eq!(watching.written_pods(&[Notice::Overflow]), None);
-    }
 
     #[test]
     fn written_pods_are_compared_once_when_due() {

@@ -14,11 +14,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use jiff::Timestamp;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
@@ -44,7 +44,6 @@ use crate::plan::shrink::Holds;
 use crate::plan::{PodTargets, WriteScope};
 use crate::reconcile::annotations::erase;
 use crate::reconcile::capacity::NodeCapacity;
-use crate::reconcile::controller::Event;
 use crate::reconcile::inventory::Inventory;
 use crate::reconcile::pod::PodState;
 use crate::reconcile::store::{SavedPod, SavedPods, StateFile};
@@ -337,34 +336,23 @@ fn interruption() -> Result<CancellationToken> {
 async fn read_sources(config: &Config, api: Option<ApiClient>, remarks: &mut Vec<String>) -> Result<NodeView> {
     let stop = CancellationToken::new();
     let _stop = stop.clone().drop_guard();
-    let (source_merge, _) = start_sources(config, api, &stop);
-    let (view, mut problems) = first_view(source_merge, PATIENCE, Timing::default()).await;
-    let Some(view) = view else {
-        bail!("the specs of the pods are not known: {}", problems.join("; "))
-    };
+    let (sources, _) = start_sources(config, api, &stop);
+    let (view, mut problems) = first_view(sources, PATIENCE, Timing::default()).await;
+    let unknown = || format!("the specs of the pods are not known: {}", problems.join("; "));
+    let view = view.with_context(unknown)?;
     remarks.append(&mut problems);
-    Ok(NodeView::clone(&view))
+    Ok(view)
 }
 
 /// The first view of these sources, and their problems. The API server's comes `timing.first_view` after its pods at the latest.
-async fn first_view(
-    source_merge: SourceMerge,
-    for_pods: Duration,
-    timing: Timing,
-) -> (Option<Arc<NodeView>>, Vec<String>) {
-    let (views, _viewed) = watch::channel(Arc::new(NodeView::default()));
-    let (events, mut received) = mpsc::channel(8);
-    tokio::spawn(source_merge.run(views, events));
-    let (until, mut latest) = (Instant::now() + for_pods + timing.first_view, Vec::new());
-    while let Ok(Some(event)) = timeout_at(until, received.recv()).await {
-        if let Event::View { view, problems, .. } = event {
-            if view.is_some() {
-                return (view, problems);
-            }
-            latest = problems;
+async fn first_view(mut sources: SourceMerge, for_pods: Duration, timing: Timing) -> (Option<NodeView>, Vec<String>) {
+    let until = Instant::now() + for_pods + timing.first_view;
+    loop {
+        let (view, problems) = sources.merged_view();
+        if view.is_some() || !timeout_at(until, sources.changed()).await.unwrap_or(false) {
+            return (view, problems);
         }
     }
-    (None, latest)
 }
 
 /// Discovers the node as an agent does.

@@ -39,17 +39,22 @@ impl SourceMerge {
             // An error: the controller has ended, or waits for no time.
             let took = took.await.unwrap_or_default();
             tokio::time::sleep(took * REST_FACTOR).await;
-            // Cancel-safe: a change stays marked until `merged_view` reads it.
-            let changes = self.sources.iter_mut().map(|source| source.changed().boxed());
-            if select_all(changes).await.0.is_err() {
+            if !self.changed().await {
                 return;
             }
         }
     }
 
+    /// Waits until a source has changed; returns false where one has ended. Cancel-safe: a change stays marked until
+    /// [`Self::merged_view`] reads it.
+    pub(super) async fn changed(&mut self) -> bool {
+        let changes = self.sources.iter_mut().map(|source| source.changed().boxed());
+        select_all(changes).await.0.is_ok()
+    }
+
     /// The view of all sources, and their problems. There is no view while a source has none: an object that a source does
     /// not know yet is not an object that does not exist.
-    fn merged_view(&mut self) -> (Option<NodeView>, Vec<String>) {
+    pub(super) fn merged_view(&mut self) -> (Option<NodeView>, Vec<String>) {
         let (mut known, mut problems, mut views) = (true, Vec::new(), Vec::new());
         for source in &mut self.sources {
             let state = source.borrow_and_update();

@@ -17,13 +17,12 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use jiff::Timestamp;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::discovery::{Discovery, DiscoveryLinks};
-use super::run::{DISK_GRACE, finish_audit};
+use super::run::{DISK_GRACE, finish_audit, interruption};
 use super::source_merge::SourceMerge;
 use super::start::{connect, start_audit, start_sources};
 use super::state_directory::{StateDirectory, on_disk};
@@ -106,7 +105,7 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration> {
         saved: state.restored.pods,
         restored: BTreeSet::new(),
         results: Vec::with_capacity(pods.len()),
-        interrupted: applies.then(interruption).transpose()?.unwrap_or_default(),
+        interrupted: if applies { interruption()?.0 } else { <_>::default() },
     };
     let lowered = restorer.put_back(&pods, api.as_ref(), applies).await;
     let saved = restorer.unrestored();
@@ -311,25 +310,6 @@ fn left_alone(
     }
     let sentence = |pod: String| format!("{pod} is left as it is: no source describes it any more");
     left.into_values().map(sentence).collect()
-}
-
-/// Is cancelled by a signal to end. From now on, none ends the process, and a terminal that is gone interrupts nothing.
-fn interruption() -> Result<CancellationToken> {
-    let receive = |kind| signal(kind).context("cannot receive signals");
-    let mut terminate = receive(SignalKind::terminate())?;
-    let mut interrupt = receive(SignalKind::interrupt())?;
-    drop(receive(SignalKind::hangup())?);
-    let interrupted = CancellationToken::new();
-    let token = interrupted.clone();
-    tokio::spawn(async move {
-        // Cancel-safe: only the first signal counts.
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-        token.cancel();
-    });
-    Ok(interrupted)
 }
 
 /// The first view of the configured sources.

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -40,10 +40,7 @@ pub(super) struct Running {
 ///
 /// Errors: the agent cannot start. It has written nothing then.
 pub async fn run(mut config: Config, arguments: RunArguments, log: LogFilter) -> Result<()> {
-    let receive = |kind| signal(kind).context("cannot receive signals");
-    let mut terminate = receive(SignalKind::terminate())?;
-    let mut interrupt = receive(SignalKind::interrupt())?;
-    let mut hangup = receive(SignalKind::hangup())?;
+    let (interrupted, mut hangup) = interruption()?;
     if let Some(file) = arguments.outdated_file() {
         tracing::warn!(file = %file.display(), "the configuration is of vscaled.io/v1alpha1: {MEND_API_VERSION}");
     }
@@ -53,21 +50,12 @@ pub async fn run(mut config: Config, arguments: RunArguments, log: LogFilter) ->
         state.save_first();
         Ok(state)
     });
-    // Cancel-safe: the process ends.
-    let state = tokio::select! {
-        opened = opening => opened?,
-        _ = terminate.recv() => return Ok(()),
-        _ = interrupt.recv() => return Ok(()),
+    let Some(state) = interrupted.run_until_cancelled(opening).await.transpose()? else {
+        return Ok(());
     };
     let stop = CancellationToken::new();
     let running = start(&config, &arguments, state, &stop).await?;
-    loop {
-        // Cancel-safe: a signal stays pending.
-        tokio::select! {
-            _ = terminate.recv() => break,
-            _ = interrupt.recv() => break,
-            _ = hangup.recv() => {}
-        }
+    while interrupted.run_until_cancelled(hangup.recv()).await.is_some() {
         let Some(reloaded) = reload(&config, &arguments, &log) else {
             continue;
         };
@@ -81,6 +69,26 @@ pub async fn run(mut config: Config, arguments: RunArguments, log: LogFilter) ->
     running.finish().await;
     tracing::info!("stopped; limits stay as they are");
     Ok(())
+}
+
+/// Is cancelled by a signal to end. From now on, none ends the process, and a terminal that is gone interrupts nothing: its SIGHUP comes
+/// through the second value.
+pub(super) fn interruption() -> Result<(CancellationToken, Signal)> {
+    let receive = |kind| signal(kind).context("cannot receive signals");
+    let mut terminate = receive(SignalKind::terminate())?;
+    let mut interrupt = receive(SignalKind::interrupt())?;
+    let hangup = receive(SignalKind::hangup())?;
+    let interrupted = CancellationToken::new();
+    let token = interrupted.clone();
+    tokio::spawn(async move {
+        // Cancel-safe: only the first signal counts.
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        token.cancel();
+    });
+    Ok((interrupted, hangup))
 }
 
 /// The configuration as its file and the environment have it now; `None` where that is not valid.

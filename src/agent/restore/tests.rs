@@ -105,7 +105,7 @@ async fn a_signal_lets_no_further_pass_begin() {
         saved: BTreeMap::new(),
         restored: BTreeSet::new(),
         results: Vec::new(),
-        interrupted: interruption().unwrap(),
+        interrupted: interruption().unwrap().0,
     };
     for signal in [Signal::SIGHUP, Signal::SIGTERM] {
         raise(signal).unwrap();

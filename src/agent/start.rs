@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use prometheus_client::registry::Registry;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -80,12 +79,26 @@ pub(super) async fn start(
     let api = connect(config, ApiMetrics::register(&mut registry)).await?;
     let heartbeat = Heartbeat::new(STALLED);
 
-    let (channels, inbox, audit_writer) = open_channels(config, stop);
+    let (audit, audit_writer) = start_audit(config).unzip();
+    let (events, inbox) = mpsc::channel(EVENTS);
+    let channels = Channels {
+        events,
+        records: Feed::default(),
+        changes: ChangeFeed::default(),
+        audit: audit.unwrap_or_default(),
+        stop: stop.clone(),
+    };
     let (view, pods) = follow_sources(config, api.clone(), state.restored.described(), &channels);
     let cluster = api.as_ref().map(|api| follow_cluster(api, pods, &channels));
     let (resizer, annotator) = cluster.unzip();
     let (node_pods, watched) = watch::channel(Arc::new(NodePods::default()));
-    let (oom, reporter) = report_kills(config, api, view.clone(), watched, &mut registry, &channels);
+    let known = reporting::AgentMetadata {
+        view: view.clone(),
+        node_pods: watched.clone(),
+    };
+    let for_events = api.map(|api| (api, channels.records.listen()));
+    let (reporter, recovered) = reporting::start(config, for_events, known, &mut registry, stop);
+    let oom = watch_for_kills(config, &channels, watched, reporter.clone(), recovered, &mut registry);
     let least_limits = Arc::new(LeastLimits::default());
     let (discover, discovery_asked) = mpsc::channel(1);
     let (formula, seen) = watch::channel(None);
@@ -133,23 +146,6 @@ pub(super) async fn start(
         audit_writer,
         lock: state.lock,
     })
-}
-
-/// Opens the channels between the tasks, and starts what writes the audit log. Returns also the controller's end, and that task.
-fn open_channels(
-    config: &Config,
-    stop: &CancellationToken,
-) -> (Channels, mpsc::Receiver<Event>, Option<JoinHandle<()>>) {
-    let (audit, audit_writer) = start_audit(config).unzip();
-    let (events, inbox) = mpsc::channel(EVENTS);
-    let channels = Channels {
-        events,
-        records: Feed::default(),
-        changes: ChangeFeed::default(),
-        audit: audit.unwrap_or_default(),
-        stop: stop.clone(),
-    };
-    (channels, inbox, audit_writer)
 }
 
 /// Starts the sources and what merges them. The first view has these pods, of which an earlier agent knew. Also returns access to the
@@ -201,26 +197,6 @@ fn follow_cluster(api: &ApiClient, pods: Option<Latest<Pod>>, channels: &Channel
     });
     let resizer = Arc::new(ApiResizer::new(api.clone(), pods));
     (resizer, Annotator::start(api.clone(), stop()))
-}
-
-/// Starts to watch for kills, and to report them and changes.
-fn report_kills(
-    config: &Config,
-    api: Option<ApiClient>,
-    view: watch::Receiver<Arc<NodeView>>,
-    node_pods: watch::Receiver<Arc<NodePods>>,
-    registry: &mut Registry,
-    channels: &Channels,
-) -> (KillWatch, Reporter) {
-    let known = reporting::AgentMetadata {
-        view,
-        node_pods: node_pods.clone(),
-    };
-    let records = channels.records.listen();
-    let (reporter, recovered) =
-        reporting::start(config, api.map(|api| (api, records)), known, registry, &channels.stop);
-    let kills = watch_for_kills(config, channels, node_pods, reporter.clone(), recovered, registry);
-    (kills, reporter)
 }
 
 /// The present problems of the watcher, the recorder and the receivers of kills.

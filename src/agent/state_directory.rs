@@ -108,12 +108,13 @@ impl StateDirectory {
 
 /// Thaws the cgroups that an agent had frozen when it was killed.
 fn thaw(freezer: &Freezer) {
-    let thawed = freezer.thaw_left_behind();
-    for cgroup in &thawed.thawed {
-        tracing::warn!(cgroup = %cgroup.display(), "was left frozen when the agent was killed; thawed");
-    }
-    for problem in &thawed.problems {
-        tracing::error!("a cgroup may have been left frozen: {problem}");
+    for left in freezer.thaw_left_behind() {
+        match left {
+            Ok(cgroup) => {
+                tracing::warn!(cgroup = %cgroup.display(), "was left frozen when the agent was killed; thawed");
+            }
+            Err(problem) => tracing::error!("a cgroup may have been left frozen: {problem}"),
+        }
     }
 }
 

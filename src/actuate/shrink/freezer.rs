@@ -74,15 +74,6 @@ struct Content {
     limits: BTreeMap<String, String>,
 }
 
-/// The cgroups that an earlier agent had frozen.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct LeftBehind {
-    /// The cgroups that were still frozen, and are thawed now.
-    pub thawed: Vec<PathBuf>,
-    /// Markers that cannot be read, and cgroups that cannot be thawed, one sentence each.
-    pub problems: Vec<String>,
-}
-
 impl Freezer {
     /// A freezer with its markers below a state directory. Makes the directory of the markers if it is missing.
     ///
@@ -174,36 +165,16 @@ impl Freezer {
     }
 
     /// Thaws every cgroup that an agent had frozen when it was killed, puts back the limits that a runtime changed meanwhile,
-    /// and removes the markers. Keeps the marker of a cgroup where that fails.
-    pub fn thaw_left_behind(&self) -> LeftBehind {
-        let mut left = LeftBehind::default();
-        let markers = self.markers().inspect_err(|error| {
-            left.problems.push(format!("{}: {error}", self.directory.display()));
-        });
-        for marker in markers.into_iter().flatten() {
-            if marker.0.extension().is_some_and(|extension| extension == NEW) {
-                // It was not complete, so the cgroup was not frozen.
-                marker.remove();
-                continue;
-            }
-            let restored = match marker.content() {
-                Ok(content) => content.restore().map_err(|error| error.to_string()),
-                // The agent was killed while it wrote the marker, before it froze the cgroup.
-                Err(error) if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) => {
-                    marker.remove();
-                    Err(format!("not understood, and removed: {error}"))
-                }
-                Err(error) => Err(error.to_string()),
-            };
-            match restored {
-                Ok(thawed) => {
-                    left.thawed.extend(thawed);
-                    marker.remove();
-                }
-                Err(problem) => left.problems.push(format!("{}: {problem}", marker.0.display())),
-            }
-        }
-        left
+    /// and removes the markers. Keeps the marker of a cgroup where that fails. Returns the cgroups that were still frozen, and a sentence
+    /// for each marker that cannot be read and each cgroup that cannot be restored.
+    pub fn thaw_left_behind(&self) -> Vec<Result<PathBuf, String>> {
+        let named = |path: &Path, problem: String| format!("{}: {problem}", path.display());
+        let markers = match self.markers() {
+            Ok(markers) => markers.into_iter(),
+            Err(error) => return vec![Err(named(&self.directory, error.to_string()))],
+        };
+        let restored = markers.map(|marker| marker.restore().map_err(|problem| named(&marker.0, problem)));
+        restored.filter_map(Result::transpose).collect()
     }
 
     /// Makes every panic thaw the frozen cgroups first: a process that a panic ends drops no value. The markers stay for the
@@ -277,6 +248,24 @@ impl Drop for Frozen<'_> {
 }
 
 impl Marker {
+    /// Restores the cgroup of a marker that an earlier agent has left, and removes the marker. Returns the cgroup if it was frozen.
+    fn restore(&self) -> Result<Option<PathBuf>, String> {
+        let is_new = self.0.extension().is_some_and(|extension| extension == NEW);
+        let thawed = match self.content() {
+            // It was not complete, so the cgroup was not frozen.
+            _ if is_new => None,
+            Ok(content) => content.restore().map_err(|error| error.to_string())?,
+            // The agent was killed while it wrote the marker, before it froze the cgroup.
+            Err(error) if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) => {
+                self.remove();
+                return Err(format!("not understood, and removed: {error}"));
+            }
+            Err(error) => return Err(error.to_string()),
+        };
+        self.remove();
+        Ok(thawed)
+    }
+
     fn content(&self) -> io::Result<Content> {
         Ok(serde_json::from_slice(&fs::read(&self.0)?)?)
     }

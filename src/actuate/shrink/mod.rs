@@ -13,7 +13,7 @@ mod watch;
 
 pub use check::SeenBefore;
 pub use commit::{StepError, lower};
-pub use freezer::{FREEZE_BOUND, Freezer, LeftBehind};
+pub use freezer::{FREEZE_BOUND, Freezer};
 pub use watch::{Verdict, watch};
 
 pub(super) use check::{Next, ShrinkChecks, reclaim_below_limits};

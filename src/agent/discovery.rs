@@ -16,7 +16,8 @@ use std::time::Duration;
 
 use anyhow::bail;
 use futures::FutureExt;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, timeout};
 
 use self::formula::LearnedFormula;
@@ -77,7 +78,7 @@ pub(super) struct Discovery {
     runtime_events: Option<EventStream>,
     systemd: Option<Arc<Systemd>>,
     /// The answer of a systemd that took too long.
-    late_systemd: Option<oneshot::Receiver<Result<Arc<Systemd>, SystemdError>>>,
+    late_systemd: Option<JoinHandle<Result<Arc<Systemd>, SystemdError>>>,
     formula: LearnedFormula,
     /// The last lists of the runtime, from which containers keep their names while the runtime is away.
     containers: Vec<ListedContainer>,
@@ -396,27 +397,21 @@ impl Discovery {
     }
 }
 
-/// The answer of systemd to a call in a thread of its own: a call without an end must not keep the agent from working, or from ending.
+/// The answer of systemd to a call in another thread: a call without an end must not keep the agent from working.
 /// One that is `late` already goes on, without a wait, in the place of this one.
 ///
-/// Errors: a sentence. The answer is late, or the kernel refuses the thread.
+/// Errors: a sentence. The answer is late.
 async fn answer_within<T: Send + 'static>(
-    late: &mut Option<oneshot::Receiver<T>>,
+    late: &mut Option<JoinHandle<T>>,
     patience: Duration,
     call: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, String> {
     let (mut answer, patience) = match late.take() {
         Some(earlier) => (earlier, Duration::ZERO),
-        None => {
-            let (sender, answer) = oneshot::channel();
-            let thread = std::thread::Builder::new().name("systemd".to_owned());
-            let started = thread.spawn(move || drop(sender.send(call())));
-            started.map_err(|error| format!("cannot call systemd: {error}"))?;
-            (answer, patience)
-        }
+        None => (spawn_blocking(call), patience),
     };
     match timeout(patience, &mut answer).await {
-        Ok(answer) => answer.map_err(|_| "internal error: the call of systemd ended without an answer".to_owned()),
+        Ok(answer) => answer.map_err(|panic| format!("internal error: {panic}")),
         Err(_) => {
             *late = Some(answer);
             Err("systemd does not answer over D-Bus".to_owned())

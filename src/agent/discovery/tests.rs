@@ -509,7 +509,7 @@ async fn a_systemd_that_hangs_holds_up_nothing() {
     answer_within(&mut late, Duration::from_millis(10), hangs)
         .await
         .unwrap_err();
-    let again = async |late: &mut Option<oneshot::Receiver<u32>>| {
+    let again = async |late: &mut Option<JoinHandle<u32>>| {
         answer_within(late, Duration::MAX, || panic!("a call beside the late one")).await
     };
     again(&mut late).await.unwrap_err();

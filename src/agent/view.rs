@@ -155,18 +155,14 @@ pub(super) fn change(record: &ChangeRecord) -> proto::Change {
 ///
 /// Errors: a sentence that names the unreadable file or the reason why there is no plan.
 pub(super) async fn planned(node: Arc<Node>, job: Job) -> Result<proto::Change, String> {
-    let (pod, cause) = (job.targets.bound.live().id.clone(), job.cause.clone());
-    let steps = preview(node, job).await?;
+    let pod = job.targets.bound.live().id.clone();
+    let mut record = ChangeRecord::new(pod, job.cause.clone(), Outcome::Unchanged);
+    record.steps = preview(node, job).await?;
+    record.at = Timestamp::now();
     Ok(proto::Change {
-        at: Timestamp::now().to_string(),
-        namespace: pod.namespace,
-        name: pod.name,
-        uid: pod.uid.to_string(),
-        cause: cause.to_string(),
         outcome: "Planned".to_owned(),
-        steps: steps.iter().map(step).collect(),
-        who: Some(who(&cause)),
-        ..proto::Change::default()
+        stages: None,
+        ..change(&record)
     })
 }
 

@@ -24,9 +24,9 @@ use super::shrink::StepError;
 use crate::cgroup::CgroupError;
 use crate::failpoint::failpoint;
 use crate::model::objects::{Pod, PodUid};
-use crate::model::{Cause, ChangeRecord, Outcome, Step, Withheld};
+use crate::model::{Cause, ChangeRecord, Outcome, Step};
 use crate::plan::PlanError;
-use crate::resize::{Act, Answer, Patch};
+use crate::resize::{Act, Answer, Grant, Patch};
 use crate::slots::Class;
 
 use aim::Aim;
@@ -47,13 +47,9 @@ pub(super) struct Pass {
     least_limits: OfPod,
     /// The pod after the patch of this pass.
     patched: Option<(Box<Pod>, Box<Patch>)>,
-    /// Why the pass writes the granted values instead of the wanted ones.
-    withheld: Option<Withheld>,
-    /// The kubelet waits until less memory is in use than the limits allow.
-    reclaims: bool,
-    /// Whether the kubelet resizes the pod. Then the runtime's stored specs are the kubelet's to write: an update of ours would
-    /// race the kubelet's own, which may still carry the values from before.
-    kubelet_resizes: bool,
+    /// What the pass writes towards where the kubelet resizes the pod. Then the runtime's stored specs are the kubelet's to write: an
+    /// update of ours would race the kubelet's own, which may still carry the values from before.
+    grant: Option<Grant>,
 }
 
 /// The end of a stage: the pass continues with the value, or is over.
@@ -106,9 +102,7 @@ impl Pass {
             written: Vec::new(),
             least_limits: OfPod::default(),
             patched: None,
-            withheld: None,
-            reclaims: false,
-            kubelet_resizes: false,
+            grant: None,
         })
     }
 
@@ -131,7 +125,7 @@ impl Pass {
     /// Makes the runtime's stored specs agree with the files, if files were to change or the job asks for it.
     async fn sync_runtime(mut self: Box<Self>, observed: &Observed) -> Staged<Box<Self>> {
         let is_due = self.job.check_runtime || !observed.plan.steps.is_empty();
-        if self.kubelet_resizes || !is_due {
+        if self.grant.is_some() || !is_due {
             return Ok(self);
         }
         let start = Instant::now();

@@ -28,7 +28,6 @@ impl Pass {
         let mut act = std::mem::take(&mut self.job.resize);
         let mut observed = None;
         loop {
-            self.kubelet_resizes = act != Act::Direct;
             (self, observed, act) = match act {
                 Act::Direct => {
                     let aim = Aim {
@@ -77,10 +76,10 @@ impl Pass {
             // The kubelet restarts containers with the values of the spec.
             kubelet_unasked: decided.kubelet_unasked || grant.is_written_ahead(),
             held_before: decided.held_before && grant.settled,
-            amounts: grant.targets,
+            amounts: grant.targets.clone(),
         });
         self.done.api.retry_after = grant.retry_after;
-        (self.withheld, self.reclaims) = (grant.withheld, grant.reclaim);
+        self.grant = Some(grant);
     }
 
     /// Makes room for the patched values, as for a write, and patches the spec. Returns what the pass has observed and still uses, and

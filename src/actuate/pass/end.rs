@@ -60,7 +60,8 @@ impl Pass {
         if let Some(why) = done.api.answer.denied() {
             done.record.outcome.deny(why);
         }
-        if let (Outcome::Applied | Outcome::Unchanged, Some(withheld)) = (&done.record.outcome, pass.withheld) {
+        let withheld = pass.grant.and_then(|grant| grant.withheld);
+        if let (Outcome::Applied | Outcome::Unchanged, Some(withheld)) = (&done.record.outcome, withheld) {
             done.record.outcome = Outcome::Withheld(withheld);
         }
         pass.done

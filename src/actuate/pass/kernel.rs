@@ -112,7 +112,13 @@ impl Pass {
     /// Carries out the plan, and keeps what the watch of lower limits and an undo need.
     pub(super) fn write(&mut self, observed: &mut Observed) -> Result<(), Outcome> {
         if !observed.least_limits.is_empty() {
-            self.raise_property(observed)?;
+            // The guard writes files alone, and systemd writes all of a unit's properties with the first one that a step changes.
+            let handles = opened(self.done.handles.as_ref())?;
+            self.done.systemd_failed |= raise_unit(&self.node, handles, &self.job.targets.bound.live().id);
+            // systemd may take its time, and the guard may raise a limit meanwhile.
+            if !self.is_current(observed) {
+                return Err(overtaken());
+            }
         }
         let mut lowered = if observed.may_be_outdated() {
             self.plan_again(observed)?
@@ -128,7 +134,7 @@ impl Pass {
         let mut executor = Executor::new(&self.node, handles);
         // With any property, systemd resets memory.oom.group, so that a kill would not end the whole container. Where the kubelet
         // resizes, the runtime sets the properties and then the file.
-        executor.aligns_scopes = self.job.aligns_scopes && !self.kubelet_resizes;
+        executor.aligns_scopes = self.job.aligns_scopes && self.grant.is_none();
         let ended = executor.run(&observed.plan);
         let (took, verified) = (start.elapsed(), self.job.asked.elapsed());
         self.done.systemd_failed |= executor.systemd_failed;
@@ -136,7 +142,7 @@ impl Pass {
         self.least_limits.clone_from(&observed.least_limits);
         let raised_again = self.raise_again();
         // After the write, and not part of its time: this makes room for the kubelet's next try.
-        if self.reclaims
+        if self.grant.as_ref().is_some_and(|grant| grant.reclaim)
             && let Err(error) = reclaim_below_limits(&observed.wanted.tree, handles)
         {
             tracing::warn!(%error, "cannot reclaim the memory that keeps the kubelet from lowering a limit");
@@ -158,19 +164,6 @@ impl Pass {
             self.done.record.stages.write = took;
         }
         self.end_writes(ended, is_mismatch)
-    }
-
-    /// Raises the property of the pod's unit to the limit that the guard has raised. The guard writes files alone, and systemd writes all
-    /// of a unit's properties with the first one that a step changes.
-    fn raise_property(&mut self, observed: &Observed) -> Result<(), Outcome> {
-        let handles = opened(self.done.handles.as_ref())?;
-        self.done.systemd_failed |= raise_unit(&self.node, handles, &self.job.targets.bound.live().id);
-        // systemd may take its time, and the guard may raise a limit meanwhile.
-        if self.is_current(observed) {
-            Ok(())
-        } else {
-            Err(overtaken())
-        }
     }
 
     /// How the writes end the pass. Where a file holds another value after a patch, the kubelet is resizing the pod: the patch and the

@@ -88,7 +88,13 @@ pub(super) async fn start(
         audit: audit.unwrap_or_default(),
         stop: stop.clone(),
     };
-    let (view, pods) = follow_sources(config, api.clone(), state.restored.described(), &channels);
+    // The first view has the pods of which an earlier agent knew.
+    let (views, view) = watch::channel(Arc::new(NodeView {
+        pods: state.restored.described(),
+        ..NodeView::default()
+    }));
+    let (source_merge, pods) = start_sources(config, api.clone(), stop);
+    tokio::spawn(source_merge.run(views, channels.events.clone()));
     let cluster = api.as_ref().map(|api| follow_cluster(api, pods, &channels));
     let (resizer, annotator) = cluster.unzip();
     let (node_pods, watched) = watch::channel(Arc::new(NodePods::default()));
@@ -146,23 +152,6 @@ pub(super) async fn start(
         audit_writer,
         lock: state.lock,
     })
-}
-
-/// Starts the sources and what merges them. The first view has these pods, of which an earlier agent knew. Also returns access to the
-/// pods that the API server sends.
-fn follow_sources(
-    config: &Config,
-    api: Option<ApiClient>,
-    pods: Vec<Arc<Pod>>,
-    channels: &Channels,
-) -> (watch::Receiver<Arc<NodeView>>, Option<Latest<Pod>>) {
-    let (views, view) = watch::channel(Arc::new(NodeView {
-        pods,
-        ..NodeView::default()
-    }));
-    let (source_merge, latest) = start_sources(config, api, &channels.stop);
-    tokio::spawn(source_merge.run(views, channels.events.clone()));
-    (view, latest)
 }
 
 /// The history of changes, which also goes to the tasks of the agent, to the audit log and to callers of the control socket.

@@ -4,7 +4,7 @@
 //! is removed. No other descriptor stays open: the kernel holds the cgroup itself (`memcg_write_event_control`,
 //! mm/memcontrol-v1.c). v2 has no such alarms; inotify reports changes of its files.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
 
 use nix::fcntl::OFlag;
 use nix::sys::eventfd::EventFd;
@@ -42,10 +42,10 @@ impl CgroupDir {
         let dir = self.dir(Resource::Memory);
         let about = dir.open_file(about, OFlag::O_RDONLY)?;
         let control = dir.open_file(CONTROL, OFlag::O_WRONLY)?;
-        let (event_fd, about) = (event_fd.as_raw_fd(), about.as_fd().as_raw_fd());
+        let (event_fd, about_fd) = (event_fd.as_raw_fd(), about.file.as_raw_fd());
         for argument in arguments {
             control
-                .write(&format!("{event_fd} {about} {argument}"))
+                .write(&format!("{event_fd} {about_fd} {argument}"))
                 .map_err(|errno| control.failed(errno, "set an alarm"))?;
         }
         Ok(())

@@ -61,7 +61,7 @@ impl CgroupDir {
     }
 
     pub fn identity(&self) -> Identity {
-        Identity([self.dir(Resource::Cpu).inode(), self.memory.inode()])
+        Identity([self.dir(Resource::Cpu).inode, self.memory.inode])
     }
 
     /// Checks that the path still leads here, in v1 to both directories.

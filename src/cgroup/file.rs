@@ -27,7 +27,7 @@ pub(super) type Inode = (u64, u64);
 #[derive(Debug)]
 pub struct Dir {
     fd: OwnedFd,
-    inode: Inode,
+    pub(super) inode: Inode,
     path: PathBuf,
 }
 
@@ -48,10 +48,6 @@ impl Dir {
                 reason: refused(errno, "open the directory"),
             }),
         }
-    }
-
-    pub(super) const fn inode(&self) -> Inode {
-        self.inode
     }
 
     /// The inode number, which no later cgroup of the same path has.
@@ -120,13 +116,7 @@ impl AsFd for Dir {
 pub(super) struct ControlFd<'d> {
     dir: &'d Dir,
     name: &'static str,
-    file: File,
-}
-
-impl AsFd for ControlFd<'_> {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
-    }
+    pub(super) file: File,
 }
 
 impl ControlFd<'_> {

@@ -133,7 +133,7 @@ impl CgroupDir {
     ///
     /// Errors: [`CgroupError`]; [`Reason::Absent`] on the root of v2.
     pub fn memory_usage(&self) -> Result<Bytes, CgroupError> {
-        self.bytes(usage_file(limit_file(self.version())))
+        read_bytes(self.memory_dir(), usage_file(limit_file(self.version()))).map(Bytes::new)
     }
 
     /// Refuses a lower memory limit that the kernel could not make room for now by reclaiming. A pass checks its whole plan
@@ -144,10 +144,6 @@ impl CgroupDir {
         refuse_below(self.dir(wanted.file().resource()), current, wanted, Some(self))
     }
 
-    fn bytes(&self, name: &'static str) -> Result<Bytes, CgroupError> {
-        read_bytes(self.dir(Resource::Memory), name).map(Bytes::new)
-    }
-
     /// The memory in use, and its parts.
     ///
     /// Errors: [`CgroupError`]; [`Absent`](super::Reason::Absent) on the root of v2.
@@ -155,10 +151,11 @@ impl CgroupDir {
         // In this order: memory that is charged between the two reads counts as held, not as evictable.
         let stat = self.dir(Resource::Memory).text("memory.stat")?.unwrap_or_default();
         let (version, usage) = (self.version(), self.memory_usage()?);
-        let peak = if_present(self.bytes(match version {
+        let peak = match version {
             CgroupVersion::V1 => "memory.max_usage_in_bytes",
             CgroupVersion::V2 => "memory.peak",
-        }))?;
+        };
+        let peak = if_present(read_bytes(self.memory_dir(), peak))?.map(Bytes::new);
         Ok(MemoryReading::new(version, page_size(), usage, peak, &stat))
     }
 

@@ -34,14 +34,14 @@ impl Worker {
     /// a pass raises the limit.
     pub(super) fn check_cpu(&self, watched: &mut Watched) {
         let now = self.now();
-        let Some(cpu) = watched.terms.cpu.filter(|_| watched.throttling.due <= now) else {
+        let Some(cpu) = watched.listed.terms.cpu.filter(|_| watched.throttling.due <= now) else {
             return;
         };
         let calm = watched.throttling.is_calm() && !cpu.lent;
         watched.throttling.due = next_multiple(now, if calm { WHILE_CALM } else { EVERY });
         let periods = watched.cgroup.periods();
         let finding = periods.map(|periods| watched.throttling.observe(now, periods, self.settings.quiet));
-        let (pod, container) = (&watched.pod.live.id, watched.name());
+        let (pod, container) = (&watched.pod.live.id, watched.listed.name());
         let finding = finding.inspect_err(|error| tracing::debug!(%pod, container, %error, "throttling not known"));
         match finding {
             Ok(ThrottleFinding::Sustained(share)) => {
@@ -62,7 +62,7 @@ impl Worker {
         if let Some((reading, verdict)) = self.read(watched, rang) {
             let limit = Bytes::new(reading.limit);
             // A container whose limit cannot grow gets nothing from the guard.
-            let can_grow = watched.terms.memory.is_some_and(|highest| highest > limit);
+            let can_grow = watched.listed.terms.memory.is_some_and(|highest| highest > limit);
             let unused = reading.limit.saturating_sub(reading.used());
             self.budgets
                 .promise(watched.of(), if can_grow { unused } else { 0 }, watched.track.rate());
@@ -107,13 +107,14 @@ impl Worker {
     /// Grows the limit of the container that takes memory fastest, of those whose limit may rise, by as much as its pod needs, or reports
     /// why not. Leaves a container to its own reading that reaches its own limit first. Returns when to read the pod again.
     fn grow_in_pod(&mut self, node: &Node, containers: Vec<&mut Watched>, need: Need, seen: String) -> Duration {
-        let guarded = containers.into_iter().filter(|one| one.terms.watches_memory());
+        let guarded = containers.into_iter().filter(|one| one.listed.terms.watches_memory());
         let read = guarded.filter_map(|one| {
             let (reading, verdict) = self.read(one, false)?;
             Some((reading, verdict, one))
         });
         let fastest = read.max_by_key(|(reading, verdict, one)| {
-            let can_grow = one.terms.memory.is_some_and(|highest| highest.get() > reading.limit);
+            let highest = one.listed.terms.memory;
+            let can_grow = highest.is_some_and(|highest| highest.get() > reading.limit);
             let grows_itself = need.of_container(reading, verdict).is_none();
             let rate = one.track.rate();
             ((can_grow || grows_itself) && rate > 0, rate, can_grow, reading.used())
@@ -152,7 +153,7 @@ impl Worker {
                 None
             }
             Err(error) => {
-                let (pod, container) = (&watched.pod.live.id, watched.name());
+                let (pod, container) = (&watched.pod.live.id, watched.listed.name());
                 tracing::warn!(%pod, container, %error, "cannot read the container; the guard tries again soon");
                 watched.due = now + ITSELF;
                 None
@@ -166,7 +167,7 @@ impl Worker {
             Err(_) if watched.has_ended() => return watched.postpone(self.now() + ITSELF),
             Err(error) => return self.refuse(watched, &error.into(), None),
         };
-        let Some(highest) = watched.terms.memory else {
+        let Some(highest) = watched.listed.terms.memory else {
             // The container is watched for its evidence only.
             watched.due = self.now() + AT_CEILING;
             return self.request_evidence(node, &handles, watched, growth);
@@ -177,7 +178,7 @@ impl Worker {
             // It ended after its reading.
             Err(_) if watched.has_ended() => return watched.postpone(self.now() + ITSELF),
             Err(refusal) if refusal.kind == RefusalKind::Unreadable => return self.refuse(watched, &refusal, None),
-            Err(refusal) if refusal.kind == RefusalKind::Ceiling => match &watched.terms.not_higher {
+            Err(refusal) if refusal.kind == RefusalKind::Ceiling => match &watched.listed.terms.not_higher {
                 Some(why) => Refusal::new(RefusalKind::Ceiling, why.clone()),
                 None => Refusal::ceiling(highest),
             },
@@ -200,7 +201,7 @@ impl Worker {
             least: limit.saturating_add(Bytes::new(UNIT)),
             ..growth.need
         };
-        let ceiling = watched.terms.memory.filter(|_| need.least <= need.wanted);
+        let ceiling = watched.listed.terms.memory.filter(|_| need.least <= need.wanted);
         let growth = PendingGrowth {
             need,
             seen: growth.seen.clone(),
@@ -362,7 +363,7 @@ mod tests {
     fn page_cache_keeps_no_limit_for_a_pod() {
         let (root, seconds) = (tempfile::tempdir().unwrap(), Duration::from_secs);
         let [mut container, mut level] = [(); 2].map(|()| watched(root.path()));
-        level.is_pod = true;
+        level.listed.is_pod = true;
         for (name, text) in [("memory.current", "3072\n"), ("memory.stat", "inactive_file 2048\n")] {
             fs::write(root.path().join("pod/app").join(name), text).unwrap();
         }

@@ -103,7 +103,7 @@ impl Notifications {
     /// the pod alone. About a pod it notifies only at the pod's own limit.
     pub(super) fn subscribe(&mut self, watched: &mut Watched, now: Duration) {
         let outer = watched.cgroup.outer();
-        let names: &[&str] = match (outer.version(), watched.is_pod) {
+        let names: &[&str] = match (outer.version(), watched.listed.is_pod) {
             (CgroupVersion::V1, _) => &[ControlFile::MemoryLimit.name()],
             (CgroupVersion::V2, true) => &["memory.events.local", "memory.max"],
             (CgroupVersion::V2, false) => &["memory.events", "../memory.events", "memory.max"],

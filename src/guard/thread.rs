@@ -175,24 +175,25 @@ impl Worker {
         self.account.set(&node.hierarchy, &node.kubepods.path, list.claims);
         let is_listed = |watched: &mut Watched| list.pods.contains_key(&watched.pod.live.id.key());
         let known = self.containers.extract_if(.., is_listed);
-        let mut known: HashMap<_, Watched> = known.map(|watched| (watched.key(), watched)).collect();
+        let mut known: HashMap<_, Watched> = known.map(|watched| (watched.listed.key(), watched)).collect();
         let mut listed = Vec::new();
         for pod in list.pods.into_values().flatten().map(Arc::new) {
             for cgroup in pod.cgroups() {
+                let terms = cgroup.terms.clone();
                 let watched = known.remove(&cgroup.key());
-                let watched = watched.or_else(|| self.open(&node, &pod, &cgroup));
-                listed.extend(watched.map(|watched| (watched, Arc::clone(&pod), cgroup.terms)));
+                let watched = watched.or_else(|| self.open(&node, &pod, cgroup));
+                listed.extend(watched.map(|watched| (watched, Arc::clone(&pod), terms)));
             }
         }
         for watched in known.into_values() {
             self.notifications.forget(watched.token);
-            if !watched.is_pod {
+            if !watched.listed.is_pod {
                 self.budgets.release(&watched.of());
             }
         }
         for (mut watched, pod, terms) in listed {
             let lent = node.least_limits.get(&pod.live.id.uid, &terms.container);
-            let lent = lent.filter(|_| !watched.is_pod);
+            let lent = lent.filter(|_| !watched.listed.is_pod);
             watched.set_terms(pod, terms, lent, (self.now(), self.settings.quiet));
             self.notifications.subscribe(&mut watched, self.now());
             self.containers.push(watched);
@@ -203,14 +204,14 @@ impl Worker {
         self.node = Some(node);
     }
 
-    fn open(&mut self, node: &Node, pod: &Arc<GuardedPod>, cgroup: &GuardedCgroup<'_>) -> Option<Watched> {
-        let opened = Cgroup::open(&node.hierarchy, cgroup.path).inspect_err(|error| {
+    fn open(&mut self, node: &Node, pod: &Arc<GuardedPod>, cgroup: GuardedCgroup) -> Option<Watched> {
+        let opened = Cgroup::open(&node.hierarchy, &cgroup.path).inspect_err(|error| {
             if !error.is_gone() {
                 tracing::warn!(pod = %pod.live.id, container = cgroup.name(), %error, "cannot open the cgroup: the container is not guarded");
             }
         });
         self.next_token += 1;
-        Some(Watched::new(self.next_token, cgroup, opened.ok()?, pod))
+        Some(Watched::new(self.next_token, cgroup, opened.ok()?, Arc::clone(pod)))
     }
 
     /// Reads every container and pod that is due or that the kernel has notified about, except where the memory of all pods together
@@ -239,7 +240,7 @@ impl Worker {
             }
             self.notifications.subscribe(watched, now);
             let rang = notified && version == CgroupVersion::V1;
-            if watched.is_pod {
+            if watched.listed.is_pod {
                 self.check_pod(&node, before, watched, rang);
             } else {
                 self.check(&node, watched, rang);
@@ -305,7 +306,7 @@ mod tests {
                 targets: pod.requirements(),
                 pod: Arc::new(pod),
             },
-            containers: vec![example.terms.clone()],
+            containers: vec![example.listed.terms.clone()],
         };
         let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).unwrap();
         let (files, _) = LimitFiles::below(&root.join("state")).unwrap();

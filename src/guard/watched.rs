@@ -8,9 +8,9 @@ use super::notifications::Token;
 use super::predict::{LONGEST, Pace, Reading, SUDDEN_AT_LIMIT, Track, Verdict, has_cache, is_pinned, near};
 use super::rate::time_for;
 use super::throttle::Throttling;
-use super::watchlist::{Guarded, GuardedCgroup, GuardedPod, Terms, name_in_logs};
+use super::watchlist::{Guarded, GuardedCgroup, GuardedPod, Terms};
 use crate::cgroup::{Cgroup, CgroupError};
-use crate::model::{Bytes, CgroupVersion, ContainerId, MemoryLimit, Outcome};
+use crate::model::{Bytes, CgroupVersion, MemoryLimit, Outcome};
 
 /// A container is calm enough for alarms if the guard need not read it for so long, now or with alarms.
 const CALM: Duration = Duration::from_millis(10);
@@ -27,13 +27,9 @@ const ANNOUNCED: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) struct Watched {
     pub(super) token: Token,
-    /// The id of the container, or of the pod's first container.
-    pub(super) id: ContainerId,
-    /// Whether it is the cgroup of a pod, not of a container.
-    pub(super) is_pod: bool,
+    pub(super) listed: GuardedCgroup,
     pub(super) pod: Arc<GuardedPod>,
     pub(super) cgroup: Arc<Cgroup>,
-    pub(super) terms: Terms,
     pub(super) track: Track,
     pub(super) throttling: Throttling,
     pub(super) due: Duration,
@@ -102,14 +98,12 @@ fn above_high(limit: u64, high: MemoryLimit) -> u64 {
 }
 
 impl Watched {
-    pub(super) fn new(token: Token, listed: &GuardedCgroup<'_>, cgroup: Cgroup, pod: &Arc<GuardedPod>) -> Self {
+    pub(super) fn new(token: Token, listed: GuardedCgroup, cgroup: Cgroup, pod: Arc<GuardedPod>) -> Self {
         Self {
             token,
-            id: listed.id.clone(),
-            is_pod: listed.is_pod,
-            pod: Arc::clone(pod),
+            listed,
+            pod,
             cgroup: Arc::new(cgroup),
-            terms: listed.terms.clone(),
             track: Track::default(),
             throttling: Throttling::default(),
             due: Duration::ZERO,
@@ -138,31 +132,22 @@ impl Watched {
             self.restart_quiet_time(now, quiet);
         }
         self.lent.limit = lent;
-        if (self.terms.memory, &self.terms.not_higher) != (terms.memory, &terms.not_higher) {
+        if (self.listed.terms.memory, &self.listed.terms.not_higher) != (terms.memory, &terms.not_higher) {
             (self.refused, self.due, self.latest.of_all) = (None, now, None);
         }
-        if self.terms.evidence != terms.evidence {
+        if self.listed.terms.evidence != terms.evidence {
             self.due = now;
         }
         self.evidence_requested &= terms.evidence.is_some();
-        self.terms = terms;
+        self.listed.terms = terms;
         self.pod = pod;
-    }
-
-    /// The key of [`GuardedCgroup::key`].
-    pub(super) fn key(&self) -> (ContainerId, bool) {
-        (self.id.clone(), self.is_pod)
-    }
-
-    pub(super) fn name(&self) -> &str {
-        name_in_logs(&self.terms, self.is_pod)
     }
 
     /// The container's name among all of the node.
     pub(super) fn of(&self) -> Guarded {
         Guarded {
             pod: self.pod.live.id.clone(),
-            container: self.terms.container.clone(),
+            container: self.listed.terms.container.clone(),
         }
     }
 
@@ -179,7 +164,7 @@ impl Watched {
         act: Duration,
         rang: bool,
     ) -> Result<Option<(Reading, Verdict)>, CgroupError> {
-        let watches = self.terms.watches_memory();
+        let watches = self.listed.terms.watches_memory();
         let limit = watches.then(|| self.cgroup.memory_limit()).transpose()?;
         let notifies_of_limit = self.subscribed && self.cgroup.outer().version() == CgroupVersion::V1;
         let Some(MemoryLimit::Bytes(limit)) = limit else {
@@ -293,7 +278,7 @@ impl Watched {
             Verdict::Wait(wait) => wait.as_micros(),
             Verdict::Grow(_) => 0,
         };
-        let (container, rate) = (self.name(), self.track.rate());
+        let (container, rate) = (self.listed.name(), self.track.rate());
         let (at, act, limit, used) = (reading.at.as_micros(), act.as_micros(), reading.limit, reading.used());
         tracing::trace!(container, at, wait, act, limit, used, rate, "looked");
     }
@@ -312,7 +297,7 @@ impl Watched {
 
     /// The memory that is kept for evidence, until the guard requests it.
     pub(super) fn kept_for_evidence(&self) -> Option<Bytes> {
-        self.terms.evidence.filter(|_| !self.evidence_requested)
+        self.listed.terms.evidence.filter(|_| !self.evidence_requested)
     }
 
     /// Notes that the guard requests evidence; returns the memory kept for that, once.
@@ -352,7 +337,7 @@ impl Watched {
 
     /// When the next action is due.
     pub(super) fn next(&self) -> Duration {
-        let throttle = self.terms.cpu.map(|_| self.throttling.due);
+        let throttle = self.listed.terms.cpu.map(|_| self.throttling.due);
         [self.lent.ends_at, throttle]
             .into_iter()
             .flatten()

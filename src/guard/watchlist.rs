@@ -40,41 +40,37 @@ pub struct GuardedPod {
 
 /// A cgroup that the guard watches.
 #[derive(Debug)]
-pub(super) struct GuardedCgroup<'a> {
+pub(super) struct GuardedCgroup {
     /// The id of the container, or of the pod's first container.
     pub(super) id: ContainerId,
-    pub(super) path: &'a CgroupPath,
+    pub(super) path: CgroupPath,
     /// Those of the container, or of the pod's first container.
     pub(super) terms: Terms,
     /// Whether it is the cgroup of the pod, not of a container.
     pub(super) is_pod: bool,
 }
 
-impl GuardedCgroup<'_> {
+impl GuardedCgroup {
     /// No other cgroup of the node has this key. A container that starts again has another one.
     pub(super) fn key(&self) -> (ContainerId, bool) {
         (self.id.clone(), self.is_pod)
     }
 
+    /// The name of the container, or what log lines have in its place for the cgroup of a pod.
     pub(super) fn name(&self) -> &str {
-        name_in_logs(&self.terms, self.is_pod)
+        if self.is_pod { "pod" } else { &self.terms.container }
     }
-}
-
-/// The name of a container, or what log lines have in its place for the cgroup of a pod.
-pub(super) fn name_in_logs(terms: &Terms, is_pod: bool) -> &str {
-    if is_pod { "pod" } else { &terms.container }
 }
 
 impl GuardedPod {
     /// The cgroups of the containers, and then of the pod, where its limit may be reached before a container reaches its own. The pod's
     /// cgroup is opened again with its first container.
-    pub(super) fn cgroups(&self) -> Vec<GuardedCgroup<'_>> {
+    pub(super) fn cgroups(&self) -> Vec<GuardedCgroup> {
         let containers = self.containers.iter().filter_map(|terms| {
             let LiveContainer { id, path } = self.live.containers.get(&terms.container)?;
             Some(GuardedCgroup {
                 id: id.clone(),
-                path,
+                path: path.clone(),
                 terms: terms.clone(),
                 is_pod: false,
             })
@@ -85,7 +81,7 @@ impl GuardedPod {
         {
             let of_pod = GuardedCgroup {
                 id: first.id.clone(),
-                path: &self.live.path,
+                path: self.live.path.clone(),
                 terms: Terms {
                     cpu: None,
                     ..first.terms.clone()

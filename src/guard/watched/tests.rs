@@ -65,11 +65,11 @@ pub(in crate::guard) fn watched(root: &Path) -> Watched {
     };
     let listed = GuardedCgroup {
         id,
-        path: &pod.live.path,
+        path: pod.live.path.clone(),
         terms,
         is_pod: false,
     };
-    Watched::new(2, &listed, cgroup, &pod)
+    Watched::new(2, listed, cgroup, pod)
 }
 
 fn notifications() -> Notifications {
@@ -168,7 +168,7 @@ fn a_pod_is_read_when_it_hits_its_own_limit() {
     let (mut watched, mut notifications) = (watched(root.path()), notifications());
     let (hierarchy, pod) = (Hierarchy::of_tree(root.path()).unwrap(), root.path().join("pod"));
     let cgroup = Cgroup::open(&hierarchy, &CgroupPath::new("/pod").unwrap()).unwrap();
-    (watched.cgroup, watched.is_pod) = (Arc::new(cgroup), true);
+    (watched.cgroup, watched.listed.is_pod) = (Arc::new(cgroup), true);
     fs::write(pod.join("memory.events.local"), "max 0\n").unwrap();
     notifications.subscribe(&mut watched, Duration::ZERO);
     let mut woken_by = |file: &str| {
@@ -250,7 +250,7 @@ fn another_highest_limit_is_tried_at_once() {
     let root = tempfile::tempdir().unwrap();
     let (mut watched, seconds) = (watched(root.path()), Duration::from_secs);
     assert!(watched.refuse(seconds(1), "ceiling") && !watched.refuse(seconds(2), "ceiling"));
-    let terms = watched.terms.clone();
+    let terms = watched.listed.terms.clone();
     let higher = Terms {
         memory: Some(Bytes::new(2 << 30)),
         ..terms.clone()
@@ -263,7 +263,7 @@ fn another_highest_limit_is_tried_at_once() {
         watched.due = seconds(90);
         let pod = Arc::clone(&watched.pod);
         watched.set_terms(pod, terms.clone(), None, (seconds(5), seconds(60)));
-        assert_eq!(watched.terms, terms);
+        assert_eq!(watched.listed.terms, terms);
         assert_eq!(watched.due == seconds(5), is_new);
         assert_eq!(watched.refuse(seconds(5), "ceiling"), is_new, "reported anew");
     }
@@ -274,7 +274,7 @@ fn each_temporary_limit_has_a_quiet_time() {
     let root = tempfile::tempdir().unwrap();
     let (mut watched, seconds) = (watched(root.path()), Duration::from_secs);
     let mut is_over = |lent: Option<u64>, now, later| {
-        let (pod, terms) = (Arc::clone(&watched.pod), watched.terms.clone());
+        let (pod, terms) = (Arc::clone(&watched.pod), watched.listed.terms.clone());
         watched.set_terms(pod, terms, lent.map(Bytes::new), (seconds(now), seconds(60)));
         assert_eq!(watched.lent.limit, lent.map(Bytes::new));
         watched.end_quiet_time(seconds(later), seconds(60)).is_some()
@@ -291,7 +291,7 @@ fn evidence_is_requested_once_for_its_terms() {
     let mut watched = watched(root.path());
     let evidence = Some(Bytes::new(64 << 20));
     for requested in [evidence, None, evidence] {
-        let (pod, terms) = (Arc::clone(&watched.pod), watched.terms.clone());
+        let (pod, terms) = (Arc::clone(&watched.pod), watched.listed.terms.clone());
         let with = Terms {
             evidence,
             ..terms.clone()
@@ -315,7 +315,7 @@ fn a_new_guard_knows_a_limit_for_the_pod() {
     let mut watched = watched(root.path());
     let terms = Terms {
         for_pod: true,
-        ..watched.terms.clone()
+        ..watched.listed.terms.clone()
     };
     for (lent, expected) in [(Some(Bytes::new(160)), true), (None, false)] {
         let (pod, times) = (Arc::clone(&watched.pod), (Duration::ZERO, Duration::from_secs(60)));

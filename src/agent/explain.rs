@@ -182,6 +182,7 @@ fn values(
         return Ok(Vec::new());
     };
     let expected = expected(node, snapshot, &kernel);
+    let [_, _, desired, _] = &expected;
     let mut values = Vec::new();
     for (target, cgroup) in handles.iter() {
         let Some(held) = kernel.get(target) else { continue };
@@ -189,18 +190,17 @@ fn values(
         let (systemd, is_idle) = (properties(node, cgroup.path()), cgroup.is_idle() == Ok(true));
         for setting in held.iter() {
             let file = setting.file();
-            let of = |state: &PodValues| state.tree.get(target).and_then(|settings| settings.get(file));
+            let of = |state: &Option<PodValues>| state.as_ref()?.tree.get(target)?.get(file);
             let text = |setting: Option<Setting>| setting.map(|setting| setting.to_string()).unwrap_or_default();
-            let of_some = |state: &Option<PodValues>| state.as_ref().and_then(of);
-            let (spec, wanted) = (of(&expected.spec), of_some(&expected.wanted));
+            let [spec, allocated, wanted, kept] = expected.each_ref().map(of);
             if setting.is_unset() && wanted.is_none_or(Setting::is_unset) {
                 continue;
             }
             let runtime = stored.and_then(|stored| stored_text(stored, file));
             let property = systemd.as_ref().and_then(|settings| settings.get(file));
-            let difference = kernel_difference(setting, target, [wanted, of_some(&expected.kept), spec], snapshot)
+            let difference = kernel_difference(setting, target, [wanted, kept, spec], snapshot)
                 .or_else(|| {
-                    let wanted = expected.wanted.as_ref()?.specs.get(target.container()?)?;
+                    let wanted = desired.as_ref()?.specs.get(target.container()?)?;
                     runtime_difference(runtime.as_deref()?, &stored_text(wanted, file)?, is_idle, snapshot)
                 })
                 .or_else(|| systemd_difference(property?, wanted?, snapshot));
@@ -210,7 +210,7 @@ fn values(
                 path: cgroup.path().to_string(),
                 file: file.name().to_owned(),
                 spec: text(spec),
-                allocated: text(of_some(&expected.allocated)),
+                allocated: text(allocated),
                 wanted: text(wanted),
                 kernel: setting.to_string(),
                 runtime: runtime.unwrap_or_default(),
@@ -223,19 +223,9 @@ fn values(
     Ok(values)
 }
 
-/// The values that a pod's cgroups may have, by where they come from.
-struct Expected {
-    /// From the spec alone.
-    spec: PodValues,
-    /// From the resources that the kubelet reports as in force.
-    allocated: Option<PodValues>,
-    /// From the desired state.
-    wanted: Option<PodValues>,
-    /// From the desired state, with the limits that the agent leaves higher for now.
-    kept: Option<PodValues>,
-}
-
-fn expected(node: &Node, snapshot: &PodSnapshot, held: &PodTree) -> Expected {
+/// The values that a pod's cgroups may have: from the spec alone, from the resources that the kubelet reports as in force, from the
+/// desired state, and from that with the limits that the agent leaves higher for now.
+fn expected(node: &Node, snapshot: &PodSnapshot, held: &PodTree) -> [Option<PodValues>; 4] {
     let (state, traits) = (&snapshot.state, &node.traits);
     let created = |targets: &PodAmounts| hierarchy(&state.pod, targets, traits).created();
     let in_force = in_force(&state.pod);
@@ -245,12 +235,8 @@ fn expected(node: &Node, snapshot: &PodSnapshot, held: &PodTree) -> Expected {
         (targets.amounts, targets.holds) = (state.desired.targets_or_spec(&state.pod), Holds::default());
         targets.values(held, traits)
     });
-    Expected {
-        spec: created(PodAmounts::NONE),
-        allocated: (!in_force.is_empty()).then(|| created(&in_force)),
-        wanted,
-        kept,
-    }
+    let allocated = (!in_force.is_empty()).then(|| created(&in_force));
+    [Some(created(PodAmounts::NONE)), allocated, wanted, kept]
 }
 
 /// The settings that systemd would write into a cgroup's files.

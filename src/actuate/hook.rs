@@ -52,10 +52,20 @@ pub async fn run_hook(node: Arc<Node>, namespace: &str, run: &HookRun) -> HookEn
     let RuntimeLink::Found(runtime) = &node.runtime else {
         return HookEnd::failed(format!("not run: {NO_RUNTIME}"));
     };
-    let (mut told, executed) = run_action(&node, runtime.as_ref(), run).await;
-    let (exit_code, output) = executed
-        .map(|executed| (Some(executed.exit_code), executed.output))
-        .unwrap_or_default();
+    let (mut told, exit_code, output) = match &run.hook.action {
+        HookAction::Command(command) => match execute(runtime.as_ref(), run, command).await {
+            Ok(Executed { exit_code, output }) => {
+                let ended = format!("ended with {exit_code}");
+                let how = if exit_code == 0 { Ok(ended) } else { Err(ended) };
+                (how, Some(exit_code), output)
+            }
+            Err(why) => (Err(why), None, String::new()),
+        },
+        HookAction::Signal(signal) => {
+            let sent = send(&node, runtime.as_ref(), &run.live, *signal as i32).await;
+            (sent.map(|()| format!("{signal} was sent")), None, String::new())
+        }
+    };
     if run.moment == HookMoment::BeforeShrink
         && let Ok(how) = &mut told
     {
@@ -74,28 +84,6 @@ pub async fn run_hook(node: Arc<Node>, namespace: &str, run: &HookRun) -> HookEn
         how: told.map(&after).map_err(&after),
         output,
         evidence: (run.moment == HookMoment::OnMemoryPressure).then_some(Evidence { path, exit_code }),
-    }
-}
-
-/// Runs a hook's command, or sends its signal. Returns how that went, a sentence either way, and what a command that ended has left.
-async fn run_action(
-    node: &Node,
-    runtime: &dyn ContainerRuntime,
-    run: &HookRun,
-) -> (Result<String, String>, Option<Executed>) {
-    match &run.hook.action {
-        HookAction::Command(command) => match execute(runtime, run, command).await {
-            Ok(executed) => {
-                let ended = format!("ended with {}", executed.exit_code);
-                let how = if executed.exit_code == 0 { Ok(ended) } else { Err(ended) };
-                (how, Some(executed))
-            }
-            Err(why) => (Err(why), None),
-        },
-        HookAction::Signal(signal) => {
-            let sent = send(node, runtime, &run.live, *signal as i32).await;
-            (sent.map(|()| format!("{signal} was sent")), None)
-        }
     }
 }
 

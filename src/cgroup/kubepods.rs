@@ -84,8 +84,15 @@ impl Kubepods {
             }
             level = next;
         }
-        if !roots.is_empty() {
-            return Self::only(roots);
+        match <[Self; 1]>::try_from(roots) {
+            Ok([root]) => return Ok(root),
+            Err(none) if none.is_empty() => {}
+            Err(roots) => {
+                let paths: Vec<_> = roots.iter().map(|root| root.path.as_str()).collect();
+                let paths = paths.join(", ");
+                let why = format!("several kubelet roots: {paths}; configure the path of the one to manage");
+                return Err(LayoutError(why));
+            }
         }
         let names = match driver {
             None => "kubepods or kubepods.slice",
@@ -106,17 +113,6 @@ impl Kubepods {
             found != Some(true)
         })?;
         Ok(found)
-    }
-
-    fn only(roots: Vec<Self>) -> Result<Self, LayoutError> {
-        let [root] = <[Self; 1]>::try_from(roots).map_err(|roots| {
-            let paths: Vec<_> = roots.iter().map(|root| root.path.as_str()).collect();
-            let paths = paths.join(", ");
-            LayoutError(format!(
-                "several kubelet roots: {paths}; configure the path of the one to manage"
-            ))
-        })?;
-        Ok(root)
     }
 
     /// The level of a path below this root, and the names in the path.

@@ -7,7 +7,7 @@ use futures::future::join_all;
 use tokio::sync::Mutex;
 
 use crate::actuate::{KnownFrom, Node, RuntimeLink, hook_problems};
-use crate::config::{Config, MEND_API_VERSION, allows_hooks_in};
+use crate::config::{MEND_API_VERSION, allows_hooks_in};
 use crate::control::ControlError;
 use crate::doctor::{Check, Found, Locations, MEND_RUNTIME, local};
 use crate::model::{CgroupVersion, Driver, OBSERVING};
@@ -19,17 +19,6 @@ use crate::reconcile::pod::PodState;
 const HOOKS: Duration = Duration::from_secs(4);
 /// Whose turn it is to examine the machine.
 static MACHINE: Mutex<()> = Mutex::const_new(());
-
-impl From<&Config> for Locations {
-    fn from(config: &Config) -> Self {
-        Self {
-            cgroup_root: config.custom_cgroup_root().map(Path::to_owned),
-            state_dir: config.state_dir.clone(),
-            audit_file: config.audit_file(),
-            kmsg: config.kmsg.clone(),
-        }
-    }
-}
 
 /// Every check, those of the machine first. `outdated` is a configuration file of the version before.
 pub(super) async fn examine(

@@ -1,6 +1,7 @@
 //! Starts the tasks of the agent and connects them.
 
 use std::net::TcpListener;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -228,7 +229,12 @@ fn answer_callers(
         events: channels.events.clone(),
         changes: channels.changes.clone(),
         audit: channels.audit.clone(),
-        locations: Locations::from(config),
+        locations: Locations {
+            cgroup_root: config.custom_cgroup_root().map(Path::to_owned),
+            state_dir: config.state_dir.clone(),
+            audit_file: config.audit_file(),
+            kmsg: config.kmsg.clone(),
+        },
         arguments: arguments.clone(),
         kills: oom.kills.clone(),
     };

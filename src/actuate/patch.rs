@@ -133,11 +133,8 @@ impl Pass {
                 Ok(changes) if changes.is_empty() => return,
                 Ok(changes) => changes,
                 Err(invalid) => {
-                    return self
-                        .done
-                        .record
-                        .outcome
-                        .add(&format!("cannot withdraw the request: {invalid}"));
+                    let why = format!("cannot withdraw the request: {invalid}");
+                    return self.done.record.outcome.add(&why);
                 }
             };
             undone = self.call_resize(&patched, &changes).await;
@@ -170,15 +167,11 @@ impl Pass {
         if let Some(why) = self.resizer()?.away() {
             return Err(ResizeError::Away(why));
         }
-        let silent = || {
-            ResizeError::Away(format!(
-                "the API server did not show the pod within {} s",
-                SOON.as_secs()
-            ))
-        };
-        tokio::time::timeout(SOON, self.read())
-            .await
-            .unwrap_or_else(|_| Err(silent()))
+        let read = tokio::time::timeout(SOON, self.read()).await;
+        read.unwrap_or_else(|_| {
+            let why = format!("the API server did not show the pod within {} s", SOON.as_secs());
+            Err(ResizeError::Away(why))
+        })
     }
 
     /// Reads the pod from the API server.

@@ -33,7 +33,7 @@ impl PodHandles {
 
     /// The identities of the cgroups, the pod's first.
     pub fn identities(&self) -> Vec<Identity> {
-        self.iter().map(|(_, cgroup)| cgroup.identity()).collect()
+        self.iter().map(|(_, cgroup)| cgroup.outer().identity()).collect()
     }
 
     /// Reads every file. Leaves out a container that has ended.

@@ -328,7 +328,7 @@ impl Discovery {
     ) -> Node {
         let config = &self.links.config;
         let info = self.runtime.as_ref().map(|runtime| &runtime.info);
-        let formula = self.formula.known();
+        let formula = self.formula.known;
         let traits = NodeTraits {
             version: hierarchy.version(),
             driver: kubepods.driver,

@@ -6,7 +6,7 @@
 //! value, and reads the value that binds.
 
 use super::memory::limit_file;
-use super::{CgroupDir, CgroupError, Hierarchy, Identity};
+use super::{CgroupDir, CgroupError, Hierarchy};
 use crate::model::{CgroupPath, CgroupVersion, ControlFile, MemoryLimit, Setting, Settings};
 
 /// The name of the cgroup crun makes below a scope (crun `cgroup-systemd.c`, `find_systemd_subgroup`).
@@ -42,10 +42,6 @@ impl Cgroup {
     /// The path of the pod's slice, or the container's scope or directory.
     pub const fn path(&self) -> &CgroupPath {
         self.outer.path()
-    }
-
-    pub fn identity(&self) -> Identity {
-        self.outer.identity()
     }
 
     /// The outer directory, which counts memory use and holds the freezer.

@@ -31,7 +31,7 @@ const FILE_NAME: &str = "weight-formula.json";
 #[derive(Debug, Default)]
 pub(super) struct LearnedFormula {
     /// The formula, once a container has shown it or a pass has seen the runtime write a weight.
-    known: Option<WeightFormula>,
+    pub(super) known: Option<WeightFormula>,
     /// The file that keeps it.
     file: PathBuf,
     /// The creation time of the youngest examined container. The agent examines younger ones only.
@@ -52,10 +52,6 @@ impl LearnedFormula {
             file,
             ..Self::default()
         }
-    }
-
-    pub(super) const fn known(&self) -> Option<WeightFormula> {
-        self.known
     }
 
     /// Examines the youngest containers anew: the runtime may have been upgraded.
@@ -224,10 +220,10 @@ mod tests {
     fn the_next_agent_knows_the_formula() {
         let directory = tempfile::tempdir().unwrap();
         let mut learned = LearnedFormula::kept_in(directory.path());
-        assert_eq!(learned.known(), None);
+        assert_eq!(learned.known, None);
         learned.note(Some(WeightFormula::Linear));
         learned.note(None);
-        let known = || LearnedFormula::kept_in(directory.path()).known();
+        let known = || LearnedFormula::kept_in(directory.path()).known;
         assert_eq!(known(), Some(WeightFormula::Linear));
         fs::write(&learned.file, "\"cubic\"").unwrap();
         assert_eq!(known(), None, "it is learned again");

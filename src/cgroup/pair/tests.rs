@@ -54,7 +54,10 @@ fn the_inner_path_stands_for_its_scope() {
     let (_tree, hierarchy) = scope(["max 100000", "39", "max"], Some(["max 100000", "100", "max"]));
     let by_process = open(&hierarchy, &format!("{SCOPE}/container"));
     assert_eq!(by_process.path().as_str(), SCOPE);
-    assert_eq!(by_process.identity(), open(&hierarchy, SCOPE).identity());
+    assert_eq!(
+        by_process.outer().identity(),
+        open(&hierarchy, SCOPE).outer().identity()
+    );
     assert_eq!(by_process.dirs().count(), 2);
 }
 

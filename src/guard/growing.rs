@@ -37,7 +37,7 @@ impl Worker {
         let Some(cpu) = watched.listed.terms.cpu.filter(|_| watched.throttling.due <= now) else {
             return;
         };
-        let calm = watched.throttling.is_calm() && !cpu.lent;
+        let calm = watched.throttling.calm_since.is_some() && !cpu.lent;
         watched.throttling.due = next_multiple(now, if calm { WHILE_CALM } else { EVERY });
         let periods = watched.cgroup.periods();
         let finding = periods.map(|periods| watched.throttling.observe(now, periods, self.settings.quiet));

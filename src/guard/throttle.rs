@@ -40,15 +40,11 @@ pub struct Throttling {
     pub(super) due: Duration,
     last: Option<Periods>,
     bad: u32,
-    calm_since: Option<Duration>,
+    /// The beginning of the quiet time, while all readings are calm.
+    pub(super) calm_since: Option<Duration>,
 }
 
 impl Throttling {
-    /// Whether the latest reading was calm.
-    pub const fn is_calm(&self) -> bool {
-        self.calm_since.is_some()
-    }
-
     /// Adds a reading of the counters at this time.
     pub fn observe(&mut self, at: Duration, periods: Periods, quiet: Duration) -> ThrottleFinding {
         let Some(last) = self.last.replace(periods) else {

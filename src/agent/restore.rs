@@ -59,10 +59,6 @@ const UNMARKED: &str = "nothing in stateDir says that vscaled wrote to them";
 /// Why `restore` leaves a pod after a signal.
 const INTERRUPTED: &str = "restore was interrupted by a signal before its turn came";
 
-/// The remark where the disk does not remove the marks in time.
-const MARKS_STAY: &str =
-    "the disk with stateDir is too slow: the next agent compares restored pods with their specs once more";
-
 /// The extent of `vscaled restore`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Restore {
@@ -119,7 +115,7 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration> {
         && let Some(removed) = state.limit_files.forget_all_but(|uid| !is_restored(uid))
         && timeout(DISK_GRACE, removed).await.is_err()
     {
-        remarks.push(MARKS_STAY.to_owned());
+        remarks.push("stateDir is too slow: the next agent may compare the restored pods with their specs".to_owned());
     }
     if let Some(api) = api.filter(|_| config.applied_annotation && applies) {
         let restored = pods.iter().filter(|pod| is_restored(&pod.live().id.uid));

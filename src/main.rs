@@ -46,10 +46,10 @@ fn start(config: Config, arguments: RunArguments) -> Result<()> {
         .max_blocking_threads(config.workers + 10)
         .enable_all()
         .build()?;
-    runtime.block_on(vscaled::agent::run(config, arguments, filter))?;
-    // A read of a runtime that hangs must not hold the process.
+    let ended = runtime.block_on(vscaled::agent::run(config, arguments, filter));
+    // A runtime, a disk or a systemd that hangs must not hold the process.
     runtime.shutdown_timeout(Duration::from_secs(1));
-    Ok(())
+    ended
 }
 
 fn restore(config: &Config, arguments: &RestoreArguments) -> Result<(), Failure> {

@@ -47,7 +47,7 @@ pub(super) struct Pass {
     least_limits: OfPod,
     /// The pod after the patch of this pass.
     patched: Option<(Box<Pod>, Box<Patch>)>,
-    /// What the pass writes towards where the kubelet resizes the pod. Then the runtime's stored specs are the kubelet's to write: an
+    /// The grant that the pass writes, where the kubelet resizes the pod. Then the runtime's stored specs are the kubelet's to write: an
     /// update of ours would race the kubelet's own, which may still carry the values from before.
     grant: Option<Grant>,
 }

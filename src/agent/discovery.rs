@@ -400,7 +400,7 @@ impl Discovery {
 /// The answer of systemd to a call in another thread: a call without an end must not keep the agent from working.
 /// One that is `late` already goes on, without a wait, in the place of this one.
 ///
-/// Errors: a sentence. The answer is late.
+/// Errors: a sentence. The answer is late, or the call has panicked.
 async fn answer_within<T: Send + 'static>(
     late: &mut Option<JoinHandle<T>>,
     patience: Duration,

@@ -71,8 +71,10 @@ pub async fn run(mut config: Config, arguments: RunArguments, log: LogFilter) ->
     Ok(())
 }
 
-/// Is cancelled by a signal to end. From now on, none ends the process, and a terminal that is gone interrupts nothing: its SIGHUP comes
-/// through the second value.
+/// Returns a token that SIGTERM or SIGINT cancels, and the SIGHUPs. From now on none of these signals ends the process, so a terminal that
+/// is gone interrupts nothing.
+///
+/// Errors: the kernel refuses a handler.
 pub(super) fn interruption() -> Result<(CancellationToken, Signal)> {
     let receive = |kind| signal(kind).context("cannot receive signals");
     let mut terminate = receive(SignalKind::terminate())?;

@@ -25,7 +25,7 @@ use crate::reconcile::store::{Restored, StateFile};
 
 const FILE_NAME: &str = "vscaled.lock";
 const TRY_AGAIN: Duration = Duration::from_millis(100);
-/// How long the disk may take before a log line says so, and between two of them.
+/// How long the disk may take before a log line says so, and the time between two such lines.
 const UNANSWERED: Duration = Duration::from_secs(10);
 /// The problem of marks without a state file, which the first agent saves before it writes to pods: it was removed, or an agent that set
 /// one aside has ended before it saved another.
@@ -45,7 +45,8 @@ pub(super) struct StateDirectory {
     pub(super) lock: File,
 }
 
-/// Does what waits for the disk on a thread of its own: where the disk hangs, the log says so, and a signal can end the process.
+/// Runs work that may wait for the disk on another thread, so that the runtime goes on. While the disk does not answer, the log says so
+/// every [`UNANSWERED`].
 pub(super) async fn on_disk<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     until_answered(spawn_blocking(work), UNANSWERED).await?
 }

@@ -100,8 +100,8 @@ impl<K: Clone + Ord> Watch<K> {
         }
     }
 
-    /// The keys of the files that a process has written since the latest call, whose values may or may not have changed, or whose
-    /// cgroup was removed. `None` where the kernel dropped events (`fs.inotify.max_queued_events`): check everything. Does not wait.
+    /// Returns the keys of the files that a process has written since the latest call, perhaps with the same values, or whose cgroup was
+    /// removed; `None` where the kernel dropped events (`fs.inotify.max_queued_events`): check everything. Does not wait.
     ///
     /// Errors: the kernel's errno, except EAGAIN (there is no event).
     pub fn drain(&mut self) -> Result<Option<BTreeSet<K>>, Errno> {

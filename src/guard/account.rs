@@ -109,7 +109,7 @@ impl Account {
         rooms.try_fold(u64::MAX, |least, room| Ok(least.min(room?)))
     }
 
-    /// Reads the use of all pods once in [`SWEPT`], and until then that of pods with new claims alone: each growth makes a new list.
+    /// Reads the use of all pods once in [`SWEPT`], and in between only that of pods with new claims: each growth makes a new list.
     fn sweep(&mut self, hierarchy: &Hierarchy, now: Duration) {
         let is_due = self.swept.is_none_or(|swept| now.saturating_sub(swept) >= SWEPT);
         if is_due {

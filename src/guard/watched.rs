@@ -27,6 +27,7 @@ const ANNOUNCED: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) struct Watched {
     pub(super) token: Token,
+    /// The cgroup as the newest list has it.
     pub(super) listed: GuardedCgroup,
     pub(super) pod: Arc<GuardedPod>,
     pub(super) cgroup: Arc<Cgroup>,

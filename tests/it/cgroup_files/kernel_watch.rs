@@ -26,7 +26,7 @@ const fn other_value(file: ControlFile) -> &'static str {
     }
 }
 
-/// What a watch says whose files with these keys were written.
+/// The answer of a watch after writes to the files with these keys.
 fn written<const N: usize>(keys: [u8; N]) -> Option<BTreeSet<u8>> {
     Some(keys.into())
 }

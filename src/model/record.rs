@@ -29,6 +29,9 @@ pub enum Cause {
     /// The time of an operator's override is over.
     #[display("override ended")]
     OverrideEnded,
+    /// Another client has changed the spec, which gets the amounts of this operator's override again.
+    #[display("another client's resize undone by the override {}", caller(*uid, *pid, reason))]
+    OverrideKept { uid: u32, pid: i32, reason: String },
     /// A container was about to reach a limit. The guard raised the limit, or could not. `why` is the guard's
     /// observation, as part of a sentence about the container, or None if the message has it elsewhere.
     #[display("guard: container {container} {}{}", guarded(*resource), why.as_ref().map(|why| format!(" (it {why})")).unwrap_or_default())]
@@ -399,6 +402,10 @@ mod tests {
             pid: 2,
             reason: text(reason),
         };
+        let (uid, pid, reason) = (1, 0, text("done"));
+        let released = Cause::Released { uid, pid, reason };
+        let reason = text("test");
+        let kept = Cause::OverrideKept { uid, pid, reason };
         let guard = |resource, why: Option<&str>| Cause::Guard {
             container: text("app"),
             resource,
@@ -416,15 +423,9 @@ mod tests {
             (Cause::BoostEnded { vpa: text("web") }, "startup boost of VPA web ended"),
             (operator("test"), "operator (uid 1, pid 2): test"),
             (operator(""), "operator (uid 1, pid 2)"),
-            (
-                Cause::Released {
-                    uid: 1,
-                    pid: 0,
-                    reason: text("done"),
-                },
-                "override released (uid 1): done",
-            ),
+            (released, "override released (uid 1): done"),
             (Cause::OverrideEnded, "override ended"),
+            (kept, "another client's resize undone by the override (uid 1): test"),
             (
                 guard(Resource::Memory, None),
                 "guard: container app was about to reach its memory limit",

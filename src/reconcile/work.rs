@@ -394,7 +394,7 @@ const fn rank(cause: &Cause) -> u8 {
         Cause::Drift | Cause::DriftInFlight => 2,
         Cause::AgentStarted => 3,
         Cause::Kubelet | Cause::ApiServerReturned => 4,
-        Cause::ContainerStarted | Cause::PodLevel => 5,
+        Cause::ContainerStarted | Cause::PodLevel | Cause::OverrideKept { .. } => 5,
         Cause::OverrideEnded
         | Cause::TemporaryLimitEnded { .. }
         | Cause::TemporaryLimitDenied { .. }

@@ -56,6 +56,7 @@ impl<'a> From<&'a Cause> for Actor<'a> {
             Guard { .. } | TemporaryLimitEnded { .. } | TemporaryLimitDenied { .. } => of_kind("guard"),
             BoostEnded { .. }
             | OverrideEnded
+            | OverrideKept { .. }
             | Withdrawn
             | PodLevel
             | ChangeLost

@@ -319,6 +319,11 @@ fn each_cause_has_its_author() {
         resource,
         why: None,
     };
+    let kept = Cause::OverrideKept {
+        uid: 1000,
+        pid: 42,
+        reason: text(),
+    };
     let by_operator = json!({"kind": "operator", "uid": 1000, "pid": 42, "reason": "load test"});
     let (guard, agent) = (json!({"kind": "guard"}), json!({"kind": "agent"}));
     for (cause, who) in [
@@ -349,6 +354,7 @@ fn each_cause_has_its_author() {
         ),
         (Cause::BoostEnded { vpa: text() }, agent.clone()),
         (Cause::OverrideEnded, agent.clone()),
+        (kept, agent.clone()),
         (Cause::FailedShrink { why: text() }, agent.clone()),
         (Cause::Drift, agent.clone()),
         (Cause::Retry, agent),

@@ -69,6 +69,9 @@ impl PodState {
         }
         let edits = self.resize.edits_of_others(before, &self.pod);
         if !edits.is_empty() {
+            if let Some(cause) = self.desired.cause_to_undo(&edits) {
+                self.work.request_pass(cause, true, effects.now.instant);
+            }
             self.desired.take_edits(&edits, &self.pod.requirements());
             self.shrink.take_edits(&edits);
             effects.push(Effect::Log(LogLine::SpecChanged));

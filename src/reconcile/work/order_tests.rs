@@ -46,13 +46,18 @@ fn ranks() -> [Vec<Cause>; 11] {
         pid,
         reason: reason(),
     };
+    let kept = Cause::OverrideKept {
+        uid,
+        pid,
+        reason: reason(),
+    };
     [
         vec![Cause::Sweep, hook],
         vec![Cause::Retry],
         vec![Cause::Drift, Cause::DriftInFlight],
         vec![Cause::AgentStarted],
         vec![Cause::Kubelet, Cause::ApiServerReturned],
-        vec![Cause::ContainerStarted, Cause::PodLevel],
+        vec![Cause::ContainerStarted, Cause::PodLevel, kept],
         vec![Cause::OverrideEnded, ended, denied, Cause::Withdrawn, Cause::ChangeLost],
         vec![guard],
         vec![recommended(), Cause::BoostEnded { vpa: no_text() }],

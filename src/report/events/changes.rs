@@ -185,7 +185,7 @@ const fn wants_change(cause: &Cause) -> bool {
     match cause {
         Recommendation { .. } | BoostEnded { .. } | Operator { .. } | Released { .. } | OverrideEnded => true,
         Guard { .. } | TemporaryLimitEnded { .. } | TemporaryLimitDenied { .. } => true,
-        PodLevel | Drift | ChangeLost | FailedShrink { .. } | Withdrawn => true,
+        PodLevel | Drift | ChangeLost | FailedShrink { .. } | Withdrawn | OverrideKept { .. } => true,
         DriftInFlight | Sweep | Kubelet | ApiServerReturned | ContainerStarted | AgentStarted | Hook { .. } | Retry => {
             false
         }

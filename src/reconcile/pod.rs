@@ -21,7 +21,7 @@ use super::store::{SavedPod, SavedTargets};
 use super::work::WorkItem;
 use crate::decide::PodDecision;
 use crate::model::objects::{Pod, PodId};
-use crate::model::{Cause, ChangeRecord, LivePod, Target};
+use crate::model::{Cause, ChangeRecord, LivePod, Reason, Target};
 use crate::plan::lift_kept;
 use crate::plan::shrink::Holds;
 use crate::resize::Resize;
@@ -180,6 +180,8 @@ impl PodState {
     }
 
     fn decided(&mut self, decision: PodDecision, took: Duration, effects: &mut Effects) {
+        // A recommendation that is not known any more waits for no room.
+        self.no_room.take_if(|_| decision.reason == Reason::SourcesSilent);
         self.decision = decision;
         self.work.note_decided(took);
         self.record_unreadable(effects);
@@ -361,7 +363,7 @@ use {
     crate::actuate::shrink::{Lowering, Verdict},
     crate::actuate::{ForeignWriters, Grown, HookRun, Job, JobDone},
     crate::guard::Report,
-    crate::model::{Bytes, HookEnd, PodAmounts, Reason, Resource, Withheld},
+    crate::model::{Bytes, HookEnd, PodAmounts, Resource, Withheld},
     crate::plan::LowPodLevel,
     crate::resize::Act,
     jiff::SignedDuration,

@@ -339,8 +339,14 @@ impl Controller {
             self.pods.add(pod);
             self.apply(key, PodInput::Described(Arc::clone(pod)));
             // Where the API server refuses its VPAs, a manifest may have the pod's.
-            let lacks_vpa = |state: &PodState| decider.decide(state).vpa.is_none();
-            if view.undecided_pods.contains(&pod.metadata.uid) && self.pods.get(key).is_none_or(lacks_vpa) {
+            let lacks_vpa = |state: &&PodState| decider.decide(state).vpa.is_none();
+            let is_undecided = view.undecided_pods.contains(&pod.metadata.uid);
+            if let Some(state) = self.pods.get(key).filter(|_| is_undecided).filter(lacks_vpa) {
+                if state.decision.vpa.is_some() {
+                    // The manifest has gone.
+                    let (decision, took) = (Box::new(PodDecision::undecided(pod)), Duration::ZERO);
+                    self.apply(key, PodInput::Decided { decision, took });
+                }
                 continue;
             }
             self.decide_one(key, &decider);

@@ -575,6 +575,9 @@ spec: {targetRef: {kind: Rollout, name: web}}
     assert_eq!(decided(&controller), (Reason::NoVpa, None));
     // The API server refuses its VPAs, and a manifest has one.
     let vpas = parse_manifests("test", vpa).unwrap().view.vpas;
-    controller.take_view(Arc::new(NodeView { vpas, ..undecided }), Vec::new());
+    let refused = undecided.clone();
+    controller.take_view(Arc::new(NodeView { vpas, ..refused }), Vec::new());
     assert_eq!(decided(&controller).1.as_deref(), Some("ours"));
+    controller.take_view(Arc::new(undecided), Vec::new());
+    assert_eq!(decided(&controller), (Reason::SourcesSilent, None));
 }

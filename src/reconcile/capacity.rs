@@ -222,6 +222,18 @@ impl NodeCapacity {
         (room, self.requested.yields(priority(state), own, self.ask_when_full))
     }
 
+    /// Whether a pod that waits for room has it now. Its targets count as requested from now on then.
+    pub(crate) fn has_room(&mut self, state: &PodState, targets: &PodAmounts) -> bool {
+        let ((room, yields), kubelet) = (self.reserve(state, targets), self.kubelet);
+        let facts = resize::Facts {
+            room,
+            yields,
+            kubelet,
+            ..resize::Facts::default()
+        };
+        !facts.is_full(&state.pod, targets)
+    }
+
     /// The desired state with an override, unless the pod cannot run with it, the node has no room, or a quota does not allow it.
     ///
     /// Errors: a sentence with the numbers.

@@ -182,9 +182,10 @@ impl Facts {
 
     /// Whether a node that is not known to have room counts as full: it has none even if the scheduler frees what it may, or the
     /// kubelet would evict other pods for a critical one.
-    fn is_full(&self, pod: &Pod, targets: &PodAmounts) -> bool {
+    pub fn is_full(&self, pod: &Pod, targets: &PodAmounts) -> bool {
         let room = self.room.map(|room| room.without(self.yields));
-        pod.is_critical() || room.is_some_and(|room| check_room(&room, pod, targets, self.kubelet).is_err())
+        let is_full = |room| check_room(&room, pod, targets, self.kubelet).is_err();
+        self.check_room(pod, targets).is_err() && (pod.is_critical() || room.is_some_and(is_full))
     }
 }
 

@@ -252,13 +252,24 @@ impl Controller {
             self.follow_api_server();
         }
         if other_node && self.endpoint.get().is_some() {
-            let has_no_room = |state: &PodState| state.resize.has_no_room();
-            self.apply_to_all(self.pods.keys_of(has_no_room), || PodInput::RoomFreed);
+            self.follow_freed_room(Timestamp::now());
         }
         if other_containers {
             // The pods may have the names of containers that discovery could not name.
             self.node.request_discovery();
         }
+    }
+
+    /// The pods whose resize waits for room go on, one after another, as far as the room reaches.
+    pub(super) fn follow_freed_room(&mut self, now: Timestamp) {
+        let mut capacity = self.capacity(self.pods.values());
+        let mut has_room = |state: &PodState| {
+            let targets = state.targets(now).unwrap_or_default();
+            state.resize.has_no_room() && capacity.has_room(state, &targets)
+        };
+        let waiting = self.pods.iter().filter(|(_, state)| has_room(state));
+        let waiting: Vec<PodKey> = waiting.map(|(key, _)| key.clone()).collect();
+        self.apply_to_all(waiting, || PodInput::RoomFreed);
     }
 
     /// The API server is back, perhaps in a later version.

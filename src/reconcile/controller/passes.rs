@@ -391,11 +391,12 @@ pub(super) mod tests {
     use super::*;
     use crate::decide::PodDecision;
     use crate::model::objects::Pod;
-    use crate::model::{KubeletVersion, ResourceList, Step};
+    use crate::model::{ChangeRecord, KubeletVersion, LivePod, MilliCpu, Outcome, ResourceList, Step};
     use crate::plan::shrink::FailedShrinks;
     use crate::reconcile::controller::tests::controller;
     use crate::reconcile::overrides::Override;
-    use crate::resize::ResizeError;
+    use crate::reconcile::pod::Located;
+    use crate::resize::{Grant, ResizeError};
     use crate::sources::{NodeView, parse_manifests};
 
     /// An API server that knows no pod.
@@ -517,6 +518,57 @@ status: {containerStatuses: [{name: app, resources: {}}]}
         controller.pods.add(&pod);
         let facts = controller.snapshot(&pod.key()).unwrap().resize.unwrap();
         assert!(facts.away.is_none() && facts.unreported.is_some(), "{facts:?}");
+    }
+
+    #[tokio::test]
+    async fn freed_room_starts_the_passes_it_holds() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut controller = controller(directory.path());
+        controller.endpoint.resizer = Some(Arc::new(Way));
+        let manifests = ["a", "b"].map(|name| {
+            let app = "{name: app, resources: {requests: {cpu: 100m}}}";
+            let metadata = format!("{{name: {name}, namespace: shop, uid: {name}, generation: 1}}");
+            let status = format!("{{observedGeneration: 1, containerStatuses: [{app}]}}");
+            format!("---\n{{kind: Pod, metadata: {metadata}, spec: {{containers: [{app}]}}, status: {status}}}\n")
+        });
+        let view = parse_manifests("test", &manifests.concat()).unwrap().view;
+        for pod in &view.pods {
+            let (key, mut live) = (pod.key(), LivePod::on_files(["app"]));
+            live.id = pod.id_with(&pod.metadata.uid);
+            let refused = Outcome::Refused("full".to_owned());
+            let mut done = JobDone::new(ChangeRecord::new(live.id.clone(), Cause::Sweep, refused));
+            done.api.no_room = true;
+            let located = Located {
+                live: Some(Arc::new(live)),
+                saved: None,
+                unsaved_limits: None,
+            };
+            let mut decision = Box::new(PodDecision::undecided(pod));
+            decision.reason = Reason::OutOfBounds;
+            decision.amounts.containers[0].resources.requests.cpu = Some(MilliCpu::new(200));
+            let (refused, cause, delay, took) = (None, None, Duration::ZERO, Duration::ZERO);
+            let (number, resize) = (1, Box::new(Act::Write(Grant::default())));
+            controller.pods.add(pod);
+            controller.apply(&key, PodInput::Located(Box::new(located)));
+            controller.apply(&key, PodInput::Decided { decision, took });
+            controller.apply(&key, PodInput::Followed { refused, cause, delay });
+            controller.apply(&key, PodInput::PassBegan { number, resize });
+            controller.end_pass(&key, number, Box::new(done));
+        }
+        let starts = |controller: &mut Controller, millicpu| {
+            let mut node = crate::model::objects::Node::default();
+            node.status.allocatable.cpu = Some(MilliCpu::new(millicpu));
+            controller.sources.view = Arc::new(NodeView {
+                node: Some(node),
+                ..view.clone()
+            });
+            controller.follow_freed_room(Timestamp::now());
+            let is_due = |state: &PodState| state.work.pending().is_some();
+            controller.pods.values().map(is_due).collect::<Vec<_>>()
+        };
+        assert_eq!(starts(&mut controller, 200), [false, false]);
+        assert_eq!(starts(&mut controller, 300), [true, false]);
+        assert_eq!(starts(&mut controller, 400), [true, true]);
     }
 
     #[test]

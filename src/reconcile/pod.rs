@@ -107,7 +107,12 @@ impl PodState {
         let before = self.clone();
         let mut others = Effects { now, list: Vec::new() };
         self.take(input, &mut others);
-        self.withdraw(now);
+        let is_over = !self.desired.has_amounts() && self.live.is_some() && self.work.running().is_none();
+        // Once no amounts are desired, the pod goes back to its spec without the requests that the kubelet has not allocated.
+        if is_over && let Some(own) = self.resize.without_requests(&self.pod) {
+            self.desired.return_to(own);
+            self.restart(Cause::Withdrawn, now);
+        }
         let mut effects = derived::effects(&before, self);
         effects.append(&mut others.list);
         effects
@@ -118,8 +123,24 @@ impl PodState {
         let instant = now.instant;
         match input {
             PodInput::Described(pod) => self.describe(pod, effects),
-            PodInput::Removed => self.remove(effects),
-            PodInput::Decided { decision, took } => self.decided(*decision, took, effects),
+            PodInput::Removed => {
+                if !self.desired.is_empty() {
+                    effects.push(Effect::Log(LogLine::Removed));
+                }
+                self.stop_running(&ended_early(), effects);
+                *self = Self::new(Arc::clone(&self.pod), PodDecision::undecided(&self.pod));
+            }
+            PodInput::Decided { decision, took } => {
+                // A recommendation that is not known any more waits for no room.
+                self.no_room.take_if(|_| decision.reason == Reason::SourcesSilent);
+                self.decision = *decision;
+                self.work.note_decided(took);
+                self.record_unreadable(effects);
+                if !self.growth.saved().is_empty() {
+                    // A pause may be over.
+                    effects.push(Effect::WatchGuard);
+                }
+            }
             PodInput::Followed { refused, cause, delay } => self.follow(refused, cause, delay, effects),
             PodInput::StillNoRoom(cause) => self.record_no_room(cause, effects),
             PodInput::Located(located) => self.locate(*located, effects),
@@ -161,7 +182,14 @@ impl PodState {
                 self.restart(Cause::Retry, now);
             }
             PodInput::Guard(report) => self.take_guard_report(*report, effects),
-            PodInput::PassDue(hooks) => self.announce_shrink(hooks, effects),
+            PodInput::PassDue(is_allowed) => {
+                let cause = self.work.pending().map(|pending| pending.cause.clone());
+                let mut targets = self.desired.targets(&self.pod).unwrap_or_default();
+                lift_kept(&self.shrink.holds(now.wall), &mut targets);
+                let due =
+                    |hooks: &mut Hooks, of: HookedPod<'_>| hooks.pass_due(of, is_allowed, cause.as_ref(), &targets);
+                self.follow_hooks(due, effects);
+            }
             PodInput::HookEnded { run, end } => self.follow_hooks(|hooks, of| hooks.ended(of, &run, end), effects),
             PodInput::PassBegan { number, resize } => self.begin_pass(number, *resize, effects),
             PodInput::PassEnded { pass, done, quiet } => self.end_pass(pass, *done, quiet, effects),
@@ -174,28 +202,13 @@ impl PodState {
                     self.follow_shrink(|shrink| shrink.killed(&target, now.wall), effects);
                 }
             }
-            PodInput::TurnGiven => self.begin_turn(now),
+            PodInput::TurnGiven => {
+                self.shrink.begin_turn(now.wall);
+                if self.work.running().is_some() || self.work.pending().is_none() {
+                    self.restart(Cause::Retry, now);
+                }
+            }
             PodInput::ClockSet(by) => self.move_dates(by),
-        }
-    }
-
-    fn decided(&mut self, decision: PodDecision, took: Duration, effects: &mut Effects) {
-        // A recommendation that is not known any more waits for no room.
-        self.no_room.take_if(|_| decision.reason == Reason::SourcesSilent);
-        self.decision = decision;
-        self.work.note_decided(took);
-        self.record_unreadable(effects);
-        if !self.growth.saved().is_empty() {
-            // A pause may be over.
-            effects.push(Effect::WatchGuard);
-        }
-    }
-
-    /// It is the pod's turn to lower limits.
-    fn begin_turn(&mut self, now: Now) {
-        self.shrink.begin_turn(now.wall);
-        if self.work.running().is_some() || self.work.pending().is_none() {
-            self.restart(Cause::Retry, now);
         }
     }
 
@@ -276,17 +289,6 @@ impl PodState {
             self.restart(Cause::FailedShrink { why: why.clone() }, effects.now);
         }
         effects.push(Effect::ShrinkEnded(ended));
-    }
-
-    /// Starts the `before-shrink` hooks of a pass that is due.
-    fn announce_shrink(&mut self, is_allowed: bool, effects: &mut Effects) {
-        let cause = self.work.pending().map(|pending| pending.cause.clone());
-        let mut targets = self.desired.targets(&self.pod).unwrap_or_default();
-        lift_kept(&self.shrink.holds(effects.now.wall), &mut targets);
-        self.follow_hooks(
-            |hooks, of| hooks.pass_due(of, is_allowed, cause.as_ref(), &targets),
-            effects,
-        );
     }
 
     /// Applies a transition of the hooks, and its effects in order.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{Effect, Effects, LogLine, Now, PodState};
+use super::{Effect, Effects, LogLine, PodState};
 use crate::model::objects::{Pod, ResizePhase};
 use crate::model::{Cause, PodAmounts};
 use crate::plan::hook::Hook;
@@ -102,16 +102,6 @@ impl PodState {
         effects.push(Effect::Log(LogLine::ChangeLost(reason.clone())));
         self.restart(Cause::ChangeLost, effects.now);
         self.record_refusal(Cause::ChangeLost, reason, effects);
-    }
-
-    /// Takes back the requests that the kubelet has not allocated, once no amounts are desired: the pod goes back to its spec without
-    /// them.
-    pub(super) fn withdraw(&mut self, now: Now) {
-        let is_over = !self.desired.has_amounts() && self.live.is_some() && self.work.running().is_none();
-        if is_over && let Some(own) = self.resize.without_requests(&self.pod) {
-            self.desired.return_to(own);
-            self.restart(Cause::Withdrawn, now);
-        }
     }
 
     /// Brings the decision into force, and makes a pass due if the targets change. Ends temporary limits that are not above the

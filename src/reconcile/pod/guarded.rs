@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use super::{Effect, Effects, LogLine, Now, PodState};
 use crate::actuate::Growable;
@@ -24,7 +24,7 @@ impl PodState {
         };
         let given =
             |resource, limits, why| TemporaryLimit::given(container.to_string(), resource, limits, why, now.wall);
-        match event {
+        let record = match event {
             GuardEvent::Grew {
                 used,
                 to,
@@ -38,23 +38,22 @@ impl PodState {
                 if grown.outcome == Outcome::Applied {
                     let limits = (grown.from.unwrap_or_default().get(), to.get());
                     let given = given(Resource::Memory, limits, why);
-                    self.take_growth(TemporaryLimit { for_pod, ..given }, cause.clone(), now);
+                    self.grow(TemporaryLimit { for_pod, ..given }, cause.clone(), now);
                 }
-                self.record_guard(grown.record(pod, cause), effects);
+                grown.record(pod, cause)
             }
             GuardEvent::Refused { why, .. } => {
                 let reason = format!("container {container}: memory limit not raised: {why}");
-                let refused = ChangeRecord::new(pod, cause(Resource::Memory, None), Outcome::Refused(reason));
                 let without = self.desired.without_temporary(&self.pod);
                 self.growth.refuse(&self.pod, &container, why, &without, now.wall);
-                self.record_guard(refused, effects);
+                ChangeRecord::new(pod, cause(Resource::Memory, None), Outcome::Refused(reason))
             }
             GuardEvent::Pressure { limit, lent } => {
                 let limits = (limit.get(), lent.get());
-                self.follow_hooks(|hooks, of| hooks.pressure(of, &container, limits), effects);
+                return self.follow_hooks(|hooks, of| hooks.pressure(of, &container, limits), effects);
             }
             GuardEvent::Quiet { peak, .. } if self.hooks.is_leaving_evidence(&container) => {
-                effects.push(Effect::Log(LogLine::EvidenceLeft(peak)));
+                return effects.push(Effect::Log(LogLine::EvidenceLeft(peak)));
             }
             GuardEvent::Quiet { peak, needed } => {
                 let avoided = self.desired.used(&container, peak.get());
@@ -62,14 +61,14 @@ impl PodState {
                 if let Some(cause) = self.desired.lower_quiet(&self.pod, &container, needed, now.wall) {
                     self.restart(cause, now);
                 }
+                return;
             }
             // An operator has set the limit meanwhile.
-            GuardEvent::Throttled { .. } if self.desired.is_overridden(&container, Resource::Cpu) => {}
+            GuardEvent::Throttled { .. } if self.desired.is_overridden(&container, Resource::Cpu) => return,
             GuardEvent::Throttled { from, to, why } => {
                 let cause = cause(Resource::Cpu, Some(why.clone()));
                 let limits = (from.get(), to.get());
-                let given = given(Resource::Cpu, limits, why);
-                self.grow(given, cause, now);
+                return self.grow(given(Resource::Cpu, limits, why), cause, now);
             }
             GuardEvent::Unthrottled => {
                 // None if an operator has set the limit meanwhile.
@@ -78,48 +77,33 @@ impl PodState {
                     effects.push(Effect::Avoided(limit.avoided_throttling(now.wall)));
                     self.restart(limit.ended(), now);
                 }
+                return;
             }
-        }
-    }
-
-    /// Takes a memory limit that the guard has raised in the kernel.
-    fn take_growth(&mut self, given: TemporaryLimit, cause: Cause, now: Now) {
-        if !self.desired.is_overridden(&given.container, Resource::Memory) {
-            self.growth.succeed(&given.container);
-            return self.grow(given, cause, now);
-        }
-        // An operator has set the limit meanwhile. Without an override before, that one may still fail.
-        if let Some(before) = self.work.before_override()
-            && !before.is_overridden(&given.container, Resource::Memory)
-        {
-            before.grow(given);
-        }
-        self.work.request_pass(cause, true, now.instant);
-    }
-
-    fn grow(&mut self, given: TemporaryLimit, cause: Cause, now: Now) {
+        };
         self.trouble = Some(now.wall);
-        self.desired.remember_origin(&self.pod, &self.resize);
-        self.desired.grow(given);
-        self.restart(cause, now);
-    }
-
-    fn record_guard(&mut self, record: ChangeRecord, effects: &mut Effects) {
-        self.trouble = Some(effects.now.wall);
         // The reason of a failed pass stays until another pass ends.
         let is_latest = !self.work.has_failed();
         self.record(record, None, is_latest, effects);
     }
 
-    /// Notes that the API server denied the prepared patch: each temporary limit in it ends at a time, and its container gets none
-    /// for a while. The outcome of the pass gets a sentence for each limit of which that is news.
-    pub(super) fn deny_temporary(&mut self, why: &str, now: Timestamp, quiet: SignedDuration, outcome: &mut Outcome) {
-        let asked = self.resize.prepared().map(|prepared| &prepared.targets);
-        let denied = self.desired.deny(&self.pod, asked, why, now, quiet);
-        for sentence in denied.iter().filter_map(TemporaryLimit::denied_detail) {
-            outcome.add(&sentence);
+    /// Takes a limit that the guard has raised: a memory limit in the kernel, a cpu limit not yet.
+    fn grow(&mut self, given: TemporaryLimit, cause: Cause, now: Now) {
+        if self.desired.is_overridden(&given.container, given.resource) {
+            // An operator has set the limit meanwhile. Without an override before, that one may still fail.
+            if let Some(before) = self.work.before_override()
+                && !before.is_overridden(&given.container, given.resource)
+            {
+                before.grow(given);
+            }
+            return self.work.request_pass(cause, true, now.instant);
         }
-        self.growth.deny(&self.pod, &denied, why);
+        if given.resource == Resource::Memory {
+            self.growth.succeed(&given.container);
+        }
+        self.trouble = Some(now.wall);
+        self.desired.remember_origin(&self.pod, &self.resize);
+        self.desired.grow(given);
+        self.restart(cause, now);
     }
 
     /// The limits that the guard watches. The guard never grows a limit that an operator has set. It watches a

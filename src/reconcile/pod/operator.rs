@@ -1,14 +1,11 @@
 //! Operators' requests, carried out one after another. Pure.
 
-use std::sync::Arc;
-
-use super::{Effect, Effects, LogLine, Now, PodState};
-use crate::decide::PodDecision;
+use super::{Effect, Effects, Now, PodState};
 use crate::model::objects::Pod;
-use crate::model::{Cause, ControlError, Outcome};
+use crate::model::{Cause, ControlError};
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::overrides::Override;
-use crate::reconcile::work::{Before, OperatorRequest, PendingRequest, RequestId};
+use crate::reconcile::work::{Before, OperatorRequest, RequestId};
 
 /// The refusal of a request for a pod that does not run here.
 pub(crate) fn not_running(pod: &Pod) -> ControlError {
@@ -61,22 +58,7 @@ impl PodState {
         Ok(Before::Override(Box::new(before)))
     }
 
-    /// The request that an ended pass answers. An override whose values the kernel does not hold is taken back.
-    pub(super) fn answer_request(&mut self, outcome: &Outcome, now: Now) -> Option<RequestId> {
-        let PendingRequest { id, before } = self.work.take_request()?;
-        if let (false, Some(before @ Before::Override(_))) = (outcome.is_kept(), before) {
-            self.restore_before(before, now);
-            self.start_over();
-            if let Outcome::Incomplete(_) = outcome {
-                // A part of the override is still in the cgroups.
-                self.desired.begin_return_unless_desired();
-            }
-            self.work.retry_soon(now.instant);
-        }
-        Some(id)
-    }
-
-    fn restore_before(&mut self, before: Before, now: Now) {
+    pub(super) fn restore_before(&mut self, before: Before, now: Now) {
         let (desired, mut shrinks) = match before {
             Before::Override(before) => *before,
             Before::Release(overridden) => return self.desired.put_override(overridden),
@@ -100,14 +82,5 @@ impl PodState {
         if let Some(before) = before {
             self.restore_before(before, effects.now);
         }
-    }
-
-    /// Drops the state of a pod that no source describes any more, and keeps the pod's values as they are.
-    pub(super) fn remove(&mut self, effects: &mut Effects) {
-        if !self.desired.is_empty() {
-            effects.push(Effect::Log(LogLine::Removed));
-        }
-        self.stop_running(&ended_early(), effects);
-        *self = Self::new(Arc::clone(&self.pod), PodDecision::undecided(&self.pod));
     }
 }

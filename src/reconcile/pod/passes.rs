@@ -8,25 +8,9 @@ use super::{Effect, Effects, LogLine, Now, PodState};
 use crate::actuate::{Job, JobDone};
 use crate::model::{BoundPod, Cause, ChangeRecord, Outcome, PodAmounts};
 use crate::plan::{PodTargets, lift_kept};
-use crate::reconcile::work::{FIRST_RETRY, RequestId};
+use crate::reconcile::desired::TemporaryLimit;
+use crate::reconcile::work::{Before, FIRST_RETRY, PendingRequest, RequestId};
 use crate::resize::{Act, Report};
-
-/// What a pass over this pod showed.
-struct EndedPass {
-    record: ChangeRecord,
-    api: Report,
-    /// Whether the pass had the present targets.
-    is_current: bool,
-}
-
-impl EndedPass {
-    /// Whether the pass brought its recommendation into force. One in an emergency leaves that to the next pass.
-    fn followed(&self) -> bool {
-        let (outcome, api) = (&self.record.outcome, &self.api);
-        let has_targets = outcome.holds() && api.retry_after.is_none();
-        has_targets || outcome.is_kept() && api.answer.accepted().is_some()
-    }
-}
 
 impl PodState {
     /// The cause and the targets of the next pass, if one is due and the pod runs here.
@@ -127,51 +111,63 @@ impl PodState {
                 answers: None,
             });
         };
-        let mut ended = EndedPass {
-            record: done.record,
-            api: done.api,
-            is_current: self.work.is_current(&running),
-        };
+        let (mut record, api) = (done.record, done.api);
+        let was_current = self.work.is_current(&running);
         let has_flipped = !done.flipped.is_empty();
         let is_resizing = self.resize.withheld().is_none() && self.resize.is_in_flight(&self.pod);
-        ended.record.cause = self.drift.cause_of(&ended.record, has_flipped, is_resizing);
-        let avoided = self.desired.note_resized(&ended.record, &live);
+        record.cause = self.drift.cause_of(&record, has_flipped, is_resizing);
+        let avoided = self.desired.note_resized(&record, &live);
         effects.list.extend(avoided.map(Effect::Avoided));
         self.desired.scope.quotas.update(done.quotas, &live);
         self.desired.note_bursts(&self.pod, &live, done.bursts, now.wall);
-        self.take_api_report(&mut ended, quiet, now);
-        if ended.followed() {
+        self.take_api_report(&mut record, &api, quiet, now);
+        let has_targets = record.outcome.holds() && api.retry_after.is_none();
+        // A pass in an emergency leaves it to the next one to bring the recommendation into force.
+        if has_targets || record.outcome.is_kept() && api.answer.accepted().is_some() {
             let recommended = running.recommended.take();
-            self.desired.bring_into_force(recommended, ended.is_current);
+            self.desired.bring_into_force(recommended, was_current);
         }
         let mut shrink = done.shrink;
         if self.growth.takes_back_denied(&self.pod, &shrink.lowered, now.wall) {
             shrink.lowered.clear();
         }
         self.shrink.pass_ended(shrink, number);
-        self.end_overtaken_override(&ended, effects);
-        ended.record.in_flight = ended.record.outcome.holds() && self.resize.is_in_flight(&self.pod);
+        self.end_overtaken_override(&api, was_current, effects);
+        record.in_flight = record.outcome.holds() && self.resize.is_in_flight(&self.pod);
         // What the pass came to may have changed the targets.
-        ended.is_current = self.work.is_current(&running);
-        self.drift.ended(&ended.record.outcome, done.foreign, ended.is_current);
-        if !ended.is_current {
+        let is_current = self.work.is_current(&running);
+        self.drift.ended(&record.outcome, done.foreign, is_current);
+        if !is_current {
             // A pass with the new generation is due.
-            return self.record(ended.record, None, true, effects);
+            return self.record(record, None, true, effects);
         }
-        self.end_turn(&ended.record.outcome, effects);
+        if self.drift.is_in_sync() && !self.hooks.is_announcing() {
+            self.shrink.end_turn_unless_watched();
+        }
+        if record.outcome.holds() {
+            let mut targets = self.desired.targets_or_spec(&self.pod);
+            lift_kept(&self.holds(now.wall), &mut targets);
+            self.follow_hooks(|hooks, of| hooks.pass_ended(of, &targets), effects);
+        }
         effects.push(Effect::WatchFiles(done.handles));
-        let answers = self.schedule_next(&ended, effects);
-        let outcome = ended.record.outcome.clone();
-        self.record(ended.record, answers, true, effects);
+        let answers = self.schedule_next(&record, &api, effects);
+        let outcome = record.outcome.clone();
+        self.record(record, answers, true, effects);
         // A refused override waits for no room.
-        self.resize.ended(outcome, ended.api.no_room && self.work.has_failed());
+        self.resize.ended(outcome, api.no_room && self.work.has_failed());
         effects.list.extend(self.work.admit_next());
     }
 
-    /// Takes the API server's answers to a pass, whose outcome then names the limits that are denied.
-    fn take_api_report(&mut self, EndedPass { record, api, .. }: &mut EndedPass, quiet: SignedDuration, now: Now) {
+    /// Takes the API server's answers to a pass. Each temporary limit in a patch that was denied ends at a time, and its container gets none
+    /// for a while; the outcome gets a sentence for each limit of which that is news.
+    fn take_api_report(&mut self, record: &mut ChangeRecord, api: &Report, quiet: SignedDuration, now: Now) {
         if let Some(why) = api.answer.denied() {
-            self.deny_temporary(why, now.wall, quiet, &mut record.outcome);
+            let asked = self.resize.prepared().map(|prepared| &prepared.targets);
+            let denied = self.desired.deny(&self.pod, asked, why, now.wall, quiet);
+            for sentence in denied.iter().filter_map(TemporaryLimit::denied_detail) {
+                record.outcome.add(&sentence);
+            }
+            self.growth.deny(&self.pod, &denied, why);
         }
         let outcome = &record.outcome;
         let by_hand = self.desired.is_by_hand();
@@ -185,8 +181,8 @@ impl PodState {
 
     /// Ends an override that was written ahead of the spec, if the API server denies it now, or another client has changed the
     /// spec since.
-    fn end_overtaken_override(&mut self, ended: &EndedPass, effects: &mut Effects) {
-        let denied = ended.api.answer.denied().filter(|_| ended.is_current);
+    fn end_overtaken_override(&mut self, api: &Report, was_current: bool, effects: &mut Effects) {
+        let denied = api.answer.denied().filter(|_| was_current);
         let denied = denied.filter(|_| self.work.request().is_none());
         let Some((why, before)) = denied.and_then(|why| Some((why, self.resize.catch_up()?))) else {
             return self.yield_to_spec(effects);
@@ -200,21 +196,10 @@ impl PodState {
         }
     }
 
-    /// Ends the pod's turn to lower limits after a pass that left nothing to watch, and announces limits that have grown.
-    fn end_turn(&mut self, outcome: &Outcome, effects: &mut Effects) {
-        if self.drift.is_in_sync() && !self.hooks.is_announcing() {
-            self.shrink.end_turn_unless_watched();
-        }
-        if outcome.holds() {
-            let mut targets = self.desired.targets_or_spec(&self.pod);
-            lift_kept(&self.holds(effects.now.wall), &mut targets);
-            self.follow_hooks(|hooks, of| hooks.pass_ended(of, &targets), effects);
-        }
-    }
-
-    /// Schedules the next pass; returns the request that the ended pass answers.
-    fn schedule_next(&mut self, ended: &EndedPass, effects: &mut Effects) -> Option<RequestId> {
-        let (outcome, api, now) = (&ended.record.outcome, &ended.api, effects.now);
+    /// Schedules the next pass; returns the request that the ended pass answers. An override whose values the kernel does not hold is
+    /// taken back.
+    fn schedule_next(&mut self, record: &ChangeRecord, api: &Report, effects: &mut Effects) -> Option<RequestId> {
+        let (outcome, now) = (&record.outcome, effects.now);
         let failed = self.work.ended(outcome, api, now);
         let is_verified = matches!(outcome, Outcome::Applied | Outcome::Unchanged) && !api.unread;
         let is_kept = self.shrink.wakes_at().is_some() || !self.holds(now.wall).is_empty();
@@ -222,15 +207,25 @@ impl PodState {
         if is_verified && !is_kept && self.resize.is_known_in(&self.pod) && self.work.pending().is_none() {
             self.desired.end_return(&mut self.resize);
         }
-        if let Some(retry_in) = failed.filter(|_| self.resize.is_news(&ended.record)) {
+        if let Some(retry_in) = failed.filter(|_| self.resize.is_news(record)) {
             let outcome = outcome.clone();
             effects.push(Effect::Log(LogLine::PassFailed { outcome, retry_in }));
         }
-        match outcome {
+        if matches!(outcome, Outcome::Interrupted(_)) {
             // The pass that follows answers the operator.
-            Outcome::Interrupted(_) => None,
-            _ => self.answer_request(outcome, now),
+            return None;
         }
+        let PendingRequest { id, before } = self.work.take_request()?;
+        if let (false, Some(before @ Before::Override(_))) = (outcome.is_kept(), before) {
+            self.restore_before(before, now);
+            self.start_over();
+            if let Outcome::Incomplete(_) = outcome {
+                // A part of the override is still in the cgroups.
+                self.desired.begin_return_unless_desired();
+            }
+            self.work.retry_soon(now.instant);
+        }
+        Some(id)
     }
 
     /// Records why the agent did nothing, if the pod runs.

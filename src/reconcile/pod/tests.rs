@@ -449,8 +449,9 @@ fn a_paused_growth_names_the_denial() {
         },
     });
     assert_eq!(highest(&state), (Some(bytes(256)), None));
-    let mut outcome = Outcome::Refused(String::new());
-    state.deny_temporary("a quota", now.wall, SignedDuration::from_mins(10), &mut outcome);
+    let (why, quiet) = ("a quota", SignedDuration::from_mins(10));
+    let denied = state.desired.deny(&state.pod, None, why, now.wall, quiet);
+    state.growth.deny(&state.pod, &denied, why);
     let (memory, why) = highest(&state);
     assert_eq!(memory, Some(bytes(200)));
     let why = why.filter(|why| why.contains("a quota")).unwrap();
@@ -557,8 +558,9 @@ spec: {containers: [{name: app, resources: {limits: {cpu: 200m, memory: 128Mi}}}
     }
     let why = "the ceiling".to_owned();
     state.growth.refuse(&pod, "app", why, &pod.requirements(), now);
-    let mut outcome = Outcome::Refused(String::new());
-    state.deny_temporary("a quota", now, SignedDuration::from_mins(10), &mut outcome);
+    let (why, quiet) = ("a quota", SignedDuration::from_mins(10));
+    let denied = state.desired.deny(&state.pod, None, why, now, quiet);
+    state.growth.deny(&state.pod, &denied, why);
     assert!(state.growth.takes_back_denied(&pod, &lowered().lowered, now));
     let said: Vec<&str> = state.not_grown(now).map(|(_, why)| why.as_str()).collect();
     let both = matches!(said[..], [denial, "the ceiling"] if denial.contains("a quota"));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Effect, Effects, Now, PodState, not_running};
 use crate::actuate::Grown;
 use crate::guard::LatestLimits;
-use crate::model::objects::{Pod, PodId, PodUid};
+use crate::model::objects::{Pod, PodUid};
 use crate::model::{BoundPod, Cause, LivePod, Outcome, Resource};
 use crate::plan::LowPodLevel;
 use crate::reconcile::store::SavedPod;
@@ -22,7 +22,7 @@ pub(crate) struct Located {
 }
 
 impl PodState {
-    /// Notes where the pod runs now, and makes a pass due.
+    /// Notes which pod runs now, and where, and makes a pass due.
     pub(super) fn locate(&mut self, located: Located, effects: &mut Effects) {
         let now = effects.now;
         let earlier = std::mem::replace(&mut self.live, located.live);
@@ -33,7 +33,15 @@ impl PodState {
             self.stop_running(&not_running(&self.pod), effects);
             return;
         };
-        if self.identify(&live.id, effects) {
+        let earlier = self.identity.replace(live.id.clone());
+        if earlier.is_some_and(|earlier| earlier.uid != live.id.uid) {
+            // Of the other pod's state only the passes stay: one of them may run still.
+            self.stop_running(&not_running(&self.pod), effects);
+            let mut new = Self::new(Arc::clone(&self.pod), self.decision.clone());
+            new.decision.canary.waits = None;
+            (new.live, new.identity, new.work) =
+                (self.live.take(), self.identity.take(), std::mem::take(&mut self.work));
+            *self = new;
             effects.push(Effect::Decide);
         }
         let cause = match (&located.saved, &located.unsaved_limits) {
@@ -62,22 +70,6 @@ impl PodState {
             self.work.request_pass(cause, true, now.instant);
         }
         self.record_unreadable(effects);
-    }
-
-    /// Notes which pod runs here. Returns whether another one did before. Of that one's state only the passes stay: one of
-    /// them may run still.
-    pub(super) fn identify(&mut self, id: &PodId, effects: &mut Effects) -> bool {
-        let earlier = self.identity.replace(id.clone());
-        let another = earlier.is_some_and(|earlier| earlier.uid != id.uid);
-        if another {
-            self.stop_running(&not_running(&self.pod), effects);
-            let mut new = Self::new(Arc::clone(&self.pod), self.decision.clone());
-            new.decision.canary.waits = None;
-            (new.live, new.identity, new.work) =
-                (self.live.take(), self.identity.take(), std::mem::take(&mut self.work));
-            *self = new;
-        }
-        another
     }
 
     /// Applies the saved state of an earlier agent. Returns the object that the agent knew last.

@@ -73,16 +73,28 @@ fn an_unwanted_pass_is_not_due() {
 fn waiting_callers_are_told_of_new_pods() {
     let (mut state, now) = (any_pod(), Now::read());
     let mut effects = Effects { now, list: Vec::new() };
-    assert!(!state.identify(&id("u1"), &mut effects));
+    let located = |uid: &str| {
+        let live = LivePod {
+            id: id(uid),
+            path: CgroupPath::new("/kubepods/pod").unwrap(),
+            containers: <_>::default(),
+        };
+        Located {
+            live: Some(Arc::new(live)),
+            saved: None,
+            unsaved_limits: None,
+        }
+    };
+    state.locate(located("u1"), &mut effects);
     let mut before = state.desired.clone();
     before.returning = true;
     let before = Before::Override(Box::new((before, FailedShrinks::default())));
     state.work.wait_for_answer(7, before);
-    assert!(!state.identify(&id("u1"), &mut effects) && state.work.request().is_some());
-    assert!(effects.list.is_empty());
-    assert!(state.identify(&id("u2"), &mut effects));
+    state.locate(located("u1"), &mut effects);
+    assert!(effects.list.is_empty() && state.work.request().is_some());
+    state.locate(located("u2"), &mut effects);
     assert!(
-        matches!(effects.list[..], [Effect::Refuse { request: 7, .. }]),
+        matches!(effects.list[..], [Effect::Refuse { request: 7, .. }, Effect::Decide]),
         "it would wait for ever: {effects:?}"
     );
     assert!(

@@ -194,12 +194,14 @@ impl PodState {
             PodInput::PassBegan { number, resize } => self.begin_pass(number, *resize, effects),
             PodInput::PassEnded { pass, done, quiet } => self.end_pass(pass, *done, quiet, effects),
             PodInput::ShrinkWatchEnded { number, verdict } => {
-                self.follow_shrink(|shrink| shrink.watch_ended(number, verdict, now.wall), effects);
+                let ended = self.shrink.watch_ended(number, verdict, now.wall);
+                self.follow_shrink(ended, effects);
             }
             PodInput::Killed { target, at, lowered } => {
                 self.trouble = self.trouble.max(Some(at));
                 if lowered {
-                    self.follow_shrink(|shrink| shrink.killed(&target, now.wall), effects);
+                    let ended = self.shrink.killed(&target, now.wall);
+                    self.follow_shrink(ended, effects);
                 }
             }
             PodInput::TurnGiven => {
@@ -274,11 +276,9 @@ impl PodState {
         !self.is_enforced() || self.drift.is_settled() && self.resize.is_clear()
     }
 
-    /// Applies a transition of the shrinks, and undoes the shrink that ended in trouble.
-    fn follow_shrink(&mut self, transition: impl FnOnce(&mut ShrinkState) -> Option<ShrinkEnd>, effects: &mut Effects) {
-        let Some(ended) = transition(&mut self.shrink) else {
-            return;
-        };
+    /// Undoes a shrink that ended in trouble.
+    fn follow_shrink(&mut self, ended: Option<ShrinkEnd>, effects: &mut Effects) {
+        let Some(ended) = ended else { return };
         if let Err(why) = &ended {
             self.trouble = Some(effects.now.wall);
             if !self.desired.has_amounts() {

@@ -150,10 +150,9 @@ impl ResizeEndpoint {
             room,
             yields,
             kubelet: capacity.kubelet,
-            too_early: state.too_early_to_patch(cause, now),
             unreported: support.unreported(&state.pod, now.wall),
             away: resizer.away().or(silent),
-            by_hand: state.by_hand(now.wall),
+            ..state.facts(cause, now)
         })
     }
 }

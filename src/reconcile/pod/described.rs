@@ -54,13 +54,6 @@ impl PodState {
         Some(targets)
     }
 
-    /// The targets that the cgroups get also while the API server is away, where an operator or the guard has set some.
-    pub(crate) fn by_hand(&self, now: Timestamp) -> Option<PodAmounts> {
-        let mut targets = self.desired.targets_by_hand(&self.pod, &self.resize)?;
-        self.shrink.lift_kept(&self.pod, &self.holds(now), &mut targets);
-        Some(targets)
-    }
-
     /// Takes over the amounts that another client has set in the spec since `before`: no later request of this agent puts the
     /// earlier ones back.
     pub(super) fn take_edits(&mut self, before: &Pod, effects: &mut Effects) {

@@ -10,7 +10,7 @@ use crate::model::{BoundPod, Cause, ChangeRecord, Outcome, PodAmounts};
 use crate::plan::{PodTargets, lift_kept};
 use crate::reconcile::desired::TemporaryLimit;
 use crate::reconcile::work::{Before, FIRST_RETRY, PendingRequest, RequestId};
-use crate::resize::{Act, Report};
+use crate::resize::{Act, Facts, Report};
 
 impl PodState {
     /// The cause and the targets of the next pass, if one is due and the pod runs here.
@@ -20,19 +20,28 @@ impl PodState {
         Some((&pending.cause, self.targets(now.wall).unwrap_or_default()))
     }
 
-    /// How long the API server must not be patched yet: a temporary limit may grow further in a moment, and an undone
-    /// shrink is written to the cgroups first.
-    pub(crate) fn too_early_to_patch(&self, cause: &Cause, now: Now) -> Option<Duration> {
+    /// The facts about the resize of a pass with this cause, as far as the pod's state has them. It is too early to patch while a temporary
+    /// limit may grow further in a moment, and an undone shrink is written to the cgroups first.
+    pub(crate) fn facts(&self, cause: &Cause, now: Now) -> Facts {
         let calm = self.desired.may_grow_for(now.wall);
         let grown = self.desired.memory_limits().map(|(name, limit)| (name, limit.get()));
         let holds = self.holds(now.wall);
         let kept = holds.iter();
         let kept = kept.filter_map(|(target, limit)| Some((target.container()?, limit.bounded()?.get())));
         let about_to_lower = self.resize.is_about_to_lower(&self.pod, grown.chain(kept));
-        match cause {
+        let mut by_hand = self.desired.targets_by_hand(&self.pod, &self.resize);
+        if let Some(targets) = &mut by_hand {
+            self.shrink.lift_kept(&self.pod, &holds, targets);
+        }
+        let too_early = match cause {
             Cause::FailedShrink { .. } if about_to_lower => Some(Duration::ZERO),
             Cause::FailedShrink { .. } => Some(FIRST_RETRY),
             _ => self.resize.too_early(calm, about_to_lower, now.instant),
+        };
+        Facts {
+            too_early,
+            by_hand,
+            ..Facts::default()
         }
     }
 

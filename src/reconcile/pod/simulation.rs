@@ -312,13 +312,12 @@ impl World {
 
     /// What a pass does about the resize, where it knows of an outage or does not.
     fn next_act(&self, cause: &Cause, targets: &PodAmounts, knows_outage: bool) -> Act {
-        let too_early = self.growing.then(|| self.state.too_early_to_patch(cause, self.now));
+        let facts = self.state.facts(cause, self.now);
         let facts = Facts {
             away: knows_outage.then(|| "away".to_owned()),
             room: Some(ROOM),
-            too_early: too_early.flatten(),
-            by_hand: self.state.by_hand(self.now.wall),
-            ..Facts::default()
+            too_early: facts.too_early.filter(|_| self.growing),
+            ..facts
         };
         self.state.resize.next(&self.state.pod, targets, cause, &facts)
     }

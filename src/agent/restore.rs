@@ -46,7 +46,6 @@ use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::inventory::Inventory;
 use crate::reconcile::pod::PodState;
 use crate::reconcile::store::{SavedPod, SavedPods, StateFile};
-use crate::resize::Facts;
 use crate::runtime::RuntimeMetrics;
 use crate::sources::NodeView;
 
@@ -229,13 +228,7 @@ impl Restorer {
         let (mut job, object) = (job_for(pod, saved), pod.object());
         let own = saved.and_then(|saved| saved.without_own_requests(object, Timestamp::now()));
         if let (Some(api), Some(saved), Some(own)) = (api, saved, own) {
-            let (room, yields) = self.capacity.reserve(&state_of(object), &own);
-            let facts = Facts {
-                room,
-                yields,
-                kubelet: self.node.traits.kubelet,
-                ..Facts::default()
-            };
+            let facts = self.capacity.reserve(&state_of(object), &own);
             job.resize = saved.state.resize.next(object, &own, &job.cause, &facts);
             job.resizer = Some(Arc::new(ApiResizer::new(api.clone(), None)));
             (job.targets.amounts, job.targets.kubelet_unasked) = (own, false);

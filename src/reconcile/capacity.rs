@@ -14,7 +14,7 @@ use crate::model::{
     AskWhenFull, Bytes, KubeletVersion, MilliCpu, NamedRequirements, PageSize, PodAmounts, Resource, ResourceList,
 };
 use crate::plan::{Capacity, NoRoom, NodeRequests, QuotaAccount, Room, larger, pod_requests};
-use crate::resize;
+use crate::resize::{self, Facts};
 use crate::sources::NodeView;
 
 use super::desired::{DesiredState, Recommended};
@@ -209,9 +209,8 @@ impl NodeCapacity {
         self.count_in_quotas(state);
     }
 
-    /// The room for a pod whose spec is to be patched with `targets`, which count as requested from now on; and the
-    /// part of other pods' requests that may be freed for it: the kubelet is asked although there is no room.
-    pub(crate) fn reserve(&mut self, state: &PodState, targets: &PodAmounts) -> (Option<Room>, ResourceList) {
+    /// The node's facts about a pod whose spec is to be patched with `targets`, which count as requested from now on if there is room.
+    pub(crate) fn reserve(&mut self, state: &PodState, targets: &PodAmounts) -> Facts {
         let own = self.requests_of(state);
         let others = self.requested.others(own);
         let room = self.declared.map(|capacity| Room { capacity, others });
@@ -219,19 +218,12 @@ impl NodeCapacity {
             let after = pod_requests(&state.pod, targets, self.kubelet);
             self.requested.change(priority(state), own, larger(own, after));
         }
-        (room, self.requested.yields(priority(state), own, self.ask_when_full))
-    }
-
-    /// Whether a pod that waits for room has it now. Its targets count as requested from now on then.
-    pub(crate) fn has_room(&mut self, state: &PodState, targets: &PodAmounts) -> bool {
-        let ((room, yields), kubelet) = (self.reserve(state, targets), self.kubelet);
-        let facts = resize::Facts {
+        Facts {
             room,
-            yields,
-            kubelet,
-            ..resize::Facts::default()
-        };
-        !facts.is_full(&state.pod, targets)
+            yields: self.requested.yields(priority(state), own, self.ask_when_full),
+            kubelet: self.kubelet,
+            ..Facts::default()
+        }
     }
 
     /// The desired state with an override, unless the pod cannot run with it, the node has no room, or a quota does not allow it.

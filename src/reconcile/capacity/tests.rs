@@ -246,9 +246,9 @@ fn a_patch_that_fits_is_taken_for_others() {
             ..node(list(100, 100), list(100, 100))
         };
         let mut others = |targets: ResourceList| {
-            let (room, yields) = capacity.reserve(&resizing(), &requesting(targets));
-            assert!(yields.is_empty());
-            room.unwrap().others.take
+            let facts = capacity.reserve(&resizing(), &requesting(targets));
+            assert!(facts.yields.is_empty());
+            facts.room.unwrap().others.take
         };
         assert_eq!(others(list(wanted, 100)), list(100, 100));
         assert_eq!(others(list(200, 100)), list(taken, 100), "the next pod");
@@ -371,9 +371,9 @@ fn lower_priorities_may_yield_their_requests() {
         };
         let mut state = resizing();
         Arc::make_mut(&mut state.pod).spec.priority = Some(priority);
-        let (room, yielded) = capacity.reserve(&state, &requesting(list(2000, 100)));
-        assert_eq!(yielded, yields, "{ask_when_full:?} {priority}");
-        assert_eq!(room.unwrap().others.take, list(100, 100));
+        let facts = capacity.reserve(&state, &requesting(list(2000, 100)));
+        assert_eq!(facts.yields, yields, "{ask_when_full:?} {priority}");
+        assert_eq!(facts.room.unwrap().others.take, list(100, 100));
     }
 }
 

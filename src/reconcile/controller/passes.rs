@@ -142,17 +142,16 @@ impl ResizeEndpoint {
         if !support.may_resize(&state.pod, now.wall) {
             return None;
         }
-        let (room, yields) = capacity.reserve(state, targets);
+        let (of_node, of_pod) = (capacity.reserve(state, targets), state.facts(cause, now));
         // The saved object may be older than the spec: an agent that knows no more patches nothing that nobody asked for since.
         let is_silent = state.decision.reason == Reason::SourcesSilent && !state.desired.is_by_hand();
         let silent = is_silent.then(|| "the API server has not sent its objects yet".to_owned());
         Some(Facts {
-            room,
-            yields,
-            kubelet: capacity.kubelet,
+            too_early: of_pod.too_early,
+            by_hand: of_pod.by_hand,
             unreported: support.unreported(&state.pod, now.wall),
             away: resizer.away().or(silent),
-            ..state.facts(cause, now)
+            ..of_node
         })
     }
 }

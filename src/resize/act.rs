@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::kubelet::{check_room, granted, grows, lowers_memory};
 use super::request::least;
-use super::{Patch, Report, Resize, ResizeError, changes};
+use super::{Accepted, Patch, Report, Resize, ResizeError, changes};
 use crate::model::objects::{Pod, ResizePhase};
 use crate::model::{Cause, KubeletVersion, Outcome, PodAmounts, ResourceList, Step, Withheld};
 use crate::plan::Room;
@@ -133,13 +133,30 @@ impl Resize {
                 retry_after: self.no_room.then_some(ROOM_CHECK),
                 no_room: true,
             },
-            room => Act::Patch(self.patch(pod, changes, targets, room, facts.by_hand.clone())),
+            room => {
+                let from = self.spec(pod);
+                Act::Patch(Patch {
+                    // Without a change the pass only reads the spec.
+                    ahead: self.is_ahead() || changes.is_empty(),
+                    changes,
+                    request: Accepted {
+                        targets: targets.clone(),
+                        generation: pod.metadata.generation,
+                        held: self.granted_so_far(pod, &ResizePhase::of(pod)),
+                        before: self.without_accepted(pod, from.clone()),
+                    },
+                    from,
+                    reads_first: self.prepared.is_some(),
+                    by_hand: facts.by_hand.clone(),
+                    room,
+                })
+            }
         }
     }
 
     /// The kubelet's grant to the containers of `pod`. A kubelet that has not answered yet lowers amounts at any moment: the cgroups
     /// hold no more than that.
-    pub(super) fn granted_so_far(&self, pod: &Pod, phase: &ResizePhase) -> PodAmounts {
+    fn granted_so_far(&self, pod: &Pod, phase: &ResizePhase) -> PodAmounts {
         let granted = granted(pod, phase, self.held());
         let is_unanswered = *phase == ResizePhase::Accepted && self.accepted.is_some();
         if is_unanswered || self.unseen(pod).is_some() {

@@ -282,11 +282,6 @@ impl Resize {
         accepted.is_some_and(|accepted| accepted.targets.same(&pod.requirements()))
     }
 
-    /// Whether the spec of `pod` is the one that was accepted last, and the kubelet withholds nothing of it.
-    pub fn takes_its_course_in(&self, pod: &Pod) -> bool {
-        self.is_spec_of(pod) && !matches!(ResizePhase::of(pod), ResizePhase::Withheld(_))
-    }
-
     /// Whether the kubelet is about to write a memory limit that is lower than one of `given`.
     pub fn is_about_to_lower<'a>(&self, pod: &Pod, given: impl IntoIterator<Item = (&'a str, u64)>) -> bool {
         let spec = match (self.unseen(pod), ResizePhase::of(pod)) {

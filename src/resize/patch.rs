@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::act::LATER;
 use super::request::undone;
-use super::{Accepted, Act, Grant, Resize, taken_back};
+use super::{Accepted, Act, Grant, taken_back};
 use crate::model::objects::{Container, Pod, ResizePhase};
 use crate::model::{Change, Outcome, PodAmounts, Requirements, Resource, Step, Target, Withheld};
 
@@ -26,9 +26,9 @@ pub struct Patch {
     /// Whether the cgroups got values before the spec could have them, or the patch only reads the spec.
     pub ahead: bool,
     /// The amounts that the cgroups get if the API server turns out to be away, instead of those that the kubelet held.
-    by_hand: Option<PodAmounts>,
+    pub(super) by_hand: Option<PodAmounts>,
     /// An error if the node is not known to have room.
-    room: Result<(), String>,
+    pub(super) room: Result<(), String>,
 }
 
 /// The API server did not make the requested change.
@@ -125,35 +125,6 @@ pub struct Report {
     pub retry_after: Option<Duration>,
 }
 
-impl Resize {
-    /// The patch with these changes, which give the spec of `pod` the `targets`.
-    pub(super) fn patch(
-        &self,
-        pod: &Pod,
-        changes: Vec<Step>,
-        targets: &PodAmounts,
-        room: Result<(), String>,
-        by_hand: Option<PodAmounts>,
-    ) -> Patch {
-        let from = self.spec(pod);
-        Patch {
-            // Without a change the pass only reads the spec.
-            ahead: self.is_ahead() || changes.is_empty(),
-            changes,
-            request: Accepted {
-                targets: targets.clone(),
-                generation: pod.metadata.generation,
-                held: self.granted_so_far(pod, &ResizePhase::of(pod)),
-                before: self.without_accepted(pod, from.clone()),
-            },
-            from,
-            reads_first: self.prepared.is_some(),
-            by_hand,
-            room,
-        }
-    }
-}
-
 impl Patch {
     /// What the pass does after the API server's answer: `pod` has the patch, or the call failed while the API server is `away`.
     /// Completes the `report` about that.
@@ -164,7 +135,13 @@ impl Patch {
                     generation: pod.metadata.generation,
                     ..self.request.clone()
                 });
-                return Act::Write(self.grant(pod));
+                let Accepted { targets, held, .. } = &self.request;
+                let grant = Grant::new(&ResizePhase::of(pod), targets, held, self.room.clone());
+                return Act::Write(Grant {
+                    // The amounts are new: a file that differs from them is no drift.
+                    settled: grant.settled && grant.withheld.is_some(),
+                    ..grant
+                });
             }
             Err(error) => error,
         };
@@ -195,17 +172,6 @@ impl Patch {
                 Act::end(Outcome::Refused(reason), None)
             }
             ResizeError::Gone(_) => Act::end(Outcome::Interrupted(reason), None),
-        }
-    }
-
-    /// The amounts that the cgroups may hold once the API server has applied the patch and returned `pod`. They are new: a file
-    /// that differs from them is no drift.
-    fn grant(&self, pod: &Pod) -> Grant {
-        let Accepted { targets, held, .. } = &self.request;
-        let grant = Grant::new(&ResizePhase::of(pod), targets, held, self.room.clone());
-        Grant {
-            settled: grant.settled && grant.withheld.is_some(),
-            ..grant
         }
     }
 

@@ -35,8 +35,9 @@ impl PodState {
                 self.restart(Cause::Sweep, effects.now);
             }
         }
+        let is_withheld = matches!(ResizePhase::of(&self.pod), ResizePhase::Withheld(_));
         // A failed pass patched the spec and took the patch back. Do not retry when the watch returns that change.
-        let is_echo = self.work.has_failed() && self.resize.takes_its_course_in(&self.pod);
+        let is_echo = self.work.has_failed() && self.resize.is_spec_of(&self.pod) && !is_withheld;
         if !self.desired.is_empty() && has_answered(&before, &self.pod) && !is_echo {
             // The kernel keeps its values until the pass that follows this answer.
             self.work.request_pass(Cause::Kubelet, true, effects.now.instant);

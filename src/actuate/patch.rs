@@ -20,7 +20,7 @@ use super::pass::Pass;
 use crate::failpoint::failpoint;
 use crate::model::objects::Pod;
 use crate::model::{Step, StepRecord};
-use crate::resize::{Accepted, Answer, Patch, ResizeError};
+use crate::resize::{Answer, Patch, Request, ResizeError};
 
 /// Calls the `resize` subresource.
 #[tonic::async_trait]
@@ -152,7 +152,7 @@ impl Pass {
         match undone {
             Ok(pod) => {
                 let generation = pod.metadata.generation;
-                self.done.api.answer = Answer::Accepted(Accepted { generation, ..back });
+                self.done.api.answer = Answer::Accepted(Request { generation, ..back });
             }
             Err(error) => {
                 let why = format!("cannot withdraw the request: {error}");

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::kubelet::{check_room, granted, grows, lowers_memory};
 use super::request::least;
-use super::{Accepted, Patch, Report, Resize, ResizeError, changes};
+use super::{Patch, Report, Request, Resize, ResizeError, changes};
 use crate::model::objects::{Pod, ResizePhase};
 use crate::model::{Cause, KubeletVersion, Outcome, PodAmounts, ResourceList, Step, Withheld};
 use crate::plan::Room;
@@ -139,11 +139,12 @@ impl Resize {
                     // Without a change the pass only reads the spec.
                     ahead: self.is_ahead() || changes.is_empty(),
                     changes,
-                    request: Accepted {
+                    request: Request {
                         targets: targets.clone(),
                         generation: pod.metadata.generation,
                         held: self.granted_so_far(pod, &ResizePhase::of(pod)),
                         before: self.without_accepted(pod, from.clone()),
+                        earlier: Vec::new(),
                     },
                     from,
                     reads_first: self.prepared.is_some(),

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::kubelet::grows;
-use super::{Accepted, Act, Facts, Grant, Patch, Report, Resize, altered, changes, check_room, granted, reserved};
+use super::{Act, Facts, Grant, Patch, Report, Request, Resize, altered, changes, check_room, granted, reserved};
 use crate::model::objects::{Container, ContainerStatus, Pod, PodCondition, ResizePhase, ResizePolicy, annotation};
 use crate::model::{
     Bytes, Cause, Change, KubeletVersion, MilliCpu, NamedRequirements, Outcome, PodAmounts, Requirements, Resource,
@@ -253,11 +253,11 @@ fn a_failing_kubelet_is_waited_for() {
         let mut pod = settled(200);
         ask(&mut pod, wanted);
         let resize = Resize {
-            accepted: Some(Accepted {
+            accepted: Some(Request {
                 targets: named(wanted),
                 generation: pod.metadata.generation,
                 held: named(200),
-                before: PodAmounts::default(),
+                ..Request::default()
             }),
             ..Resize::default()
         };
@@ -574,11 +574,11 @@ fn a_critical_pod_is_not_asked_for_without_room() {
 
 #[test]
 fn an_unseen_request_is_not_repeated() {
-    let accepted = Accepted {
+    let accepted = Request {
         targets: named(200),
         generation: 2,
         held: named(100),
-        before: named(100),
+        ..Request::default()
     };
     let resize = Resize {
         accepted: Some(accepted),

@@ -38,7 +38,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 pub use act::{Act, Facts, Grant};
 pub use kubelet::{NodeSupport, check_room, granted, reserved};
 pub use patch::{Answer, Patch, Report, ResizeError, altered, changes};
-pub use request::{Accepted, Prepared, differing, taken_back};
+pub use request::{Request, differing, taken_back};
 
 use crate::model::objects::{Container, Pod, ResizePhase};
 use crate::model::{Cause, ChangeRecord, Outcome, PodAmounts, Resource, Withheld};
@@ -52,10 +52,10 @@ const SEND_EVERY: Duration = Duration::from_secs(1);
 pub struct Resize {
     /// The request that the API server accepted last.
     #[serde(rename = "asked")]
-    accepted: Option<Accepted>,
+    accepted: Option<Request>,
     /// A request that is about to be sent, or that was sent without an answer.
     #[serde(rename = "asking", skip_serializing_if = "Option::is_none")]
-    prepared: Option<Prepared>,
+    prepared: Option<Request>,
     /// The spec from before the cgroups got targets that the spec gets once the API server is back, with what is known since to come
     /// from this agent or not to concern it. Another spec is another client's change, or a request without an answer.
     #[serde(deserialize_with = "amounts_of_spec", skip_serializing_if = "Option::is_none")]
@@ -103,12 +103,12 @@ impl Resize {
     }
 
     /// The request that the API server accepted last.
-    pub const fn accepted(&self) -> Option<&Accepted> {
+    pub const fn accepted(&self) -> Option<&Request> {
         self.accepted.as_ref()
     }
 
     /// The request that has no answer.
-    pub const fn prepared(&self) -> Option<&Prepared> {
+    pub const fn prepared(&self) -> Option<&Request> {
         self.prepared.as_ref()
     }
 
@@ -189,7 +189,7 @@ impl Resize {
     /// Limits may differ: temporary and kept limits are in the patch, too.
     pub fn has_asked_for(&self, targets: &PodAmounts) -> bool {
         let accepted = self.accepted.iter().map(|accepted| &accepted.targets);
-        let prepared = self.prepared.iter().flat_map(Prepared::patches);
+        let prepared = self.prepared.iter().flat_map(Request::patches);
         accepted.chain(prepared).any(|asked| {
             let mut targets = targets.iter();
             targets.all(|(of, target)| asked.get(of).is_some_and(|asked| asked.requests == target.requests))
@@ -203,9 +203,9 @@ impl Resize {
             return PodAmounts::default();
         }
         let known = self.spec(before);
-        let undone = |prepared: &Prepared| prepared.undone(&prepared.targets);
+        let undone = |prepared: &Request| prepared.undone(&prepared.targets);
         let undone: Vec<_> = self.prepared.iter().map(undone).collect();
-        let prepared = self.prepared.iter().flat_map(Prepared::specs);
+        let prepared = self.prepared.iter().flat_map(Request::specs);
         request::edits(&known, &pod.requirements(), prepared.chain(&undone))
     }
 
@@ -233,8 +233,7 @@ impl Resize {
     fn without_accepted(&self, pod: &Pod, amounts: PodAmounts) -> PodAmounts {
         match &self.accepted {
             Some(accepted) if self.unseen(pod).is_some() || ResizePhase::of(pod).is_open() => {
-                let before = request::known_before(&accepted.before, &accepted.held);
-                taken_back(&amounts, &accepted.targets, before)
+                taken_back(&amounts, &accepted.targets, accepted.known_before())
             }
             _ => amounts,
         }
@@ -249,7 +248,7 @@ impl Resize {
     }
 
     /// The accepted request that `pod` does not show yet, because the object is older.
-    pub fn unseen(&self, pod: &Pod) -> Option<&Accepted> {
+    pub fn unseen(&self, pod: &Pod) -> Option<&Request> {
         let accepted = self.accepted.as_ref();
         accepted.filter(|accepted| pod.metadata.generation < accepted.generation)
     }
@@ -272,7 +271,7 @@ impl Resize {
     /// Whether this agent requested the spec of `pod`, or may have: a request has no answer yet. The API server may have filled in
     /// amounts that the request leaves unset.
     pub fn is_ours(&self, pod: &Pod) -> bool {
-        let is_in_spec = |accepted: &Accepted| accepted.targets.are_in(&pod.requirements());
+        let is_in_spec = |accepted: &Request| accepted.targets.are_in(&pod.requirements());
         self.accepted.as_ref().is_some_and(is_in_spec) || !self.is_known_in(pod) || self.is_ahead()
     }
 
@@ -403,8 +402,7 @@ impl Resize {
     /// set.
     pub fn returns_to(&mut self, own: &PodAmounts) {
         if let Some(accepted) = &mut self.accepted {
-            let before = request::known_before(&accepted.before, &accepted.held);
-            accepted.before = request::undone(before, &accepted.targets, own);
+            accepted.before = request::undone(accepted.known_before(), &accepted.targets, own);
         }
     }
 
@@ -431,8 +429,9 @@ impl Resize {
             }
             None => (unseen.unwrap_or_else(|| pod.requirements()), Vec::new()),
         };
-        self.prepared = Some(Prepared {
+        self.prepared = Some(Request {
             targets: targets.clone(),
+            generation: 0,
             held: held.clone(),
             before,
             earlier,
@@ -485,11 +484,12 @@ impl Resize {
         let Some((targets, unanswered)) = prepared.recognised_in(&spec, self.accepted.is_some()) else {
             return;
         };
-        let accepted = Accepted {
+        let accepted = Request {
             targets,
             generation,
             held: prepared.held.clone(),
             before: self.without_accepted(pod, prepared.undone(&prepared.targets)),
+            earlier: Vec::new(),
         };
         (self.accepted, self.prepared) = (Some(accepted), unanswered);
         if let Some(before) = &mut self.written_ahead {

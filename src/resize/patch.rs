@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::act::LATER;
 use super::request::undone;
-use super::{Accepted, Act, Grant, taken_back};
+use super::{Act, Grant, Request, taken_back};
 use crate::model::objects::{Container, Pod, ResizePhase};
 use crate::model::{Change, Outcome, PodAmounts, Requirements, Resource, Step, Target, Withheld};
 
@@ -22,7 +22,7 @@ pub struct Patch {
     pub reads_first: bool,
     /// The request as the API server accepts it, with the generation of the spec before. The spec gets back what the kubelet held, as
     /// far as it changes, if the cgroups cannot hold the targets.
-    pub request: Accepted,
+    pub request: Request,
     /// Whether the cgroups got values before the spec could have them, or the patch only reads the spec.
     pub ahead: bool,
     /// The amounts that the cgroups get if the API server turns out to be away, instead of those that the kubelet held.
@@ -76,7 +76,7 @@ pub enum Answer {
     /// The API server may have carried it out although no answer says so.
     Unanswered,
     /// The API server has accepted it, or the request that took it back.
-    Accepted(Accepted),
+    Accepted(Request),
     /// The API server has accepted it. The request that takes it back, to these amounts, has no answer.
     TakingBack(PodAmounts),
 }
@@ -92,7 +92,7 @@ impl Answer {
     }
 
     /// The request that the API server has accepted last.
-    pub const fn accepted(&self) -> Option<&Accepted> {
+    pub const fn accepted(&self) -> Option<&Request> {
         match self {
             Self::Accepted(accepted) => Some(accepted),
             _ => None,
@@ -131,11 +131,11 @@ impl Patch {
     pub fn answered(&self, answer: Result<&Pod, &ResizeError>, away: Option<String>, report: &mut Report) -> Act {
         let error = match answer {
             Ok(pod) => {
-                report.answer = Answer::Accepted(Accepted {
+                report.answer = Answer::Accepted(Request {
                     generation: pod.metadata.generation,
                     ..self.request.clone()
                 });
-                let Accepted { targets, held, .. } = &self.request;
+                let Request { targets, held, .. } = &self.request;
                 let grant = Grant::new(&ResizePhase::of(pod), targets, held, self.room.clone());
                 return Act::Write(Grant {
                     // The amounts are new: a file that differs from them is no drift.
@@ -182,12 +182,11 @@ impl Patch {
     }
 
     /// The request that takes the patch back: the patched amounts become those of `held`.
-    pub fn taken_back(&self, held: PodAmounts) -> Accepted {
-        Accepted {
+    pub fn taken_back(&self, held: PodAmounts) -> Request {
+        Request {
             targets: undone(&self.from, &self.request.targets, &held),
-            generation: self.request.generation,
             held,
-            before: self.request.before.clone(),
+            ..self.request.clone()
         }
     }
 
@@ -195,7 +194,7 @@ impl Patch {
     ///
     /// # Errors
     /// A sentence, if the API server would refuse them.
-    pub fn undo(&self, pod: &Pod, back: &Accepted) -> Result<Vec<Step>, String> {
+    pub fn undo(&self, pod: &Pod, back: &Request) -> Result<Vec<Step>, String> {
         let without = taken_back(&pod.requirements(), &self.request.targets, &back.targets);
         changes(pod, &without)
     }

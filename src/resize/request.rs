@@ -6,48 +6,20 @@ use serde::{Deserialize, Serialize};
 use crate::model::objects::Pod;
 use crate::model::{PodAmounts, Requirements, Resource};
 
-/// The last request that the API server accepted.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// A request for amounts: a patch that the API server has accepted, or that has no answer. The state file has a patch before the API
+/// server does: an agent that is killed in between recognises its own patch in the spec, and does not take it for another client's.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Accepted {
-    /// The amounts of the request.
-    pub targets: PodAmounts,
-    /// The spec's generation with these amounts.
-    pub generation: i64,
-    /// The kubelet's grant before the request.
-    pub held: PodAmounts,
-    /// The spec without the requests of this agent that the kubelet had not allocated. Files of version 0.1 do not have this field.
-    #[serde(default, skip_serializing_if = "PodAmounts::is_empty")]
-    pub before: PodAmounts,
-}
-
-impl Accepted {
-    /// Whether the spec of `pod` has the amounts that the request changed.
-    pub(super) fn is_in(&self, pod: &Pod) -> bool {
-        let (before, spec) = (known_before(&self.before, &self.held), pod.requirements());
-        self.targets.iter().all(|(of, resources)| {
-            let amounts = |all: &PodAmounts| all.get(of).unwrap_or(resources).amounts();
-            let changes = resources.amounts().into_iter().zip(amounts(before)).zip(amounts(&spec));
-            changes.into_iter().all(|((to, before), has)| to == before || to == has)
-        })
-    }
-}
-
-/// The spec `before` a request; where a file of version 0.1 has none, the kubelet's grant.
-pub(super) fn known_before<'a>(before: &'a PodAmounts, held: &'a PodAmounts) -> &'a PodAmounts {
-    if before.is_empty() { held } else { before }
-}
-
-/// A patch without an answer. The state file has the patch before the API server does: an agent that is killed in
-/// between recognises its own patch in the spec, and does not take it for another client's.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Prepared {
+pub struct Request {
     /// The amounts that the patch gives the spec.
     pub targets: PodAmounts,
+    /// The spec's generation with these amounts. Zero where the API server has not accepted them.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub generation: i64,
     /// The kubelet's grant before the patch. The spec gets it back if the cgroups cannot hold the targets.
     pub held: PodAmounts,
-    /// The spec before the first patch without an answer.
+    /// The spec without the requests of this agent that the kubelet had not allocated; before an answer, the spec before the first patch
+    /// without one. Files of version 0.1 do not have this field.
     #[serde(default, skip_serializing_if = "PodAmounts::is_empty")]
     pub before: PodAmounts,
     /// The targets of earlier patches without an answer, the latest last. There are some if an agent was killed amid a pass.
@@ -55,7 +27,27 @@ pub struct Prepared {
     pub earlier: Vec<PodAmounts>,
 }
 
-impl Prepared {
+const fn is_zero(generation: &i64) -> bool {
+    *generation == 0
+}
+
+impl Request {
+    /// Whether the spec of `pod` has the amounts that the request changed.
+    pub(super) fn is_in(&self, pod: &Pod) -> bool {
+        let (before, spec) = (self.known_before(), pod.requirements());
+        self.targets.iter().all(|(of, resources)| {
+            let amounts = |all: &PodAmounts| all.get(of).unwrap_or(resources).amounts();
+            let changes = resources.amounts().into_iter().zip(amounts(before)).zip(amounts(&spec));
+            changes.into_iter().all(|((to, before), has)| to == before || to == has)
+        })
+    }
+
+    /// The spec before the request; where a file of version 0.1 has none, the kubelet's grant.
+    pub(super) fn known_before(&self) -> &PodAmounts {
+        let before = Some(&self.before).filter(|before| !before.is_empty());
+        before.unwrap_or(&self.held)
+    }
+
     /// The amounts that each of the patches gives the spec.
     pub(super) fn patches(&self) -> impl Iterator<Item = &PodAmounts> {
         self.earlier.iter().chain([&self.targets])
@@ -99,7 +91,7 @@ impl Prepared {
 
     /// The spec once the patch with these targets is taken back.
     pub(super) fn undone(&self, targets: &PodAmounts) -> PodAmounts {
-        undone(known_before(&self.before, &self.held), targets, &self.held)
+        undone(self.known_before(), targets, &self.held)
     }
 }
 

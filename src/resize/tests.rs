@@ -19,6 +19,14 @@ fn named(limit: u64) -> PodAmounts {
     PodAmounts::from_iter([NamedRequirements::new("app", of(limit))])
 }
 
+/// The limits of two containers.
+fn both(app: u64, side: u64) -> PodAmounts {
+    let mut both = named(app);
+    both.containers.extend(named(side).containers);
+    both.containers[1].name = "side".to_owned();
+    both
+}
+
 /// A pod whose spec was given this limit, which its kubelet has not written yet.
 fn asked(limit: u64) -> Pod {
     let mut pod = Pod::default();
@@ -39,11 +47,11 @@ fn asked(limit: u64) -> Pod {
 
 fn accepted(limit: u64, generation: i64, held: PodAmounts) -> Resize {
     Resize {
-        accepted: Some(Accepted {
+        accepted: Some(Request {
             targets: named(limit),
             generation,
-            before: PodAmounts::default(),
             held,
+            ..Request::default()
         }),
         ..Resize::default()
     }
@@ -52,8 +60,9 @@ fn accepted(limit: u64, generation: i64, held: PodAmounts) -> Resize {
 #[test]
 fn each_request_outlasts_its_agent() {
     let mut resize = Resize {
-        prepared: Some(Prepared {
+        prepared: Some(Request {
             targets: named(300),
+            generation: 0,
             held: named(50),
             before: named(60),
             earlier: vec![named(100)],
@@ -143,8 +152,9 @@ fn the_fallback_is_the_latest_settled_spec() {
 #[test]
 fn each_unanswered_request_is_recognised() {
     let mut resize = Resize {
-        prepared: Some(Prepared {
+        prepared: Some(Request {
             targets: named(300),
+            generation: 0,
             held: named(50),
             before: named(50),
             earlier: vec![named(100), named(200)],
@@ -164,15 +174,10 @@ fn each_unanswered_request_is_recognised() {
 
 #[test]
 fn mixed_unanswered_requests_are_recognised() {
-    let both = |app: u64, side: u64| {
-        let mut both = named(app);
-        both.containers.extend(named(side).containers);
-        both.containers[1].name = "side".to_owned();
-        both
-    };
     let unanswered = Resize {
-        prepared: Some(Prepared {
+        prepared: Some(Request {
             targets: both(100, 200),
+            generation: 0,
             held: both(100, 100),
             before: both(100, 100),
             earlier: vec![both(300, 100)],
@@ -199,12 +204,6 @@ fn mixed_unanswered_requests_are_recognised() {
 /// The kubelet has not allocated the first container's request, and the one for the second container has no answer.
 #[test]
 fn an_unanswered_request_hides_no_open_one() {
-    let both = |app: u64, side: u64| {
-        let mut both = named(app);
-        both.containers.extend(named(side).containers);
-        both.containers[1].name = "side".to_owned();
-        both
-    };
     let mut pod = asked(300);
     pod.spec.containers.push(Container {
         name: "side".to_owned(),
@@ -212,17 +211,17 @@ fn an_unanswered_request_hides_no_open_one() {
         ..Container::default()
     });
     let mut resize = Resize {
-        accepted: Some(Accepted {
+        accepted: Some(Request {
             targets: both(300, 100),
             generation: 2,
             held: both(200, 100),
-            before: both(200, 100),
+            ..Request::default()
         }),
-        prepared: Some(Prepared {
+        prepared: Some(Request {
             targets: both(300, 150),
             held: both(200, 100),
             before: both(300, 100),
-            earlier: Vec::new(),
+            ..Request::default()
         }),
         ..Resize::default()
     };
@@ -449,11 +448,11 @@ fn requested(amount: u64) -> PodAmounts {
 #[test]
 fn an_accepted_request_delays_the_next() {
     let (mut resize, now) = (Resize::default(), Instant::now());
-    let accepted = Accepted {
+    let accepted = Request {
         targets: named(100),
         generation: 2,
         held: named(200),
-        before: named(200),
+        ..Request::default()
     };
     let report = Report {
         answer: Answer::Accepted(accepted),
@@ -519,11 +518,11 @@ fn amounts_ahead_of_the_spec_outlast_a_failed_patch() {
 fn a_denied_read_says_nothing_of_the_request() {
     let pod = carried_out(100);
     let unanswered = Resize {
-        prepared: Some(Prepared {
+        prepared: Some(Request {
             targets: requested(300),
             held: requested(100),
             before: requested(100),
-            earlier: Vec::new(),
+            ..Request::default()
         }),
         ..Resize::default()
     };

@@ -3,7 +3,7 @@ use std::time::Instant;
 use super::*;
 use crate::model::objects::PodId;
 use crate::model::{Bytes, CgroupPath, ContainerId, ContainerName, LiveContainer, MilliCpu, NamedRequirements, Reason};
-use crate::resize::{Accepted, Answer, Report};
+use crate::resize::{Answer, Report, Request};
 use crate::sources::parse_manifests;
 
 /// A pod of `app` and this container.
@@ -202,11 +202,9 @@ fn only_what_is_in_force_outlasts_a_refusal() {
     let (pod, fresh, mut asked) = (pod(), Resize::default(), Resize::default());
     let (all, earlier) = (pod.requirements(), values("app", r#"{"requests": {"cpu": "50m"}}"#));
     let report = Report {
-        answer: Answer::Accepted(Accepted {
+        answer: Answer::Accepted(Request {
             targets: all.clone(),
-            generation: 0,
-            held: PodAmounts::default(),
-            before: PodAmounts::default(),
+            ..Request::default()
         }),
         ..Report::default()
     };

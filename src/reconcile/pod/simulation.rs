@@ -14,7 +14,7 @@ use crate::model::{
 use crate::plan::{Capacity, OtherPods, Room};
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::overrides::Override;
-use crate::resize::{Accepted, Facts};
+use crate::resize::{Facts, Request};
 use crate::sources::{NodeView, parse_manifests};
 
 mod copies;

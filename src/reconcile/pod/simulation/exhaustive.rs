@@ -292,7 +292,7 @@ impl World {
             .chain(self.running.as_ref().map(|pass| &*pass.viewed));
         let pods: Vec<&Pod> = pods.collect();
         let accepted = self.running.iter().filter_map(|pass| pass.api.answer.accepted());
-        let accepted: Vec<&Accepted> = accepted.chain(state.resize.accepted()).collect();
+        let accepted: Vec<&Request> = accepted.chain(state.resize.accepted()).collect();
         let generations = pods
             .iter()
             .flat_map(|pod| [pod.metadata.generation, pod.status.observed_generation]);

@@ -312,7 +312,7 @@ impl World {
             api.answer = resize::Answer::TakingBack(back.targets);
         } else {
             let generation = self.server.metadata.generation;
-            api.answer = resize::Answer::Accepted(Accepted { generation, ..back });
+            api.answer = resize::Answer::Accepted(Request { generation, ..back });
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::decide::PodDecision;
 use crate::model::objects::{Pod, ResizePhase};
 use crate::model::{
     Cause, ChangeRecord, ContainerId, ContainerName, CpuBurst, LivePod, Outcome, PageSize, PodAmounts, Reason,
-    Requirements, Resource, ResourceList, micros,
+    Resource, ResourceList, micros,
 };
 use crate::plan::WriteScope;
 use crate::resize::Resize;
@@ -413,19 +413,6 @@ impl DesiredState {
                 *resources = resources.valid_or(spec);
             }
         }
-    }
-
-    /// The cause of the pass that undoes these `edits` of another client, if an operator has set one of the amounts.
-    pub(crate) fn cause_to_undo(&self, edits: &PodAmounts) -> Option<Cause> {
-        let set = self.overridden.as_ref()?;
-        let undone = |[edit, set]: [Option<u64>; 2]| edit.filter(|_| set.is_some() && edit != set);
-        let is_undone = |(of, edit): (Option<&str>, &Requirements)| {
-            let set = set.values.get(of).copied().unwrap_or_default();
-            Requirements::choose([edit, &set], undone) != Requirements::default()
-        };
-        let (uid, pid, reason) = (set.uid, set.pid, set.reason.clone());
-        let cause = Cause::OverrideKept { uid, pid, reason };
-        edits.iter().any(is_undone).then_some(cause)
     }
 
     /// Notes the throttling of containers that a pass gave their burst.

@@ -96,14 +96,6 @@ impl SavedTargets {
             resize: resize.saved(),
         }
     }
-
-    /// Applies the saved state of an earlier agent. [`Self::of`] is the inverse.
-    pub(crate) fn restore(self, desired: &mut DesiredState, resize: &mut Resize, pod: &Pod, is_followed: bool) {
-        let targets = self.desired.targets(pod).unwrap_or_default();
-        let asked = self.resize.has_asked_for(&targets);
-        desired.restore(self.desired, asked, is_followed);
-        *resize = self.resize;
-    }
 }
 
 impl SavedPod {

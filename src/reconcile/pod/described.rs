@@ -12,6 +12,7 @@ use crate::model::{Cause, PodAmounts};
 use crate::plan::hook::Hook;
 use crate::reconcile::desired::TemporaryLimit;
 use crate::reconcile::no_room::NoRoomFor;
+use crate::reconcile::overrides::Override;
 
 impl PodState {
     /// Replaces the pod's object, and makes a pass due when the kubelet has answered in it.
@@ -63,7 +64,11 @@ impl PodState {
         }
         let edits = self.resize.edits_of_others(before, &self.pod);
         if !edits.is_empty() {
-            if let Some(cause) = self.desired.cause_to_undo(&edits) {
+            let is_undone =
+                |set: &&Override| set.is_in(&self.resize.spec(before)) && !set.is_in(&self.pod.requirements());
+            if let Some(set) = self.desired.overridden.as_ref().filter(is_undone) {
+                let (uid, pid, reason) = (set.uid, set.pid, set.reason.clone());
+                let cause = Cause::OverrideKept { uid, pid, reason };
                 self.work.request_pass(cause, true, effects.now.instant);
             }
             self.desired.take_edits(&edits, &self.pod.requirements());

@@ -8,7 +8,7 @@ use crate::guard::LatestLimits;
 use crate::model::objects::{Pod, PodUid};
 use crate::model::{BoundPod, Cause, LivePod, Outcome, Resource};
 use crate::plan::LowPodLevel;
-use crate::reconcile::store::SavedPod;
+use crate::reconcile::store::{SavedPod, SavedTargets};
 
 /// The facts of discovery about a pod, with the state that an earlier agent saved for the pod.
 #[derive(Debug)]
@@ -87,7 +87,11 @@ impl PodState {
         self.hooks.restore(evidence_at);
         self.decision.canary.waits = waits.or(self.decision.canary.waits.take());
         let is_followed = self.decision.change().is_some() && self.no_room.is_none();
-        state.restore(&mut self.desired, &mut self.resize, &self.pod, is_followed);
+        let SavedTargets { desired, resize } = state;
+        // The API server may have been asked for the targets of the saved recommendation.
+        let asked = resize.has_asked_for(&desired.targets(&self.pod).unwrap_or_default());
+        self.desired.restore(desired, asked, is_followed);
+        self.resize = resize;
         // The clock may have been set back while no agent ran: what would begin in the future begins now.
         let latest = self.desired.latest_start().map_or(now.wall, |at| at.max(now.wall));
         self.shrink.restore(failed_shrinks, latest);

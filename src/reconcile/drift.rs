@@ -128,10 +128,9 @@ impl Drift {
 
     /// Notes a failed attempt to raise the pod's cgroup.
     pub(crate) fn raise_failed(&mut self, now: Now) {
-        let earlier = self.raises.take().map(|(backoff, _)| backoff);
-        let mut backoff = earlier.unwrap_or(Backoff::new(FIRST_PAUSE, LONGEST_PAUSE));
-        let wait = backoff.next_at(None, now.fraction);
-        self.raises = Some((backoff, now.instant + wait));
+        let first = (Backoff::new(FIRST_PAUSE, LONGEST_PAUSE), now.instant);
+        let (backoff, at) = self.raises.get_or_insert(first);
+        *at = now.instant + backoff.next_at(None, now.fraction);
     }
 }
 

@@ -202,7 +202,7 @@ impl Facts {
     /// kubelet would evict other pods for a critical one.
     pub fn is_full(&self, pod: &Pod, targets: &PodAmounts) -> bool {
         let room = self.room.map(|room| room.without(self.yields));
-        let is_full = |room| check_room(&room, pod, targets, self.kubelet).is_err();
+        let is_full = |room: Room| check_room(&room, pod, targets, self.kubelet).is_err();
         self.check_room(pod, targets).is_err() && (pod.is_critical() || room.is_some_and(is_full))
     }
 }

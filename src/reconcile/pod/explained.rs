@@ -39,30 +39,30 @@ impl PodState {
 
     /// The reason of the pod's status, where the status alone does not say it.
     pub(crate) fn detail(&self, now: Timestamp) -> String {
-        let (failed, withheld) = (self.has_failed(), self.resize.withheld());
-        let all = |first: Option<String>| {
-            let first = first.filter(|reason| !reason.is_empty());
-            let grown = self.desired.temporary.iter().map(TemporaryLimit::detail);
-            let refused = self.not_grown(now);
-            let refused =
-                refused.map(|(container, why)| format!("the limit of container {container} was not raised: {why}"));
-            let all = first.into_iter().chain(grown).chain(refused);
-            all.collect::<Vec<_>>().join("; ")
-        };
-        match (self.status(now), &self.no_room) {
-            (PodStatus::NotRunning, _) => "no container of this pod runs on this node".to_owned(),
-            (PodStatus::Foreign, _) => self.drift.detail(now).unwrap_or_default(),
-            (PodStatus::Refused, Some(no_room)) if !failed => no_room.why.clone(),
-            (PodStatus::Refused, None) if !failed && withheld.is_none() => self.shrink.detail(now).unwrap_or_default(),
-            (PodStatus::Owed | PodStatus::Refused | PodStatus::Deferred | PodStatus::Infeasible, _) => {
-                withheld.map_or(self.drift.reason(), Withheld::reason).to_owned()
+        let (failed, withheld) = (self.has_failed(), self.resize.withheld().map(Withheld::reason));
+        let first = match (self.status(now), &self.no_room) {
+            (PodStatus::NotRunning, _) => return "no container of this pod runs on this node".to_owned(),
+            (PodStatus::Foreign, _) => return self.drift.detail(now).unwrap_or_default(),
+            (PodStatus::Refused, Some(no_room)) if !failed => return no_room.why.clone(),
+            (PodStatus::Refused, None) if !failed && withheld.is_none() => {
+                return self.shrink.detail(now).unwrap_or_default();
             }
-            (PodStatus::Working, _) => all(withheld.map(|withheld| withheld.reason().to_owned())),
+            (PodStatus::Owed | PodStatus::Refused | PodStatus::Deferred | PodStatus::Infeasible, _) => {
+                return withheld.unwrap_or(self.drift.reason()).to_owned();
+            }
+            (PodStatus::Working, _) => withheld.map(str::to_owned),
             (PodStatus::NotManaged | PodStatus::InSync, _) => {
                 let live = self.live.as_deref().filter(|_| !self.desired.is_empty());
-                all(live.and_then(|live| pod_level_left(&self.pod, live)))
+                live.and_then(|live| pod_level_left(&self.pod, live))
             }
-        }
+        };
+        let first = first.filter(|reason| !reason.is_empty());
+        let grown = self.desired.temporary.iter().map(TemporaryLimit::detail);
+        let refused = self.not_grown(now);
+        let refused =
+            refused.map(|(container, why)| format!("the limit of container {container} was not raised: {why}"));
+        let all = first.into_iter().chain(grown).chain(refused);
+        all.collect::<Vec<_>>().join("; ")
     }
 
     /// Whether the latest pass did not do what it was to. One whose values hold may be repeated all the same: the API server did not show

@@ -127,32 +127,30 @@ impl Resize {
             let given = ahead.unwrap_or(&so_far).clone();
             return Act::Write(Grant::postponed(&phase, given, cause, wait));
         }
-        match room {
-            Err(why) if facts.is_full(pod, targets) => Act::End {
-                outcome: Outcome::Refused(not_asked(pod, why)),
+        if let Some(why) = facts.full(pod, targets) {
+            return Act::End {
+                outcome: Outcome::Refused(why),
                 retry_after: self.no_room.then_some(ROOM_CHECK),
                 no_room: true,
-            },
-            room => {
-                let from = self.spec(pod);
-                Act::Patch(Patch {
-                    // Without a change the pass only reads the spec.
-                    ahead: self.is_ahead() || changes.is_empty(),
-                    changes,
-                    request: Request {
-                        targets: targets.clone(),
-                        generation: pod.metadata.generation,
-                        held: self.granted_so_far(pod, &ResizePhase::of(pod)),
-                        before: self.without_accepted(pod, from.clone()),
-                        earlier: Vec::new(),
-                    },
-                    from,
-                    reads_first: self.prepared.is_some(),
-                    by_hand: facts.by_hand.clone(),
-                    room,
-                })
-            }
+            };
         }
+        let from = self.spec(pod);
+        Act::Patch(Patch {
+            // Without a change the pass only reads the spec.
+            ahead: self.is_ahead() || changes.is_empty(),
+            changes,
+            request: Request {
+                targets: targets.clone(),
+                generation: pod.metadata.generation,
+                held: self.granted_so_far(pod, &ResizePhase::of(pod)),
+                before: self.without_accepted(pod, from.clone()),
+                earlier: Vec::new(),
+            },
+            from,
+            reads_first: self.prepared.is_some(),
+            by_hand: facts.by_hand.clone(),
+            room,
+        })
     }
 
     /// The kubelet's grant to the containers of `pod`. A kubelet that has not answered yet lowers amounts at any moment: the cgroups
@@ -198,21 +196,17 @@ impl Facts {
         }
     }
 
-    /// Whether a node that is not known to have room counts as full: it has none even if the scheduler frees what it may, or the
+    /// Why the agent does not ask the kubelet for a resize of `pod`: the node has no room even if the scheduler frees what it may, or the
     /// kubelet would evict other pods for a critical one.
-    pub fn is_full(&self, pod: &Pod, targets: &PodAmounts) -> bool {
-        let room = self.room.map(|room| room.without(self.yields));
-        let is_full = |room: Room| check_room(&room, pod, targets, self.kubelet).is_err();
-        self.check_room(pod, targets).is_err() && (pod.is_critical() || room.is_some_and(is_full))
+    pub fn full(&self, pod: &Pod, targets: &PodAmounts) -> Option<String> {
+        let why = self.check_room(pod, targets).err()?;
+        if pod.is_critical() {
+            let not_asked = "the kubelet would evict others for this critical pod, so askWhenFull does not apply";
+            return Some(format!("{why}; {not_asked}"));
+        }
+        let room = self.room?.without(self.yields);
+        check_room(&room, pod, targets, self.kubelet).is_err().then_some(why)
     }
-}
-
-/// Why the agent does not ask the kubelet for a resize of `pod`, for which the node has no room.
-fn not_asked(pod: &Pod, why: String) -> String {
-    if pod.is_critical() {
-        return format!("{why}; the kubelet would evict others for this critical pod, so askWhenFull does not apply");
-    }
-    why
 }
 
 impl Grant {

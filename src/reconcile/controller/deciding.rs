@@ -265,7 +265,7 @@ impl Controller {
         let mut capacity = self.capacity(self.pods.values());
         let mut has_room = |state: &PodState| {
             let targets = state.targets(now).unwrap_or_default();
-            state.resize.has_no_room() && !capacity.reserve(state, &targets).is_full(&state.pod, &targets)
+            state.resize.has_no_room() && capacity.reserve(state, &targets).full(&state.pod, &targets).is_none()
         };
         let waiting = self.pods.iter().filter(|(_, state)| has_room(state));
         let waiting: Vec<PodKey> = waiting.map(|(key, _)| key.clone()).collect();

@@ -127,7 +127,7 @@ impl Resize {
             let given = ahead.unwrap_or(&so_far).clone();
             return Act::Write(Grant::postponed(&phase, given, cause, wait));
         }
-        if let Some(why) = facts.full(pod, targets) {
+        if let Some(why) = facts.why_full(pod, targets) {
             return Act::End {
                 outcome: Outcome::Refused(why),
                 retry_after: self.no_room.then_some(ROOM_CHECK),
@@ -198,7 +198,7 @@ impl Facts {
 
     /// Why the agent does not ask the kubelet for a resize of `pod`: the node has no room even if the scheduler frees what it may, or the
     /// kubelet would evict other pods for a critical one.
-    pub fn full(&self, pod: &Pod, targets: &PodAmounts) -> Option<String> {
+    pub fn why_full(&self, pod: &Pod, targets: &PodAmounts) -> Option<String> {
         let why = self.check_room(pod, targets).err()?;
         if pod.is_critical() {
             let not_asked = "the kubelet would evict others for this critical pod, so askWhenFull does not apply";

@@ -265,11 +265,13 @@ impl Controller {
         let mut capacity = self.capacity(self.pods.values());
         let mut has_room = |state: &PodState| {
             let targets = state.targets(now).unwrap_or_default();
-            state.resize.has_no_room() && capacity.reserve(state, &targets).full(&state.pod, &targets).is_none()
+            let facts = capacity.reserve(state, &targets);
+            facts.why_full(&state.pod, &targets).is_none()
         };
-        let waiting = self.pods.iter().filter(|(_, state)| has_room(state));
-        let waiting: Vec<PodKey> = waiting.map(|(key, _)| key.clone()).collect();
-        self.apply_to_all(waiting, || PodInput::RoomFreed);
+        let waiting = self.pods.iter();
+        let freed = waiting.filter(|(_, state)| state.resize.has_no_room() && has_room(state));
+        let freed: Vec<PodKey> = freed.map(|(key, _)| key.clone()).collect();
+        self.apply_to_all(freed, || PodInput::RoomFreed);
     }
 
     /// The API server is back, perhaps in a later version.

@@ -21,7 +21,7 @@ use super::store::{SavedPod, SavedTargets};
 use super::work::WorkItem;
 use crate::decide::PodDecision;
 use crate::model::objects::{Pod, PodId};
-use crate::model::{Cause, ChangeRecord, LivePod, Reason, Target};
+use crate::model::{Cause, ChangeRecord, LivePod, Target};
 use crate::plan::lift_kept;
 use crate::plan::shrink::Holds;
 use crate::resize::Resize;
@@ -131,8 +131,9 @@ impl PodState {
                 *self = Self::new(Arc::clone(&self.pod), PodDecision::undecided(&self.pod));
             }
             PodInput::Decided { decision, took } => {
-                // A recommendation that is not known any more waits for no room.
-                self.no_room.take_if(|_| decision.reason == Reason::SourcesSilent);
+                // A recommendation whose VPA has gone waits for no room.
+                self.no_room
+                    .take_if(|_| self.decision.vpa.is_some() && decision.vpa.is_none());
                 self.decision = *decision;
                 self.work.note_decided(took);
                 self.record_unreadable(effects);
@@ -365,7 +366,7 @@ use {
     crate::actuate::shrink::{Lowering, Verdict},
     crate::actuate::{ForeignWriters, Grown, HookRun, Job, JobDone},
     crate::guard::Report,
-    crate::model::{Bytes, HookEnd, PodAmounts, Resource, Withheld},
+    crate::model::{Bytes, HookEnd, PodAmounts, Reason, Resource, Withheld},
     crate::plan::LowPodLevel,
     crate::resize::Act,
     jiff::SignedDuration,

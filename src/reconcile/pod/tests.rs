@@ -607,10 +607,10 @@ fn an_override_that_undoes_a_resize_is_named() {
 }
 
 #[test]
-fn an_unknown_recommendation_waits_for_no_room() {
+fn the_recommendation_of_no_vpa_waits_for_no_room() {
     let (mut state, now) = (any_pod(), Now::read());
     let no_room = NoRoomFor::after(None, PodAmounts::default(), String::new(), now.wall);
-    state.no_room = Some(no_room);
+    (state.no_room, state.decision.vpa) = (Some(no_room), Some("web".to_owned()));
     let decision = Box::new(PodDecision::undecided(&state.pod));
     drop(state.apply(PodInput::Decided { decision, took: NONE }, now));
     assert!(state.no_room.is_none());

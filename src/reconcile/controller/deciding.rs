@@ -260,7 +260,7 @@ impl Controller {
         }
     }
 
-    /// The pods whose resize waits for room go on, one after another, as far as the room reaches.
+    /// Makes a pass due for each pod whose resize waits for room and has it now. The room of one pod is taken for the next ones.
     pub(super) fn follow_freed_room(&mut self, now: Timestamp) {
         let mut capacity = self.capacity(self.pods.values());
         let mut has_room = |state: &PodState| {
@@ -355,14 +355,15 @@ impl Controller {
             let lacks_vpa = |state: &&PodState| decider.decide(state).vpa.is_none();
             let is_undecided = view.undecided_pods.contains(&pod.metadata.uid);
             if let Some(state) = self.pods.get(key).filter(|_| is_undecided).filter(lacks_vpa) {
-                if state.decision.vpa.is_some() {
-                    // The manifest has gone.
-                    let (decision, took) = (Box::new(PodDecision::undecided(pod)), Duration::ZERO);
-                    self.apply(key, PodInput::Decided { decision, took });
+                if state.decision.vpa.is_none() {
+                    continue;
                 }
-                continue;
+                // The manifest has gone.
+                let (decision, took) = (Box::new(PodDecision::undecided(pod)), Duration::ZERO);
+                self.apply(key, PodInput::Decided { decision, took });
+            } else {
+                self.decide_one(key, &decider);
             }
-            self.decide_one(key, &decider);
             if let Some(state) = self.pods.get(key).filter(|state| Some(state.decision.reason) != reason) {
                 let decisions = &self.publisher.metrics.decisions;
                 decisions.get_or_create(&decision_labels(state.decision.reason)).inc();

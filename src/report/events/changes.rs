@@ -484,7 +484,10 @@ mod tests {
     fn each_outcome_has_its_reason() {
         let why = || "why".to_owned();
         let withheld = Outcome::Withheld;
+        let (uid, pid, reason) = (0, 1, why());
+        let kept = Cause::OverrideKept { uid, pid, reason };
         for (cause, outcome, told) in [
+            (kept, Outcome::Applied, Some((Severity::Normal, "ResourcesResized"))),
             (
                 Cause::Drift,
                 Outcome::Applied,

@@ -128,6 +128,7 @@ impl PodState {
                     effects.push(Effect::Log(LogLine::Removed));
                 }
                 self.stop_running(&ended_early(), effects);
+                // The pod keeps its values.
                 *self = Self::new(Arc::clone(&self.pod), PodDecision::undecided(&self.pod));
             }
             PodInput::Decided { decision, took } => {

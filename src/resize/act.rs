@@ -15,8 +15,8 @@ const RECLAIM_EVERY: Duration = Duration::from_secs(2);
 /// The next pass tries the API server again after this time, unless the agent notices earlier that it is back.
 pub(super) const LATER: Duration = Duration::from_secs(5);
 
-/// A pass that found no room again is repeated after this time, unless another pod changes earlier. The first one is repeated like any
-/// failed pass: no change of another pod counts until it has ended.
+/// A pass that found no room again is repeated after this time, unless a change of the node or of another pod leaves room earlier. The
+/// first one is repeated like any failed pass: no such change counts until it has ended.
 const ROOM_CHECK: Duration = Duration::from_secs(60);
 
 /// What the node, its kubelet and the API server have to do with a pod's resize.

@@ -139,7 +139,7 @@ impl Resize {
             // The API server is patched in a moment, and the growth itself is on record.
             Outcome::Withheld(Withheld::Postponed(_)) => true,
             Outcome::Withheld(withheld) => self.withheld.as_ref() == Some(withheld),
-            // Any change of another pod causes such a retry. If something else stands in its way, the next one shows that.
+            // Retries find no room every minute. If something else stands in the way of one, the next one shows that.
             Outcome::Refused(_) => self.no_room && record.cause == Cause::Retry,
             _ => false,
         };

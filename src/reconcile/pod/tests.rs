@@ -607,7 +607,7 @@ fn an_override_that_undoes_a_resize_is_named() {
 }
 
 #[test]
-fn the_recommendation_of_no_vpa_waits_for_no_room() {
+fn a_deleted_vpas_recommendation_waits_for_no_room() {
     let (mut state, now) = (any_pod(), Now::read());
     let no_room = NoRoomFor::after(None, PodAmounts::default(), String::new(), now.wall);
     (state.no_room, state.decision.vpa) = (Some(no_room), Some("web".to_owned()));

@@ -554,7 +554,7 @@ mod tests {
         // Six readings, with so many throttled periods of twenty after each.
         let mut after_six = |[limit, ceiling]: [u64; 2], lent: bool, more: u64| {
             let [limit, ceiling] = [limit, ceiling].map(MilliCpu::new);
-            app.terms.cpu = Some(CpuTerms { limit, ceiling, lent });
+            app.listed.terms.cpu = Some(CpuTerms { limit, ceiling, lent });
             for _ in 0..6 {
                 fs::write(&file, format!("nr_periods {all}\nnr_throttled {throttled}\n")).unwrap();
                 (all, throttled) = (all + 20, throttled + more);

@@ -53,10 +53,11 @@ const REPORT: &str = ".vscaled.report.v1";
 /// The package of the kubelet's pods. The agent converts them to the API server's JSON, which it reads from both.
 const CORE: &str = ".k8s.core.v1";
 /// Attributes for that JSON, by message or field.
-const CORE_ATTRIBUTES: [(&str, &str); 6] = [
+const CORE_ATTRIBUTES: [(&str, &str); 7] = [
     ("Time", "into = \"Option<jiff::Timestamp>\""),
     ("Quantity", "transparent"),
     ("KeySelector.local_object_reference", "flatten"),
+    ("EphemeralContainer.ephemeral_container_common", "flatten"),
     ("ContainerStatus.container_id", "rename = \"containerID\""),
     (
         "ContainerStatus.allocated_resources",

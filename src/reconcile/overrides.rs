@@ -78,6 +78,11 @@ pub(crate) fn check_names(pod: &Pod, values: &PodAmounts) -> Result<(), String> 
         return why.map_or(Ok(()), Err);
     };
     let (name, mut init) = (&value.name, pod.spec.init_containers.iter());
+    if pod.spec.ephemeral_containers.contains(name) {
+        return Err(format!(
+            "container {name} is an ephemeral container: those have no resources and cannot be resized"
+        ));
+    }
     if init.any(|container| container.name == *name) {
         return Err(format!(
             "container {name} is an init container: vscaled resizes regular containers and sidecars only; change its resources in \

@@ -34,6 +34,9 @@ pub struct PodSpec {
     pub containers: Vec<Container>,
     /// In order. Init containers with `restartPolicy: Always` are sidecars.
     pub init_containers: Vec<Container>,
+    /// The names of those that `kubectl debug` adds.
+    #[serde(skip_serializing)]
+    pub ephemeral_containers: Vec<String>,
     /// The amounts that the runtime class adds to the pod's.
     pub overhead: ResourceList,
     /// Pod-level requests and limits (gate PodLevelResources).
@@ -64,6 +67,7 @@ struct DeclaredSpec {
     node_name: String,
     containers: Vec<DeclaredContainer>,
     init_containers: Vec<DeclaredContainer>,
+    ephemeral_containers: Vec<DeclaredContainer>,
     overhead: ResourceList,
     resources: Option<DeclaredResources>,
     has_huge_pages: bool,
@@ -86,6 +90,7 @@ impl From<DeclaredSpec> for PodSpec {
             node_name: declared.node_name,
             containers: read(declared.containers),
             init_containers: read(declared.init_containers),
+            ephemeral_containers: declared.ephemeral_containers.into_iter().map(|one| one.name).collect(),
             overhead: declared.overhead,
             resources: declared.resources.as_ref().map(DeclaredResources::requirements),
             has_huge_pages,
@@ -285,9 +290,8 @@ pub struct ContainerStatus {
 impl ContainerStatus {
     /// The container's id without its runtime's name, once the container is created.
     pub fn bare_id(&self) -> Option<&str> {
-        let id = self.container_id.as_str();
-        let id = id.rsplit_once("://").map_or(id, |(_, id)| id);
-        (!id.is_empty()).then_some(id)
+        let id = self.container_id.rsplit("://").next();
+        id.filter(|id| !id.is_empty())
     }
 }
 

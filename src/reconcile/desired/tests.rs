@@ -154,6 +154,11 @@ fn only_regular_containers_that_run_are_set() {
         "container setup is an init container: vscaled resizes regular containers and sidecars only; change its resources \
          in the workload's pod template"
     );
+    pod.spec.ephemeral_containers = vec!["dbg".to_owned()];
+    assert_eq!(
+        refused(&pod, "dbg", r#"{"limits":{"cpu":"1"}}"#),
+        "container dbg is an ephemeral container: those have no resources and cannot be resized"
+    );
     let of_sidecar = Override::by_root(values("mesh", r#"{"limits":{"cpu":"1"}}"#));
     DesiredState::default()
         .set_override(&pod, of_sidecar, PageSize::KIB_4)

@@ -109,6 +109,28 @@ fn restart_rules_of_newer_kubelets_are_read() {
 }
 
 #[test]
+fn ephemeral_containers_are_read_from_both_sources() {
+    let debugger = core::Container {
+        name: "dbg".to_owned(),
+        ..Default::default()
+    };
+    let mut sent = pod("web", "u");
+    sent.spec = Some(core::PodSpec {
+        ephemeral_containers: vec![core::EphemeralContainer {
+            ephemeral_container_common: Some(debugger),
+        }],
+        ..Default::default()
+    });
+    let (of_kubelet, _) = decode_pod(&sent.encode_to_vec()).object.unwrap();
+    let json =
+        r#"{"spec": {"ephemeralContainers": [{"name": "dbg", "image": "busybox", "targetContainerName": "app"}]}}"#;
+    let of_server: Pod = serde_json::from_str(json).unwrap();
+    for pod in [of_kubelet, of_server] {
+        assert_eq!(pod.spec.ephemeral_containers, ["dbg"]);
+    }
+}
+
+#[test]
 fn a_static_pod_counts_as_its_mirror_pod() {
     let annotations = |source: &str| {
         let mut sent = pod("proxy", "hash");

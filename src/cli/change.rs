@@ -107,29 +107,23 @@ pub(super) fn can_follow(change: &Change) -> bool {
     )
 }
 
-/// Whether the change is done and verified. Leaves out a reason that `is_shown` already.
+/// What is to be warned of, if the change is done and not complete yet. Leaves out a reason that `is_shown` already.
 ///
 /// Errors: the outcome, and the command to type next.
-pub(super) fn check_outcome(change: &Change, is_shown: bool) -> Result<(), Failure> {
+pub(super) fn check_outcome(change: &Change, is_shown: bool) -> Result<Option<String>, Failure> {
     let pod = pod(change);
     let why = match change.reason.as_str() {
         "" => ": no reason was given".to_owned(),
         _ if is_shown => String::new(),
         reason => format!(": {reason}"),
     };
-    let warn = |text: &str| {
-        io::warn(&format!(
-            "{pod}: {text}{why}; `vscalectl explain {pod}` shows its state"
-        ));
-        Ok(())
-    };
     let failure = match change.outcome.as_str() {
-        "Applied" | "Unchanged" | "Planned" => return Ok(()),
+        "Applied" | "Unchanged" | "Planned" => return Ok(None),
         "RuntimeOwed" => {
             let owed = "the kernel holds the new values, the runtime's stored spec does not yet";
-            return warn(&format!("{owed}, and vscaled keeps trying"));
+            return Ok(Some(format!("{owed}, and vscaled keeps trying{why}")));
         }
-        "SpecLater" => return warn("the pod's spec does not have the new values yet"),
+        "SpecLater" => return Ok(Some(format!("the pod's spec does not have the new values yet{why}"))),
         "Refused" => anyhow!("{pod} was not changed{why}"),
         "RolledBack" => anyhow!("{pod}: a step failed and everything was put back{why}"),
         "Incomplete" => {
@@ -312,7 +306,11 @@ mod tests {
             let change = changed(outcome, "why", &[]);
             assert_eq!(can_follow(&change), follows, "{outcome}");
             match (check_outcome(&change, false), said) {
-                (Ok(()), None) => {}
+                (Ok(warning), None) => {
+                    let is_incomplete = matches!(outcome, "RuntimeOwed" | "SpecLater");
+                    let is_warned = warning.is_some_and(|text| text.ends_with(": why"));
+                    assert_eq!(is_warned, is_incomplete, "{outcome}");
+                }
                 (Err(Failure { code: 1, error }), Some(said)) => {
                     assert!(error.to_string().starts_with(said), "{outcome}: {error}");
                 }

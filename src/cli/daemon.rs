@@ -5,7 +5,7 @@ use clap::{Args, Parser, Subcommand};
 
 use super::output::Output;
 use super::page::{Page, TextLine, Tone, toned};
-use super::results::{failed, name};
+use super::results::{name, named};
 use super::{Failure, change, io};
 use crate::agent::{Restoration, Restore};
 use crate::config::RunArguments;
@@ -67,7 +67,7 @@ impl RestoreArguments {
     /// Errors: if a pod is not as its spec says, or would not be.
     pub fn show(&self, restoration: &Restoration) -> Result<(), Failure> {
         self.output.print(restoration, || self.render(restoration))?;
-        match failed(&restoration.results, restored) {
+        match named(&restoration.results, |result| !restored(result)) {
             Some((pods, names)) => {
                 Err(anyhow!("{pods} cannot be restored now: {names}; fix the cause and run it again").into())
             }

@@ -1,5 +1,7 @@
 //! The pods that a command changes, one by name or several by labels, and the result for each of them.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Context, anyhow};
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
@@ -10,6 +12,9 @@ use super::{Failure, change, io, table};
 use crate::control;
 use crate::control::proto::{Change, ChangeReply, PodResult};
 
+/// The most pods that a line names.
+const NAMED: usize = 5;
+
 /// Prints the change of the one pod, or the results of all pods that the selector fits.
 ///
 /// Errors: unless every pod is done.
@@ -19,11 +24,16 @@ pub(super) fn show(pods: &PodSelection, reply: ChangeReply, output: &Output) -> 
         let change = reply.change.context(no_change)?;
         output.print(&change, || change::render(&change))?;
         let is_shown = output.format == Format::Table && io::writes_to_terminal();
-        return change::check_outcome(&change, is_shown).map(|()| Some(change));
+        if let Some(warning) = change::check_outcome(&change, is_shown)? {
+            let pod = change::pod(&change);
+            io::warn(&format!("{pod}: {warning}; `vscalectl explain {pod}` shows its state"));
+        }
+        return Ok(Some(change));
     }
     let results = &reply.results;
     output.print_list("results", results, || render(results))?;
-    match failed(results, succeeded) {
+    warnings(results).iter().for_each(|warning| io::warn(warning));
+    match named(results, |result| !succeeded(result)) {
         Some((pods, names)) => Err(anyhow!("{pods} are not as requested: {names}").into()),
         None => Ok(None),
     }
@@ -36,11 +46,26 @@ pub(super) fn can_follow(reply: &ChangeReply) -> bool {
         || changes.any(|change| change.as_ref().is_none_or(change::can_follow))
 }
 
-/// The count and the names of the failed pods, if there are any.
-pub(super) fn failed(results: &[PodResult], is_done: impl Fn(&PodResult) -> bool) -> Option<(String, String)> {
-    let failed: Vec<String> = results.iter().filter(|result| !is_done(result)).map(name).collect();
-    let count = format!("{} of {} pods", failed.len(), results.len());
-    (!failed.is_empty()).then(|| (count, failed.join(", ")))
+/// The count and the first names of the pods for which this holds, if there are any.
+pub(super) fn named(results: &[PodResult], holds: impl Fn(&PodResult) -> bool) -> Option<(String, String)> {
+    let mut names: Vec<String> = results.iter().filter(|result| holds(result)).map(name).collect();
+    let count = format!("{} of {} pods", names.len(), results.len());
+    let more = if names.len() > NAMED { ", …" } else { "" };
+    names.truncate(NAMED);
+    (!names.is_empty()).then(|| (count, names.join(", ") + more))
+}
+
+/// A line for each warning, with the pods that it is about.
+fn warnings(results: &[PodResult]) -> Vec<String> {
+    let warning = |result: &PodResult| change::check_outcome(result.change.as_ref()?, false).ok().flatten();
+    let all: BTreeSet<String> = results.iter().filter_map(warning).collect();
+    let line = |text: &String| {
+        let (pods, names) = named(results, |result| warning(result).as_ref() == Some(text))?;
+        Some(format!(
+            "{pods}: {text}: {names}; `vscalectl explain POD` shows a pod's state"
+        ))
+    };
+    all.iter().filter_map(line).collect()
 }
 
 pub(super) fn name(result: &PodResult) -> String {
@@ -103,6 +128,33 @@ fn selector(text: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_warning_names_all_its_pods_at_once() {
+        let result = |name: String, outcome: &str| PodResult {
+            namespace: "shop".to_owned(),
+            name,
+            change: Some(Change {
+                outcome: outcome.to_owned(),
+                reason: "it is busy".to_owned(),
+                ..Change::default()
+            }),
+            ..PodResult::default()
+        };
+        let mut results: Vec<_> = (1..=7)
+            .map(|number| result(format!("web-{number}"), "SpecLater"))
+            .collect();
+        results.extend(["RuntimeOwed", "Applied", "Refused"].map(|outcome| result(outcome.to_lowercase(), outcome)));
+        assert_eq!(
+            warnings(&results),
+            [
+                "1 of 10 pods: the kernel holds the new values, the runtime's stored spec does not yet, and vscaled keeps trying: \
+                 it is busy: shop/runtimeowed; `vscalectl explain POD` shows a pod's state",
+                "7 of 10 pods: the pod's spec does not have the new values yet: it is busy: shop/web-1, shop/web-2, shop/web-3, \
+                 shop/web-4, shop/web-5, …; `vscalectl explain POD` shows a pod's state",
+            ]
+        );
+    }
 
     #[test]
     fn a_namespace_is_for_a_selector_alone() {

@@ -25,12 +25,39 @@ pub(super) fn rows(container: &str, from: &Requirements, to: &Requirements) -> [
     let mut name = container.to_owned();
     Resource::ALL.map(|resource| {
         let change = |list: fn(&Requirements) -> &ResourceList| {
-            let [from, to] = [from, to].map(|side| optional(list(side).text(resource).as_deref()));
+            let [from, to] = [from, to].map(|side| list(side).get(resource));
+            let [from, to] = match (from, to) {
+                (Some(from), Some(to)) => resource.quantities([from, to]),
+                _ => [from, to].map(|amount| optional(amount.map(|amount| resource.quantity(amount)))),
+            };
             if from == to { to } else { format!("{from} → {to}") }
         };
         let (request, limit) = (change(|side| &side.requests), change(|side| &side.limits));
         [std::mem::take(&mut name), resource.to_string(), request, limit]
     })
+}
+
+/// An amount in thousandths of a cpu or in bytes, in few digits and a unit, or a dash.
+pub(super) fn short(resource: Resource, amount: Option<u64>) -> String {
+    let Some(amount) = amount else { return "-".to_owned() };
+    let (units, step): (&[&str], _) = match resource {
+        Resource::Cpu => (&["m", "", "k"], 1000),
+        Resource::Memory => (&["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"], 1024),
+    };
+    // Most amounts have these two units, so that those that stand together can be compared.
+    let most = |unit: &str| match unit {
+        "m" => 100_000,
+        "Mi" => 10_000,
+        _ => step,
+    };
+    let (mut whole, mut rest, mut unit) = (amount, 0, 0);
+    while whole >= most(units[unit]) && unit + 1 < units.len() {
+        (whole, rest, unit) = (whole / step, whole % step, unit + 1);
+    }
+    match rest * 10 / step {
+        tenth if tenth > 0 && whole < 100 => format!("{whole}.{tenth}{}", units[unit]),
+        _ => format!("{whole}{}", units[unit]),
+    }
 }
 
 /// The value of a file, and for bytes of memory also their quantity: `201326592 (192Mi)`.

@@ -8,9 +8,9 @@ use super::agent::Agent;
 use super::output::{optional, or_dash};
 use super::page::{TextLine, Tone, toned};
 use super::table::{self, Table};
-use super::{Failure, PodArguments, time};
+use super::{Failure, PodArguments, amount, time};
 use crate::control::proto::{OomKill, OomVictim};
-use crate::model::Bytes;
+use crate::model::Resource;
 use crate::oom::ReportedPod;
 
 #[derive(Debug, Subcommand)]
@@ -74,9 +74,9 @@ fn cells(kill: &OomKill) -> [TextLine; 9] {
         optional(pod).into(),
         optional(container).into(),
         optional(level).into(),
-        optional(limit.and_then(|limit| limit.limit_bytes).map(Bytes::new)).into(),
+        amount::short(Resource::Memory, limit.and_then(|limit| limit.limit_bytes)).into(),
         or_dash(&killed(kill)).into(),
-        optional(memory.map(|memory| memory.rss())).into(),
+        amount::short(Resource::Memory, memory.map(|memory| memory.rss().get())).into(),
         or_dash(&kill.confidence).into(),
         note(kill),
     ]
@@ -107,9 +107,11 @@ fn note(kill: &OomKill) -> TextLine {
         None => evidence.unfinished.map(|_| "its hook had not ended".to_owned()),
     });
     let enforced = kill.limit.as_ref().filter(|_| kill.container_limit.is_some());
-    let enforced = enforced.map(|limit| match limit.limit_bytes {
-        Some(bytes) => format!("at the {} limit of {}", kill.level, Bytes::new(bytes)),
-        None => format!("at the {} limit", kill.level),
+    let enforced = enforced.map(|limit| {
+        let bytes = limit
+            .limit_bytes
+            .map(|bytes| format!(" of {}", amount::short(Resource::Memory, Some(bytes))));
+        format!("at the {} limit{}", kill.level, bytes.unwrap_or_default())
     });
     let down = kill.while_down.then(|| "while no agent ran".to_owned());
     let [enforced, group, evidence, down] = [enforced, group, evidence, down].map(|note| note.map(TextLine::from));

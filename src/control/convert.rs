@@ -112,7 +112,7 @@ fn requirements(path: &str, values: proto::Requirements) -> Result<Requirements,
         let no_limit = "0 is no limit: give an amount above it";
         ensure(limits.get(resource) != Some(0), field, no_limit)?;
     }
-    if let Some((resource, request, limit)) = requests.first_above(limits) {
+    if let Some((resource, [request, limit])) = requests.first_above(limits) {
         let above = format!("{request} is above the limit of {limit}");
         return Err(invalid(format!("{path}.requests.{resource}"), above));
     }
@@ -255,7 +255,7 @@ mod tests {
         assert!(refusal(&request(Some("-1"), None)).starts_with("containers[0].requests.cpu: \"-1\" is negative"));
         assert_eq!(
             refusal(&request(Some("2"), Some("1500m"))),
-            "containers[0].requests.cpu: 2 is above the limit of 1500m"
+            "containers[0].requests.cpu: 2000m is above the limit of 1500m"
         );
         assert!(refusal(&request(None, Some("0"))).starts_with("containers[0].limits.cpu: 0 is no limit"));
         assert!(refusal(&request(None, None)).starts_with("containers[0]: asks for nothing"));

@@ -53,7 +53,7 @@ impl Case<'_> {
             }
         }
         if let Some((resource, to, bound)) = admitted.exceeded_by(PodAmounts::NONE) {
-            let [to, bound] = [to, bound].map(|amount| resource.quantity(amount));
+            let [to, bound] = resource.quantities([to, bound]);
             let text = format!("containers would have {to} of {resource}, and the pod's own resources allow {bound}");
             notes.push(Note::new(None, Some(resource), text));
             return Some(Reason::PodLevelExceeded);
@@ -186,7 +186,7 @@ fn low_default(pod: &Pod, outcome: &PodAmounts, limits: &Limits<'_>) -> Option<S
                 let default = defaults.limits.get(resource);
                 let default = default.filter(|_| after.limits.amount(resource) == 0)?;
                 let request = after.requests.get(resource).filter(|request| *request > default)?;
-                let [default, request] = [default, request].map(|amount| resource.quantity(amount));
+                let [default, request] = resource.quantities([default, request]);
                 let name = &container.name;
                 Some(format!(
                     "container {name}: {resource} request {request} is above the default limit {default} of LimitRange {range}, which \
@@ -236,7 +236,6 @@ fn sums(pod: &Pod, amounts: &PodAmounts) -> Requirements {
 
 /// What a LimitRange's list of bounds refuses about the amounts of a resource: the rule with the numbers.
 fn broken(item: &LimitRangeItem, resource: Resource, has: &Requirements) -> Option<String> {
-    let quantity = |amount| resource.quantity(amount);
     let [request, limit] = has.of(resource);
     let (request, limit) = (request.or(limit), limit.filter(|limit| *limit > 0));
     let amounts = [("request", request), ("limit", limit)];
@@ -245,10 +244,16 @@ fn broken(item: &LimitRangeItem, resource: Resource, has: &Requirements) -> Opti
         let bound = bound?;
         let mut set = amounts.iter().filter_map(|(name, amount)| Some((name, (*amount)?)));
         let beyond = set.find(|(_, amount)| is_beyond(amount, &bound));
-        let (bound, (needed, own)) = (quantity(bound), amounts[needs]);
+        let (needed, own) = amounts[needs];
         match beyond {
-            Some((name, amount)) => Some(format!("{name} {} is {side} the {rule} {bound}", quantity(amount))),
-            None if own.is_none() => Some(format!("has no {needed}, as the {rule} {bound} needs")),
+            Some((name, amount)) => {
+                let [amount, bound] = resource.quantities([amount, bound]);
+                Some(format!("{name} {amount} is {side} the {rule} {bound}"))
+            }
+            None if own.is_none() => {
+                let bound = resource.quantity(bound);
+                Some(format!("has no {needed}, as the {rule} {bound} needs"))
+            }
             None => None,
         }
     };
@@ -261,10 +266,9 @@ fn broken(item: &LimitRangeItem, resource: Resource, has: &Requirements) -> Opti
             let is_above = u128::from(limit) * 1000 > u128::from(request) * u128::from(ratio);
             is_above.then(|| {
                 let (whole, part) = (ratio / 1000, ratio % 1000);
+                let [limit, request] = resource.quantities([limit, request]);
                 format!(
-                    "limit {} is more than {whole}.{part:03} times the request {}, the maxLimitRequestRatio",
-                    quantity(limit),
-                    quantity(request)
+                    "limit {limit} is more than {whole}.{part:03} times the request {request}, the maxLimitRequestRatio"
                 )
             })
         }

@@ -148,7 +148,7 @@ impl<'a> Candidate<'a> {
     /// Replaces one amount of the recommendation by the result of a rule. Notes the rule if the target changes.
     pub(super) fn cap(&mut self, part: Part, resource: Resource, to: u64, rule: &str, notes: &mut Vec<Note>) {
         if let (Part::Target, Some(from)) = (part, self.target(resource).filter(|from| *from != to)) {
-            let [from, to] = [from, to].map(|amount| resource.quantity(amount));
+            let [from, to] = resource.quantities([from, to]);
             notes.push(self.note(resource, format!("{resource} request {from} becomes {to}: {rule}")));
         }
         self.recommend(part, resource, Some(to));

@@ -165,7 +165,7 @@ pub(super) fn outcome(candidate: &Candidate<'_>, limits: &Bounds, notes: &mut Ve
 
 fn explain_limit(candidate: &Candidate<'_>, resource: Resource, limit: u64, target: u64, notes: &mut Vec<Note>) {
     let mut note = |text| notes.push(candidate.note(resource, text));
-    let [from, to] = [limit, limit.max(target)].map(|amount| resource.quantity(amount));
+    let [from, to] = resource.quantities([limit, limit.max(target)]);
     if limit < target {
         note(format!("{resource} limit {from} is raised to the request of {to}"));
     }

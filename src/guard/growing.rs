@@ -321,17 +321,13 @@ impl Watched {
     }
 }
 
-/// `used 120 MiB of 128Mi and grew by 500 MiB/s`; of `memory.high` where a part of the limit is above that.
+/// `used 120 MiB of 128 MiB and grew by 500 MiB/s`; of `memory.high` where a part of the limit is above that.
 fn describe(need: &Need, above_high: u64) -> String {
     let mib = |bytes: u64| bytes.div_ceil(1 << 20);
     let below_high = |amount: Bytes| mib(amount.get().saturating_sub(above_high));
-    let (used, rate) = (below_high(need.used), mib(need.rate));
-    let limit = if above_high > 0 {
-        format!("{} MiB (memory.high)", below_high(need.limit))
-    } else {
-        need.limit.to_string()
-    };
-    format!("used {used} MiB of {limit} and grew by {rate} MiB/s")
+    let [used, limit] = [need.used, need.limit].map(below_high);
+    let (of, rate) = (if above_high > 0 { " (memory.high)" } else { "" }, mib(need.rate));
+    format!("used {used} MiB of {limit} MiB{of} and grew by {rate} MiB/s")
 }
 
 #[cfg(test)]
@@ -352,7 +348,7 @@ mod tests {
             wanted: mib(372),
             least: mib(132),
         };
-        assert_eq!(describe(&need, 0), "used 120 MiB of 128Mi and grew by 500 MiB/s");
+        assert_eq!(describe(&need, 0), "used 120 MiB of 128 MiB and grew by 500 MiB/s");
         assert_eq!(
             describe(&need, 12 << 20),
             "used 108 MiB of 116 MiB (memory.high) and grew by 500 MiB/s"

@@ -74,10 +74,10 @@ impl ResourceList {
     }
 
     /// The first resource of which this list has more than `other`, with both amounts as quantities.
-    pub fn first_above(&self, other: &Self) -> Option<(Resource, String, String)> {
+    pub fn first_above(&self, other: &Self) -> Option<(Resource, [String; 2])> {
         Resource::ALL.into_iter().find_map(|resource| {
             let (own, other) = self.get(resource).zip(other.get(resource))?;
-            (own > other).then(|| (resource, resource.quantity(own), resource.quantity(other)))
+            (own > other).then(|| (resource, resource.quantities([own, other])))
         })
     }
 
@@ -141,7 +141,7 @@ impl Requirements {
                 ));
             }
             let (request, limit) = request.zip(limit).filter(|(request, limit)| request > limit)?;
-            let (request, limit) = (quantity(request), quantity(limit));
+            let [request, limit] = resource.quantities([request, limit]);
             Some(format!(
                 "{resource} request {request} is above the limit {limit}: set both, or a request of at most {limit}"
             ))
@@ -401,7 +401,7 @@ mod tests {
         assert_eq!(zero.nonzero(), list(0, 3));
         assert_eq!(list(2, 3).first_above(&list(2, 3)), None);
         assert_eq!(list(2, 3).first_above(&list(0, 0)), None);
-        let above = (Resource::Memory, "4".to_owned(), "3".to_owned());
+        let above = (Resource::Memory, ["4".to_owned(), "3".to_owned()]);
         assert_eq!(list(2, 4).first_above(&list(2, 3)), Some(above));
     }
 

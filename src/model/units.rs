@@ -32,6 +32,20 @@ impl Resource {
             Self::Memory => Bytes::new(amount).to_string(),
         }
     }
+
+    /// Prints amounts that are compared: in one unit, unless a number would have more than six digits.
+    pub fn quantities<const N: usize>(self, amounts: [u64; N]) -> [String; N] {
+        let (scale, unit) = match self {
+            Self::Cpu if amounts.iter().all(|amount| amount.is_multiple_of(1000)) => (1000, ""),
+            Self::Cpu => (1, "m"),
+            Self::Memory => binary_unit(amounts.iter().fold(0_u64, |all, amount| all | amount)),
+        };
+        let is_short = amounts.iter().all(|amount| amount / scale < 1_000_000);
+        amounts.map(|amount| match amount {
+            1.. if is_short => format!("{}{unit}", amount / scale),
+            _ => self.quantity(amount),
+        })
+    }
 }
 
 /// Thousandths of a cpu. At most `i64::MAX`, like a Kubernetes quantity.
@@ -129,13 +143,19 @@ impl fmt::Display for MilliCpu {
 impl fmt::Display for Bytes {
     /// The canonical Kubernetes notation: the largest binary suffix that keeps the value exact.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const SUFFIXES: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
-        let steps = match self.0 {
-            0 => 0,
-            bytes => (bytes.trailing_zeros() / 10).min(6),
-        };
-        write!(f, "{}{}", self.0 >> (10 * steps), SUFFIXES[steps as usize])
+        let (scale, suffix) = binary_unit(self.0);
+        write!(f, "{}{suffix}", self.0 / scale)
     }
+}
+
+/// The largest binary unit of which these bytes are a multiple, and its suffix.
+const fn binary_unit(bytes: u64) -> (u64, &'static str) {
+    const SUFFIXES: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+    let steps = match bytes {
+        0 => 0,
+        _ => bytes.trailing_zeros() / 10,
+    };
+    (1 << (10 * steps), SUFFIXES[steps as usize])
 }
 
 #[cfg(test)]
@@ -151,6 +171,18 @@ mod tests {
         assert_eq!(Bytes::new(1_610_612_736).to_string(), "1536Mi");
         assert_eq!(Bytes::new(1000).to_string(), "1000");
         assert_eq!(Bytes::ZERO.to_string(), "0");
+    }
+
+    #[test]
+    fn amounts_that_are_compared_have_one_unit() {
+        let (cpu, memory) = (Resource::Cpu, Resource::Memory);
+        assert_eq!(cpu.quantities([1500, 2000, 0]), ["1500m", "2000m", "0"]);
+        assert_eq!(cpu.quantities([1000, 2000]), ["1", "2"]);
+        assert_eq!(memory.quantities([1536 << 20, 2 << 30]), ["1536Mi", "2048Mi"]);
+        // A number of bytes that is long is not made longer.
+        assert_eq!(memory.quantities([297_164_212, 8 << 30]), ["297164212", "8Gi"]);
+        assert_eq!(memory.quantities([0, 4 << 30]), ["0", "4Gi"]);
+        assert_eq!(memory.quantities([u64::MAX]), [Bytes::MAX.to_string()]);
     }
 
     #[test]

@@ -114,13 +114,7 @@ pub struct Room {
 
 /// A node is too full for a pod's new requests. Amounts are thousandths of a cpu or bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the node has no room: the pod would request {} of {resource}, {} of {} are left by other pods, which request {}",
-    resource.quantity(*after),
-    resource.quantity(self.left()),
-    resource.quantity(*has),
-    resource.quantity(*others)
-)]
+#[error("the node has no room: {}", self.numbers())]
 pub struct NoRoom {
     pub resource: Resource,
     /// The node's amount of the resource.
@@ -135,6 +129,14 @@ pub struct NoRoom {
 impl NoRoom {
     pub const fn left(&self) -> u64 {
         self.has.saturating_sub(self.others)
+    }
+
+    fn numbers(&self) -> String {
+        let amounts = [self.after, self.left(), self.has, self.others];
+        let (resource, [after, left, has, others]) = (self.resource, self.resource.quantities(amounts));
+        format!(
+            "the pod would request {after} of {resource}, {left} of {has} are left by other pods, which request {others}"
+        )
     }
 }
 

@@ -257,19 +257,16 @@ fn priority(state: &PodState) -> i64 {
 fn check(room: Room, takes: [ResourceList; 2], limits: [&PodAmounts; 2]) -> Result<(), String> {
     let [before, after] = takes;
     room.check(before, after).map_err(|full| {
-        let quantity = |amount| full.resource.quantity(amount);
+        let (resource, all) = (full.resource, full.others.saturating_add(full.after));
+        let [all, has] = resource.quantities([all, full.has]);
+        let [after, before] = resource.quantities([full.after, full.before]);
         format!(
-            "the node cannot hold it: {} requests would be {} of {} ({}): this pod {} instead of {}, the {} other pods {}; at \
-             most {} is left for this pod",
-            full.resource,
-            quantity(full.others.saturating_add(full.after)),
-            quantity(full.has),
+            "the node cannot hold it: {resource} requests would be {all} of {has} ({}): this pod {after} instead of {before}, the {} \
+             other pods {}; at most {} is left for this pod",
             room.capacity.from,
-            quantity(full.after),
-            quantity(full.before),
             room.others.pods,
-            quantity(full.others),
-            readable(full.resource, full.left())
+            resource.quantity(full.others),
+            readable(resource, full.left())
         )
     })?;
     let [before, after] = limits;

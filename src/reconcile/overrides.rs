@@ -121,11 +121,10 @@ pub(crate) fn check_result(pod: &Pod, values: &PodAmounts, result: &PodAmounts, 
         why.map_or(Ok(()), |why| Err(format!("container {name}: {why}")))
     })?;
     if let Some((resource, wanted, allowed)) = pod.exceeded_by(result) {
+        let [wanted, allowed] = resource.quantities([wanted, allowed]);
         return Err(format!(
-            "the containers would have {} of {resource}, and the pod's own spec.resources allow {}, which vscaled leaves as they \
-             are: set at most that, or change spec.resources in the workload's pod template",
-            resource.quantity(wanted),
-            resource.quantity(allowed)
+            "the containers would have {wanted} of {resource}, and the pod's own spec.resources allow {allowed}, which vscaled leaves \
+             as they are: set at most that, or change spec.resources in the workload's pod template"
         ));
     }
     let (before, after) = (pod.qos_class(), pod.qos_with(result));

@@ -84,7 +84,7 @@ pub(super) fn check_pod(pod: &Pod) -> Result<(), String> {
 fn check_requirements(path: &str, Requirements { requests, limits }: &Requirements) -> Result<(), String> {
     match requests.first_above(limits) {
         None => Ok(()),
-        Some((resource, request, limit)) => Err(format!(
+        Some((resource, [request, limit])) => Err(format!(
             "{path}.requests.{resource}: {request} is above the limit of {limit}"
         )),
     }
@@ -101,7 +101,7 @@ pub(super) fn check_vpa(vpa: &VerticalPodAutoscaler) -> Result<(), String> {
     for (index, policy) in vpa.policies().iter().enumerate() {
         let path = format!("spec.resourcePolicy.containerPolicies[{index}]");
         check_boost(&format!("{path}.startupBoost"), policy.startup_boost.as_ref())?;
-        if let Some((resource, min, max)) = policy.min_allowed.first_above(&policy.max_allowed) {
+        if let Some((resource, [min, max])) = policy.min_allowed.first_above(&policy.max_allowed) {
             return Err(format!(
                 "{path}.minAllowed.{resource}: {min} is above maxAllowed, which is {max}"
             ));

@@ -150,7 +150,7 @@ async fn it_shows_use_limits_throttling_changes_and_kills_as_they_happen() {
     top.shows(&[
         "test/web app",
         "request 100m  target 150m  bounds 120m..600m  limit",
-        "bounds 80Mi..1Gi",
+        "bounds 80Mi..1024Mi",
     ]);
     // The guard gives a temporary limit.
     top.shows(&["(temporary) until 2", "1 temporary limits"]);

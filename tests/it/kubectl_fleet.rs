@@ -479,13 +479,13 @@ fn top_sums_nodes_and_workloads() {
     let (code, text, _) = merged(&["top"], &answers);
     assert_eq!(code, Some(0));
     insta::assert_snapshot!(text, @r"
-    NODE  PODS  CPU   REQUEST  LIMIT  MEMORY  REQUEST  LIMIT  THROTTLED
-    b     1     2     -        -      1Mi     -        -      -
-    a     2     400m  2        -      2Gi     -        -      40%
+    NODE  PODS  CPU    REQUEST  LIMIT  MEMORY  REQUEST  LIMIT  THROTTLED
+    b     1     2000m  -        -      1Mi     -        -      -
+    a     2     400m   2000m    -      2048Mi  -        -      40%
 
-    WORKLOAD             PODS  CPU   REQUEST  LIMIT  MEMORY  REQUEST  LIMIT  THROTTLED
-    shop/Pod/old         1     2     -        -      1Mi     -        -      -
-    shop/Deployment/web  2     400m  2        -      2Gi     -        -      40%
+    WORKLOAD             PODS  CPU    REQUEST  LIMIT  MEMORY  REQUEST  LIMIT  THROTTLED
+    shop/Pod/old         1     2000m  -        -      1Mi     -        -      -
+    shop/Deployment/web  2     400m   2000m    -      2048Mi  -        -      40%
     ");
 }
 

@@ -6,11 +6,12 @@ use anyhow::anyhow;
 use clap::Args;
 use serde::Serialize;
 
+use crate::cli::amount::short;
 use crate::cli::output::{Output, optional};
 use crate::cli::page::Page;
 use crate::cli::{Failure, io, table};
 use crate::model::objects::PodUid;
-use crate::model::{CgroupPath, ContainerId};
+use crate::model::{CgroupPath, ContainerId, Resource};
 use crate::oom::{Kill, Level, ReportedMemory, read_log};
 
 /// Lists the kills in a kernel log, each process once, with the level of the node whose limit was hit.
@@ -102,15 +103,15 @@ fn shown(kill: &Kill) -> ShownKill<'_> {
 fn render(kills: &[ShownKill<'_>]) -> Page {
     let rows = kills.iter().map(|kill| {
         let seconds = |us: u64| format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
-        let short = |id: &ContainerId| id.as_str().chars().take(12).collect::<String>();
+        let beginning = |id: &ContainerId| id.as_str().chars().take(12).collect::<String>();
         [
             optional(kill.timestamp_us.map(seconds)),
             optional(kill.pid),
             kill.comm.to_owned(),
             kill.level.to_string(),
-            optional(kill.memory.map(|memory| memory.rss())),
+            short(Resource::Memory, kill.memory.map(|memory| memory.rss().get())),
             optional(kill.pod_uid.as_ref()),
-            optional(kill.container_id.as_ref().map(short)),
+            optional(kill.container_id.as_ref().map(beginning)),
             optional(kill.task_cgroup),
         ]
     });

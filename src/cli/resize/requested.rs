@@ -143,7 +143,7 @@ fn check(Requirements { requests, limits }: &Requirements) -> Result<(), String>
     if let Some(resource) = Resource::ALL.into_iter().find(is_zero) {
         return Err(format!("--{resource}-limit 0 is no limit: give an amount above it"));
     }
-    if let Some((resource, request, limit)) = requests.first_above(limits) {
+    if let Some((resource, [request, limit])) = requests.first_above(limits) {
         return Err(format!(
             "--{resource}-request {request} is above --{resource}-limit {limit}: lower the one or raise the other"
         ));

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use clap::ValueEnum;
 use serde::Deserialize;
 
-use super::state::short;
+use crate::cli::amount::short;
 use crate::cli::fleet::Items;
 use crate::cli::output::optional;
 use crate::cli::page::Page;

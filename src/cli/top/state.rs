@@ -7,7 +7,7 @@ use ratatui::style::Color;
 use ratatui::text::Line as Text;
 use serde::{Serialize, Serializer};
 
-use crate::cli::amount::list;
+use crate::cli::amount::{list, short};
 use crate::cli::output::optional;
 use crate::cli::{change, time};
 use crate::control::proto::{self, Change, Container, GetReply, Lease, OomKill, Pod, Requirements, Usage};
@@ -211,24 +211,6 @@ impl Amounts {
             _ => format!("{}..{}", texts[4], texts[5]),
         };
         (texts, limit, bounds)
-    }
-}
-
-/// An amount in thousandths of a cpu or in bytes, as three or four digits and a unit, or a dash.
-pub(super) fn short(resource: Resource, amount: Option<u64>) -> String {
-    let Some(amount) = amount else { return "-".to_owned() };
-    let (units, step): (&[&str], _) = match resource {
-        Resource::Cpu if amount < 1000 => return format!("{amount}m"),
-        Resource::Cpu => (&["m", "", "k"], 1000),
-        Resource::Memory => (&["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"], 1024),
-    };
-    let (mut whole, mut rest, mut unit) = (amount, 0, 0);
-    while whole >= step && unit + 1 < units.len() {
-        (whole, rest, unit) = (whole / step, whole % step, unit + 1);
-    }
-    match rest * 10 / step {
-        tenth if tenth > 0 && whole < 100 => format!("{whole}.{tenth}{}", units[unit]),
-        _ => format!("{whole}{}", units[unit]),
     }
 }
 

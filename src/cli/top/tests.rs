@@ -7,9 +7,10 @@ use ratatui::style::Color;
 use serde_json::{Value, json};
 
 use super::render::{bar, draw};
-use super::state::{Amounts, Node, short};
+use super::state::{Amounts, Node};
 use super::view::View;
 use super::{Line, Sort, of_nodes, once};
+use crate::cli::amount::short;
 use crate::control::proto::{
     self, Agent, Change, Container, GetReply, Lease, OomKill, Pod, Recommendation, Requirements, Usage,
 };
@@ -242,12 +243,13 @@ fn amounts_are_shown_in_few_digits() {
     for (amount, cpu, memory) in [
         (0, "0m", "0"),
         (999, "999m", "999"),
-        (1000, "1", "1000"),
-        (1500, "1.5", "1.4Ki"),
-        (99_900, "99.9", "97.5Ki"),
+        (1000, "1000m", "1000"),
+        (1500, "1500m", "1.4Ki"),
+        (99_900, "99900m", "97.5Ki"),
         (100_900, "100", "98.5Ki"),
         (2_500_000, "2.5k", "2.3Mi"),
-        (1 << 30, "1073k", "1Gi"),
+        (1 << 30, "1073k", "1024Mi"),
+        (11 << 30, "11811k", "11Gi"),
         (3 << 39, "1649267k", "1.5Ti"),
         (1 << 50, "1125899906k", "1Pi"),
         (1 << 60, "1152921504606k", "1Ei"),
@@ -268,8 +270,8 @@ fn each_number_has_its_column_and_field() {
             "POD CONTAINER RESOURCE USED REQUEST LIMIT TARGET BOUNDS THROTTLED",
             "shop/a - cpu 120m 200m 500m 250m - 30%",
             "memory 100Mi 64Mi 128Mi 96Mi -",
-            "shop/a app cpu 120m 200m 500m 250m 100m..1 30%",
-            "memory 100Mi 64Mi 128Mi 96Mi 48Mi..1Gi",
+            "shop/a app cpu 120m 200m 500m 250m 100m..1000m 30%",
+            "memory 100Mi 64Mi 128Mi 96Mi 48Mi..1024Mi",
         ]
     );
     assert_eq!(
@@ -291,11 +293,11 @@ fn the_screen_shows_the_numbers_of_a_line() {
     let text = screen(&node, &view, 120, 30);
     for part in [
         "vscaled 1.2.3 · filter \"web\" · 1 pods · sorted by name · 1 throttled · 0 temporary limits · cgroup v2",
-        "1.5/500m",
+        "1500m/500m",
         "100Mi/128Mi",
         "shop/web app  InSync\n",
-        "cpu     used 1.5  request 200m  target 250m  bounds 100m..1  limit 500m (burst 50%)\n",
-        "memory  used 100Mi  request 64Mi  target 96Mi  bounds 48Mi..1Gi  limit 128Mi\n",
+        "cpu     used 1500m  request 200m  target 250m  bounds 100m..1000m  limit 500m (burst 50%)\n",
+        "memory  used 100Mi  request 64Mi  target 96Mi  bounds 48Mi..1024Mi  limit 128Mi\n",
         "changed nothing lately\n",
         "q quit  ? help",
     ] {
@@ -506,7 +508,7 @@ fn nodes_are_sorted_by_each_number() {
         let nodes: String = shown(sort, 9)[1..4].iter().map(|line| &line[..1]).collect();
         assert_eq!(nodes, order, "{sort:?}");
     }
-    assert_eq!(shown(Sort::Cpu, 9)[1], "b 1 1 2 3 1Gi 2Gi 3Gi 5%");
+    assert_eq!(shown(Sort::Cpu, 9)[1], "b 1 1000m 2000m 3000m 1024Mi 2048Mi 3072Mi 5%");
     // Two tables, each with its header, and an empty line between them.
     assert_eq!((shown(Sort::Cpu, 2).len(), shown(Sort::Cpu, 9).len()), (7, 9));
 }

@@ -167,7 +167,7 @@ fn a_refused_change_is_skipped_with_its_rule() {
         ),
         (
             &["{type: Container, min: {cpu: 2}}", "{type: Container, max: {cpu: 1}}"][..],
-            "cpu request 333m is below the minimum 2 of LimitRange range-0 for a Container; LimitRange range-1 contradicts it",
+            "cpu request 333m is below the minimum 2000m of LimitRange range-0 for a Container; LimitRange range-1 contradicts it",
         ),
     ] {
         let decision = decide_one(&resized_with(ranges));

@@ -32,7 +32,7 @@ fn a_full_node_is_refused_with_the_numbers() {
     let refused = room.check(list(300, 1), list(401, 1)).unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "the node has no room: the pod would request 401m of cpu, 400m of 1 are left by other pods, which request 600m"
+        "the node has no room: the pod would request 401m of cpu, 400m of 1000m are left by other pods, which request 600m"
     );
 }
 

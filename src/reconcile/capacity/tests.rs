@@ -47,7 +47,7 @@ fn requests_must_fit_beside_everybody_elses() {
          the 2 other pods 4Gi; at most 4Gi is left for this pod"
     );
     let error = checked([small, list(1500, GI)], [small, small]).unwrap_err();
-    assert!(error.contains("cpu requests would be 4500m of 4"), "{error}");
+    assert!(error.contains("cpu requests would be 4500m of 4000m"), "{error}");
 }
 
 #[test]

@@ -101,10 +101,7 @@ fn cells(change: &Change) -> [TextLine; 7] {
 
 /// Whether the same request can still succeed, after a change with this outcome.
 pub(super) fn can_follow(change: &Change) -> bool {
-    !matches!(
-        change.outcome.as_str(),
-        "Applied" | "Unchanged" | "Planned" | "RuntimeOwed" | "SpecLater" | "Infeasible"
-    )
+    change.outcome != "Infeasible" && check_outcome(change, false).is_err()
 }
 
 /// What is to be warned of, if the change is done and not complete yet. Leaves out a reason that `is_shown` already.

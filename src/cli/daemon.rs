@@ -105,8 +105,8 @@ impl RestoreArguments {
 
 /// Whether a pod is as its spec says. `RuntimeOwed` does not count: no agent updates the runtime later.
 fn restored(result: &PodResult) -> bool {
-    let outcome = result.change.as_ref().map(|change| change.outcome.as_str());
-    matches!(outcome, Some("Applied" | "Unchanged" | "Planned"))
+    let change = result.change.as_ref();
+    change.is_some_and(|change| matches!(change::check_outcome(change, false), Ok(None)))
 }
 
 #[cfg(test)]

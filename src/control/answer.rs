@@ -7,8 +7,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use hyper::body::{Body, Bytes, Frame};
-use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 /// The largest piece in bytes.
 const PIECE: usize = 16 << 10;
@@ -60,14 +60,11 @@ impl<B: Body<Data = Bytes> + Unpin, G: Unpin> Body for Pieces<B, G> {
 }
 
 /// Cancels `late` unless the result is dropped in time.
-pub(super) fn time_limit(time: Duration, late: CancellationToken) -> oneshot::Sender<()> {
-    let (sent, unsent) = oneshot::channel();
-    tokio::spawn(async move {
-        if tokio::time::timeout(time, unsent).await.is_err() {
-            late.cancel();
-        }
-    });
-    sent
+pub(super) fn time_limit(time: Duration, late: CancellationToken) -> AbortOnDropHandle<()> {
+    AbortOnDropHandle::new(tokio::spawn(async move {
+        tokio::time::sleep(time).await;
+        late.cancel();
+    }))
 }
 
 #[cfg(test)]

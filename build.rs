@@ -4,46 +4,16 @@ use std::path::Path;
 
 use tonic_prost_build::Builder;
 
-struct Protocol {
-    /// The file, relative to `proto/`.
-    file: &'static str,
-    /// Whether a server may omit calls and answer "unimplemented". The fake servers of tests need this.
-    partial_servers: bool,
-}
-
-const PROTOCOLS: [Protocol; 8] = [
-    Protocol {
-        file: "vscaled/control/v1/control.proto",
-        partial_servers: false,
-    },
-    Protocol {
-        file: "cri/runtime/v1/api.proto",
-        partial_servers: true,
-    },
-    Protocol {
-        file: "vscaled/report/v1/report.proto",
-        partial_servers: false,
-    },
-    Protocol {
-        file: "kubelet/pods/v1alpha1/api.proto",
-        partial_servers: false,
-    },
-    Protocol {
-        file: "k8s/core/v1/pod.proto",
-        partial_servers: false,
-    },
-    Protocol {
-        file: "containerd/services/events/v1/events.proto",
-        partial_servers: true,
-    },
-    Protocol {
-        file: "containerd/services/tasks/v1/tasks.proto",
-        partial_servers: true,
-    },
-    Protocol {
-        file: "containerd/events/events.proto",
-        partial_servers: true,
-    },
+/// The files, relative to `proto/`, and whether a server may omit calls and answer "unimplemented", as the fake servers of tests do.
+const PROTOCOLS: [(&str, bool); 8] = [
+    ("vscaled/control/v1/control.proto", false),
+    ("cri/runtime/v1/api.proto", true),
+    ("vscaled/report/v1/report.proto", false),
+    ("kubelet/pods/v1alpha1/api.proto", false),
+    ("k8s/core/v1/pod.proto", false),
+    ("containerd/services/events/v1/events.proto", true),
+    ("containerd/services/tasks/v1/tasks.proto", true),
+    ("containerd/events/events.proto", true),
 ];
 
 /// The protobuf package of the control protocol.
@@ -124,8 +94,8 @@ const CONVERTED: [(&str, &str); 8] = [
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=proto");
     let root = Path::new("proto");
-    for protocol in &PROTOCOLS {
-        let descriptors = protox::compile([root.join(protocol.file)], [root])?;
+    for (file, partial_servers) in PROTOCOLS {
+        let descriptors = protox::compile([root.join(file)], [root])?;
         let builder = OPTIONAL.iter().fold(tonic_prost_build::configure(), |builder, path| {
             builder.field_attribute(path, "#[serde(skip_serializing_if = \"Option::is_none\")]")
         });
@@ -143,7 +113,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         printed_reports(builder)
             // A sorted map prints labels in the same order every time.
             .btree_map(CONTROL)
-            .generate_default_stubs(protocol.partial_servers)
+            .generate_default_stubs(partial_servers)
             // The command line prints replies as JSON and YAML, and reads them again: field names in camelCase, without unset amounts.
             .type_attribute(
                 CONTROL,
@@ -151,11 +121,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             )
             // The protocol of reports, which is compiled later, generates these types itself.
             .extern_path(
-                if protocol.file.contains("report") {
-                    ".none"
-                } else {
-                    REPORT
-                },
+                if file.contains("report") { ".none" } else { REPORT },
                 "crate::proto::report",
             )
             .compile_fds(descriptors)?;

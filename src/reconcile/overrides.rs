@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::decide::Refusals;
 use crate::model::objects::Pod;
-use crate::model::{Cause, NamedRequirements, PageSize, PodAmounts, QosClass, Requirements, Resource, ResourceList};
+use crate::model::{Cause, NamedRequirements, PageSize, PodAmounts, QosClass, Resource, ResourceList};
 
 /// Values that an operator set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,10 +68,6 @@ pub(crate) fn overlay(mut base: PodAmounts, values: &PodAmounts) -> PodAmounts {
 
 pub(crate) fn check_names(pod: &Pod, values: &PodAmounts) -> Result<(), String> {
     let values = &values.containers;
-    if values.iter().all(|value| value.resources == Requirements::default()) {
-        let flags = "--cpu-request, --cpu-limit, --memory-request, --memory-limit";
-        return Err(format!("nothing to change: give at least one of {flags}"));
-    }
     let Some(value) = values.iter().find(|value| pod.container(&value.name).is_none()) else {
         let ended = values.iter().find(|value| pod.has_completed(&value.name));
         let why = ended.map(|ended| format!("container {} has ended and does not start again", ended.name));

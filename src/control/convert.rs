@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use serde_json::json;
 use tonic::Status;
 
 use super::ControlError;
 use super::proto;
 use super::select;
 use crate::model::objects::LONGEST_LABEL;
-use crate::model::quantity::Quantity;
 use crate::model::{NamedRequirements, PodAmounts, Requirements, Resource, ResourceList};
 
 /// The longest reason in bytes: the agent keeps reasons and shows them again.
@@ -94,11 +94,8 @@ pub fn check_change(pod: &str, selector: &str, namespace: &str, reason: &str) ->
 
 fn requirements(path: &str, values: proto::Requirements) -> Result<Requirements, ControlError> {
     let list = |field: &str, amounts: Option<proto::Amounts>| {
-        let (path, amounts) = (format!("{path}.{field}"), amounts.unwrap_or_default());
-        Ok(ResourceList {
-            cpu: amount(&path, Resource::Cpu, amounts.cpu)?,
-            memory: amount(&path, Resource::Memory, amounts.memory)?,
-        })
+        let read: Result<ResourceList, _> = serde_path_to_error::deserialize(json!(amounts.unwrap_or_default()));
+        read.map_err(|error| invalid(format!("{path}.{field}.{}", error.path()), error.inner().to_string()))
     };
     let requirements = Requirements {
         requests: list("requests", values.requests)?,
@@ -117,12 +114,6 @@ fn requirements(path: &str, values: proto::Requirements) -> Result<Requirements,
         return Err(invalid(format!("{path}.requests.{resource}"), above));
     }
     Ok(requirements)
-}
-
-fn amount<T: From<Quantity>>(path: &str, resource: Resource, text: Option<String>) -> Result<Option<T>, ControlError> {
-    let Some(text) = text else { return Ok(None) };
-    let quantity = Quantity::parse(&text).map_err(|error| invalid(format!("{path}.{resource}"), error.to_string()))?;
-    Ok(Some(quantity.into()))
 }
 
 fn ensure(holds: bool, field: impl Into<String>, otherwise: impl Into<String>) -> Result<(), ControlError> {

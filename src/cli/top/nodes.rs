@@ -6,12 +6,13 @@ use std::collections::BTreeMap;
 use clap::ValueEnum;
 use serde::Deserialize;
 
-use crate::cli::amount::short;
+use crate::cli::amount::{list, short};
 use crate::cli::fleet::Items;
 use crate::cli::output::optional;
 use crate::cli::page::Page;
 use crate::cli::table;
-use crate::model::{Bytes, MilliCpu, Resource};
+use crate::control::proto::Amounts;
+use crate::model::{Resource, ResourceList};
 
 /// The order of nodes and workloads.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
@@ -44,8 +45,8 @@ pub(in crate::cli) struct Line {
 #[derive(Debug, Default)]
 struct Sum {
     pods: usize,
-    /// Used, request and limit: of cpu in thousandths, then of memory in bytes.
-    amounts: [Option<u64>; 6],
+    /// Used, request and limit.
+    amounts: [ResourceList; 3],
     /// The largest share of throttled periods of one container.
     throttled_percent: Option<u64>,
 }
@@ -57,18 +58,16 @@ impl Sum {
             return;
         }
         self.pods += 1;
-        let of = ["used", "request", "limit"];
-        let cpu = of.map(|name| line.cpu.get(name)?.parse().ok().map(MilliCpu::get));
-        let memory = of.map(|name| line.memory.get(name)?.parse().ok().map(Bytes::get));
-        for (sum, amount) in self.amounts.iter_mut().zip(cpu.into_iter().chain(memory)) {
-            *sum = [*sum, amount].into_iter().flatten().reduce(u64::saturating_add);
+        for (sum, name) in self.amounts.iter_mut().zip(["used", "request", "limit"]) {
+            let [cpu, memory] = [&line.cpu, &line.memory].map(|amounts| amounts.get(name).cloned());
+            *sum = sum.combine(list(Some(&Amounts { cpu, memory })), u64::saturating_add);
         }
     }
 
     fn place(&self, sort: Sort) -> Reverse<Option<u64>> {
         Reverse(match sort {
-            Sort::Cpu => self.amounts[0],
-            Sort::Memory => self.amounts[3],
+            Sort::Cpu => self.amounts[0].get(Resource::Cpu),
+            Sort::Memory => self.amounts[0].get(Resource::Memory),
             Sort::Throttling => self.throttled_percent,
             Sort::Name => None,
         })
@@ -96,9 +95,8 @@ fn draw(title: &str, sums: BTreeMap<String, Sum>, sort: Sort, rows: usize) -> ta
     let mut sums = Vec::from_iter(sums);
     sums.sort_by_key(|(_, sum)| sum.place(sort));
     let rows = sums.iter().take(rows).map(|(name, sum)| {
-        let [cpu, request, limit, memory, least, most] = sum.amounts;
-        let [cpu, request, limit] = [cpu, request, limit].map(|amount| short(Resource::Cpu, amount));
-        let [memory, least, most] = [memory, least, most].map(|amount| short(Resource::Memory, amount));
+        let texts = |resource| sum.amounts.map(|list| short(resource, list.get(resource)));
+        let ([cpu, request, limit], [memory, least, most]) = (texts(Resource::Cpu), texts(Resource::Memory));
         let throttled = optional(sum.throttled_percent.map(|percent| format!("{percent}%")));
         let (name, pods) = (name.clone(), sum.pods.to_string());
         [name, pods, cpu, request, limit, memory, least, most, throttled]

@@ -35,6 +35,8 @@ const CORE_ATTRIBUTES: [(&str, &str); 7] = [
     ),
     ("PodStatus.qos_class", "skip_serializing_if = \"String::is_empty\""),
 ];
+/// JSON that is printed and read again: field names in camelCase, and defaults for missing ones.
+const JSON: &str = "#[derive(serde::Serialize, serde::Deserialize)] #[serde(rename_all = \"camelCase\", default)]";
 /// Fields that JSON omits where they are unset.
 const OPTIONAL: [&str; 24] = [
     ".vscaled.control.v1.Amounts",
@@ -74,11 +76,7 @@ const PRINTED: [&str; 8] = [
     "Report",
 ];
 /// Enumerations that JSON shows as one word; an unspecified value is "unknown".
-const ENUMERATIONS: [(&str, &str); 3] = [
-    ("Level", "LEVEL_UNSPECIFIED"),
-    ("Role", "ROLE_UNSPECIFIED"),
-    ("Confidence", "CONFIDENCE_UNSPECIFIED"),
-];
+const ENUMERATIONS: [&str; 3] = ["Level", "Role", "Confidence"];
 /// Fields with a conversion in JSON: enumerations as words, times as in RFC 3339.
 const CONVERTED: [(&str, &str); 8] = [
     ("Report.time", "serialize_with = \"time\""),
@@ -99,10 +97,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let builder = OPTIONAL.iter().fold(tonic_prost_build::configure(), |builder, path| {
             builder.field_attribute(path, "#[serde(skip_serializing_if = \"Option::is_none\")]")
         });
-        let builder = builder.type_attribute(
-            CORE,
-            "#[derive(serde::Serialize, serde::Deserialize)] #[serde(rename_all = \"camelCase\", default)]",
-        );
+        // The command line prints and reads replies.
+        let builder = builder.type_attribute(CORE, JSON).type_attribute(CONTROL, JSON);
         let builder = CORE_ATTRIBUTES.iter().fold(builder, |builder, (place, attribute)| {
             let (path, attribute) = (format!("{CORE}.{place}"), format!("#[serde({attribute})]"));
             match place.contains('.') {
@@ -114,11 +110,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             // A sorted map prints labels in the same order every time.
             .btree_map(CONTROL)
             .generate_default_stubs(partial_servers)
-            // The command line prints replies as JSON and YAML, and reads them again: field names in camelCase, without unset amounts.
-            .type_attribute(
-                CONTROL,
-                "#[derive(serde::Serialize, serde::Deserialize)] #[serde(rename_all = \"camelCase\", default)]",
-            )
             // The protocol of reports, which is compiled later, generates these types itself.
             .extern_path(
                 if file.contains("report") { ".none" } else { REPORT },
@@ -132,14 +123,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// Adds attributes that convert reports to JSON.
 fn printed_reports(mut builder: Builder) -> Builder {
     for (number, message) in PRINTED.into_iter().enumerate() {
-        let deserialize = if number < 6 { ", serde::Deserialize" } else { "" };
-        let default = if number < 6 { ", default" } else { "" };
-        let attribute =
-            format!("#[derive(serde::Serialize{deserialize})] #[serde(rename_all = \"camelCase\"{default})]");
+        let printed = "#[derive(serde::Serialize)] #[serde(rename_all = \"camelCase\")]";
+        let attribute = if number < 6 { JSON } else { printed };
         builder = builder.type_attribute(format!("{REPORT}.{message}"), attribute);
     }
-    for (enumeration, unspecified) in ENUMERATIONS {
+    for enumeration in ENUMERATIONS {
         let path = format!("{REPORT}.{enumeration}");
+        let unspecified = format!("{}_UNSPECIFIED", enumeration.to_uppercase());
         builder = builder
             .field_attribute(
                 format!("{path}.{unspecified}"),

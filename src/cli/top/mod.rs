@@ -73,7 +73,7 @@ fn once(lines: &[&PodLine]) -> Page {
         [&line.cpu, &line.memory].map(|amounts| {
             // Only the first row of a line has them.
             let [pod, container, throttled] = head.each_mut().map(std::mem::take);
-            let ([used, request, _, target, ..], limit, bounds) = amounts.texts();
+            let [used, request, limit, target, bounds] = amounts.texts();
             let limit = limit + &line.burst(amounts.resource);
             let resource = amounts.resource.to_string();
             [

@@ -9,6 +9,7 @@ use ratatui::widgets::{Paragraph, Row, Table, TableState, Wrap};
 
 use super::state::{Amounts, Node, PodLine};
 use super::view::View;
+use crate::cli::amount::short;
 use crate::cli::page::Tone;
 use crate::model::OBSERVING;
 use crate::printable::is_dangerous;
@@ -149,7 +150,7 @@ fn name(line: &PodLine) -> String {
 }
 
 fn use_and_limit(amounts: &Amounts) -> Text<'static> {
-    let ([used, _, limit, ..], ..) = amounts.texts();
+    let [used, _, limit, ..] = amounts.values.map(|amount| short(amounts.resource, amount));
     let limit = amounts.values[2].map(|_| format!("/{limit}"));
     Text::from_iter([Span::styled(used, fill(amounts)), limit.unwrap_or_default().into()])
 }
@@ -170,7 +171,7 @@ fn state_of(line: &PodLine, _: u16) -> Text<'static> {
 fn describe(line: &PodLine) -> Vec<Text<'static>> {
     let amounts = |amounts: &Amounts| {
         let until = amounts.temporary_until.as_ref().map(|until| format!(" until {until}"));
-        let (([used, request, _, target, ..], limit, bounds), until) = (amounts.texts(), until.unwrap_or_default());
+        let ([used, request, limit, target, bounds], until) = (amounts.texts(), until.unwrap_or_default());
         let (resource, burst) = (amounts.resource.name(), line.burst(amounts.resource));
         Text::from(format!(
             "{resource:<8}used {used}  request {request}  target {target}  bounds {bounds}  limit {limit}{burst}{until}"

@@ -201,16 +201,15 @@ impl Amounts {
         }
     }
 
-    /// All amounts for people, then the limit marked where it is a temporary one, and the bounds.
-    pub(super) fn texts(&self) -> ([String; 6], String, String) {
-        let texts = self.values.map(|amount| short(self.resource, amount));
+    /// For people: use, request, limit, which is marked where it is a temporary one, target and bounds.
+    pub(super) fn texts(&self) -> [String; 5] {
+        let [used, request, limit, target, lower, upper] = self.values.map(|amount| short(self.resource, amount));
         let mark = self.temporary_until.as_ref().map_or("", |_| " (temporary)");
-        let limit = format!("{}{mark}", texts[2]);
         let bounds = match self.values {
-            [.., None, None] => "-".to_owned(),
-            _ => format!("{}..{}", texts[4], texts[5]),
+            [.., None, None] => lower,
+            _ => format!("{lower}..{upper}"),
         };
-        (texts, limit, bounds)
+        [used, request, limit + mark, target, bounds]
     }
 }
 

@@ -245,17 +245,13 @@ fn broken(item: &LimitRangeItem, resource: Resource, has: &Requirements) -> Opti
         let mut set = amounts.iter().filter_map(|(name, amount)| Some((name, (*amount)?)));
         let beyond = set.find(|(_, amount)| is_beyond(amount, &bound));
         let (needed, own) = amounts[needs];
-        match beyond {
-            Some((name, amount)) => {
-                let [amount, bound] = resource.quantities([amount, bound]);
-                Some(format!("{name} {amount} is {side} the {rule} {bound}"))
-            }
-            None if own.is_none() => {
-                let bound = resource.quantity(bound);
-                Some(format!("has no {needed}, as the {rule} {bound} needs"))
-            }
-            None => None,
+        if let Some((name, amount)) = beyond {
+            let [amount, bound] = resource.quantities([amount, bound]);
+            return Some(format!("{name} {amount} is {side} the {rule} {bound}"));
         }
+        let bound = resource.quantity(bound);
+        own.is_none()
+            .then(|| format!("has no {needed}, as the {rule} {bound} needs"))
     };
     let min = bound(item.min.get(resource), u64::lt, "below", "minimum", 0);
     let max = bound(item.max.get(resource), u64::gt, "above", "maximum", 1);

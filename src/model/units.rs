@@ -1,7 +1,5 @@
 //! Typed amounts: thousandths of a cpu and bytes of memory.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize, Serializer};
 use strum::{Display, IntoStaticStr};
 
@@ -25,36 +23,48 @@ impl Resource {
         self.into()
     }
 
-    /// Prints an amount of the resource (thousandths of a cpu, bytes) as a quantity.
+    /// Prints an amount of the resource (thousandths of a cpu, bytes) in the canonical Kubernetes notation: with the largest suffix that
+    /// keeps the value exact.
     pub fn quantity(self, amount: u64) -> String {
-        match self {
-            Self::Cpu => MilliCpu::new(amount).to_string(),
-            Self::Memory => Bytes::new(amount).to_string(),
-        }
+        let amount = amount.min(Bytes::MAX.0);
+        let (scale, suffix) = self.unit(&[amount]);
+        format!("{}{suffix}", amount / scale)
     }
 
     /// Prints amounts that are compared: in one unit, unless a number would have more than six digits.
     pub fn quantities<const N: usize>(self, amounts: [u64; N]) -> [String; N] {
-        let (scale, unit) = match self {
-            Self::Cpu if amounts.iter().all(|amount| amount.is_multiple_of(1000)) => (1000, ""),
-            Self::Cpu => (1, "m"),
-            Self::Memory => binary_unit(amounts.iter().fold(0_u64, |all, amount| all | amount)),
-        };
+        let (scale, suffix) = self.unit(&amounts);
         let is_short = amounts.iter().all(|amount| amount / scale < 1_000_000);
         amounts.map(|amount| match amount {
-            1.. if is_short => format!("{}{unit}", amount / scale),
+            1.. if is_short => format!("{}{suffix}", amount / scale),
             _ => self.quantity(amount),
         })
+    }
+
+    /// The largest unit of which all these amounts are multiples, and its suffix.
+    fn unit(self, amounts: &[u64]) -> (u64, &'static str) {
+        const SUFFIXES: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+        match (self, amounts.iter().fold(0_u64, |all, amount| all | amount)) {
+            (Self::Cpu, _) if amounts.iter().all(|amount| amount.is_multiple_of(1000)) => (1000, ""),
+            (Self::Cpu, _) => (1, "m"),
+            (Self::Memory, 0) => (1, ""),
+            (Self::Memory, all) => {
+                let steps = all.trailing_zeros() / 10;
+                (1 << (10 * steps), SUFFIXES[steps as usize])
+            }
+        }
     }
 }
 
 /// Thousandths of a cpu. At most `i64::MAX`, like a Kubernetes quantity.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Deserialize, derive_more::Display)]
+#[display("{}", Resource::Cpu.quantity(*_0))]
 #[serde(from = "Quantity")]
 pub struct MilliCpu(u64);
 
 /// Bytes of memory. At most `i64::MAX`, like a Kubernetes quantity.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Deserialize, derive_more::Display)]
+#[display("{}", Resource::Memory.quantity(*_0))]
 #[serde(from = "Quantity")]
 pub struct Bytes(u64);
 
@@ -129,34 +139,6 @@ macro_rules! amount {
 
 amount!(MilliCpu, milli_value);
 amount!(Bytes, value);
-
-impl fmt::Display for MilliCpu {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_multiple_of(1000) {
-            write!(f, "{}", self.0 / 1000)
-        } else {
-            write!(f, "{}m", self.0)
-        }
-    }
-}
-
-impl fmt::Display for Bytes {
-    /// The canonical Kubernetes notation: the largest binary suffix that keeps the value exact.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (scale, suffix) = binary_unit(self.0);
-        write!(f, "{}{suffix}", self.0 / scale)
-    }
-}
-
-/// The largest binary unit of which these bytes are a multiple, and its suffix.
-const fn binary_unit(bytes: u64) -> (u64, &'static str) {
-    const SUFFIXES: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
-    let steps = match bytes {
-        0 => 0,
-        _ => bytes.trailing_zeros() / 10,
-    };
-    (1 << (10 * steps), SUFFIXES[steps as usize])
-}
 
 #[cfg(test)]
 mod tests {

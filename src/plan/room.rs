@@ -114,7 +114,7 @@ pub struct Room {
 
 /// A node is too full for a pod's new requests. Amounts are thousandths of a cpu or bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the node has no room: {}", self.numbers())]
+#[error("the node has no room: the pod would request {}", self.numbers())]
 pub struct NoRoom {
     pub resource: Resource,
     /// The node's amount of the resource.
@@ -132,11 +132,9 @@ impl NoRoom {
     }
 
     fn numbers(&self) -> String {
-        let amounts = [self.after, self.left(), self.has, self.others];
-        let (resource, [after, left, has, others]) = (self.resource, self.resource.quantities(amounts));
-        format!(
-            "the pod would request {after} of {resource}, {left} of {has} are left by other pods, which request {others}"
-        )
+        let (resource, amounts) = (self.resource, [self.after, self.left(), self.has, self.others]);
+        let [after, left, has, others] = resource.quantities(amounts);
+        format!("{after} of {resource}, {left} of {has} are left by other pods, which request {others}")
     }
 }
 

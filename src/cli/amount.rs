@@ -2,6 +2,7 @@
 
 use super::output::{optional, or_dash};
 use crate::control::proto;
+use crate::model::quantity::Quantity;
 use crate::model::{Bytes, ControlFile, MemoryLimit, Requirements, Resource, ResourceList, Setting};
 
 /// The requests and limits of an answer. A text that is no amount counts as unset.
@@ -25,16 +26,24 @@ pub(super) fn rows(container: &str, from: &Requirements, to: &Requirements) -> [
     let mut name = container.to_owned();
     Resource::ALL.map(|resource| {
         let change = |list: fn(&Requirements) -> &ResourceList| {
-            let [from, to] = [from, to].map(|side| list(side).get(resource));
-            let [from, to] = match (from, to) {
-                (Some(from), Some(to)) => resource.quantities([from, to]),
-                _ => [from, to].map(|amount| optional(amount.map(|amount| resource.quantity(amount)))),
-            };
+            let texts = [from, to].map(|side| list(side).text(resource));
+            let [from, to] = both(resource.name(), texts.each_ref().map(Option::as_deref));
             if from == to { to } else { format!("{from} → {to}") }
         };
         let (request, limit) = (change(|side| &side.requests), change(|side| &side.limits));
         [std::mem::take(&mut name), resource.to_string(), request, limit]
     })
+}
+
+/// Two amounts of the resource of that name, in one unit; a dash for none.
+pub(super) fn both(resource: &str, texts: [Option<&str>; 2]) -> [String; 2] {
+    let resource = Resource::ALL.into_iter().find(|one| one.name() == resource);
+    let amount = |text: Option<&str>| Some((resource?, Quantity::parse(text?).ok()?));
+    match texts.map(amount) {
+        [Some((Resource::Cpu, one)), Some((cpu, other))] => cpu.quantities([one, other].map(Quantity::milli_value)),
+        [Some((_, one)), Some((memory, other))] => memory.quantities([one, other].map(Quantity::value)),
+        _ => texts.map(optional),
+    }
 }
 
 /// An amount in thousandths of a cpu or in bytes, in few digits and a unit, or a dash.

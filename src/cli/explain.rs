@@ -111,16 +111,16 @@ fn amounts(amounts: &[Amount], width: usize) -> Page {
         column("", amounts, |amount| amount.resource.clone()),
         column("VPA", amounts, |amount| optional(amount.target.as_ref())),
         column("BOUNDS", amounts, bounds),
-        column("DECIDED", amounts, |amount| pair(amount.decided.as_ref())),
-        column("WANTED", amounts, |amount| pair(amount.wanted.as_ref())),
-        column("SPEC", amounts, |amount| pair(amount.spec.as_ref())),
+        column("DECIDED", amounts, |amount| pair(amount, &amount.decided)),
+        column("WANTED", amounts, |amount| pair(amount, &amount.wanted)),
+        column("SPEC", amounts, |amount| pair(amount, &amount.spec)),
     ];
     // Only kubelets that resize in place report these.
     let is_reported = |amount: &Amount| amount.allocated.is_some() || amount.in_force.is_some();
     if amounts.iter().any(is_reported) {
         columns.extend([
             column("ALLOCATED", amounts, |amount| optional(amount.allocated.as_ref())),
-            column("STATUS", amounts, |amount| pair(amount.in_force.as_ref())),
+            column("STATUS", amounts, |amount| pair(amount, &amount.in_force)),
         ]);
     }
     table::columns(&columns, 2, width)
@@ -196,13 +196,16 @@ fn column<T, C: Into<TextLine>>(title: &str, rows: &[T], cell: impl Fn(&T) -> C)
 fn bounds(amount: &Amount) -> String {
     match (&amount.lower_bound, &amount.upper_bound) {
         (None, None) => "-".to_owned(),
-        (lower, upper) => format!("{}…{}", optional(lower.as_ref()), optional(upper.as_ref())),
+        (lower, upper) => amount::both(&amount.resource, [lower, upper].map(Option::as_deref)).join("…"),
     }
 }
 
-fn pair(pair: Option<&RequestAndLimit>) -> String {
-    let both = pair.map(|pair| [&pair.request, &pair.limit].map(|text| optional(text.as_ref())));
-    optional(both.map(|both| both.join(" / ")))
+fn pair(of: &Amount, pair: &Option<RequestAndLimit>) -> String {
+    let both = |pair: &RequestAndLimit| {
+        let texts = [&pair.request, &pair.limit].map(Option::as_deref);
+        amount::both(&of.resource, texts).join(" / ")
+    };
+    optional(pair.as_ref().map(both))
 }
 
 #[cfg(test)]
@@ -270,6 +273,9 @@ mod tests {
         assert!(shown(&amount)[1].starts_with("app cpu 1 -…3 "));
         amount.upper_bound = None;
         assert!(shown(&amount)[1].starts_with("app cpu 1 - 4"));
+        (amount.lower_bound, amount.upper_bound) = (text("2"), text("2500m"));
+        amount.decided = pair("500m", "5");
+        assert!(shown(&amount)[1].starts_with("app cpu 1 2000m…2500m 500m / 5000m "));
     }
 
     fn value(file: &str, kernel: &str) -> Value {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use jiff::Timestamp;
 
-use super::output::{Output, optional, or_dash};
+use super::output::{Output, or_dash};
 use super::page::Page;
 use super::{Failure, agent::Agent, amount, table, time};
 use crate::control::proto::{Amounts, ReportReply, Workload, WorkloadWorth};
@@ -98,16 +98,15 @@ fn report_table(reply: &ReportReply) -> Page {
 }
 
 fn row(name: String, savings: &WorkloadWorth) -> [String; 8] {
-    let change = |amount: fn(&Amounts) -> Option<&String>| {
+    let change = |resource: &str, amount: fn(&Amounts) -> Option<&str>| {
         let amounts = [&savings.requested_before, &savings.requested];
-        let [before, now] = amounts.map(|all| optional(all.as_ref().and_then(amount).map(String::as_str)));
-        format!("{before} → {now}")
+        amount::both(resource, amounts.map(|all| all.as_ref().and_then(amount))).join(" → ")
     };
     [
         name,
         savings.pods.to_string(),
-        change(|amounts| amounts.cpu.as_ref()),
-        change(|amounts| amounts.memory.as_ref()),
+        change("cpu", |amounts| amounts.cpu.as_deref()),
+        change("memory", |amounts| amounts.memory.as_deref()),
         savings.avoided_kills.to_string(),
         savings.avoided_evictions.to_string(),
         savings.avoided_restarts.to_string(),

@@ -408,9 +408,9 @@ fn release_and_history_show_what_was_done() {
 fn report_shows_what_it_was_worth() {
     let agent = Agent::start();
     insta::assert_snapshot!(agent.run(&["report"]).text(), @r"
-    WORKLOAD             PODS  CPU REQUEST  MEMORY REQUEST  AVOIDED: KILLS  EVICTIONS  RESTARTS  THROTTLED
-    shop/Deployment/web  3     3 → 750m     3Gi → 1536Mi    1               6          5         62 s
-    all                  3     3 → 750m     3Gi → 1536Mi    1               6          5         62 s
+    WORKLOAD             PODS  CPU REQUEST   MEMORY REQUEST   AVOIDED: KILLS  EVICTIONS  RESTARTS  THROTTLED
+    shop/Deployment/web  3     3000m → 750m  3072Mi → 1536Mi  1               6          5         62 s
+    all                  3     3000m → 750m  3072Mi → 1536Mi  1               6          5         62 s
     avoided: since 2026-03-01T12:00:00Z; kills and restarts are lower bounds, the others estimates (docs/report.md)
     ");
     let json = agent.run(&["report", "-o", "json"]).json();

@@ -5,7 +5,7 @@ use clap::{Args, Parser, Subcommand};
 
 use super::output::Output;
 use super::page::{Page, TextLine, Tone, toned};
-use super::results::{name, named};
+use super::results::{name, named, outcome};
 use super::{Failure, change, io};
 use crate::agent::{Restoration, Restore};
 use crate::config::RunArguments;
@@ -105,8 +105,7 @@ impl RestoreArguments {
 
 /// Whether a pod is as its spec says. `RuntimeOwed` does not count: no agent updates the runtime later.
 fn restored(result: &PodResult) -> bool {
-    let change = result.change.as_ref();
-    change.is_some_and(|change| matches!(change::check_outcome(change, false), Ok(None)))
+    outcome(result) == Some(None)
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ pub(super) fn show(pods: &PodSelection, reply: ChangeReply, output: &Output) -> 
     let results = &reply.results;
     output.print_list("results", results, || render(results))?;
     warnings(results).iter().for_each(|warning| io::warn(warning));
-    match named(results, |result| !succeeded(result)) {
+    match named(results, |result| outcome(result).is_none()) {
         Some((pods, names)) => Err(anyhow!("{pods} are not as requested: {names}").into()),
         None => Ok(None),
     }
@@ -57,10 +57,9 @@ pub(super) fn named(results: &[PodResult], holds: impl Fn(&PodResult) -> bool) -
 
 /// A line for each warning, with the pods that it is about.
 fn warnings(results: &[PodResult]) -> Vec<String> {
-    let warning = |result: &PodResult| change::check_outcome(result.change.as_ref()?, false).ok().flatten();
-    let all: BTreeSet<String> = results.iter().filter_map(warning).collect();
+    let all: BTreeSet<String> = results.iter().filter_map(outcome).flatten().collect();
     let line = |text: &String| {
-        let (pods, names) = named(results, |result| warning(result).as_ref() == Some(text))?;
+        let (pods, names) = named(results, |result| outcome(result).flatten().as_ref() == Some(text))?;
         Some(format!(
             "{pods}: {text}: {names}; `vscalectl explain POD` shows a pod's state"
         ))
@@ -72,9 +71,9 @@ pub(super) fn name(result: &PodResult) -> String {
     format!("{}/{}", result.namespace, result.name)
 }
 
-fn succeeded(result: &PodResult) -> bool {
-    let change = result.change.as_ref();
-    change.is_some_and(|change| change::check_outcome(change, false).is_ok())
+/// None for a pod that is not as requested, else what is to be warned of, if anything.
+pub(super) fn outcome(result: &PodResult) -> Option<Option<String>> {
+    change::check_outcome(result.change.as_ref()?, false).ok()
 }
 
 /// One row for each container of each pod. The first row of a pod has the pod's outcome.

@@ -68,9 +68,7 @@ impl RestoreArguments {
     pub fn show(&self, restoration: &Restoration) -> Result<(), Failure> {
         self.output.print(restoration, || self.render(restoration))?;
         match named(&restoration.results, |result| !restored(result)) {
-            Some((pods, names)) => {
-                Err(anyhow!("{pods} cannot be restored now: {names}; fix the cause and run it again").into())
-            }
+            Some(pods) => Err(anyhow!("cannot be restored now: {pods}; fix the cause and run it again").into()),
             None => Ok(()),
         }
     }

@@ -34,7 +34,7 @@ pub(super) fn show(pods: &PodSelection, reply: ChangeReply, output: &Output) -> 
     output.print_list("results", results, || render(results))?;
     warnings(results).iter().for_each(|warning| io::warn(warning));
     match named(results, |result| outcome(result).is_none()) {
-        Some((pods, names)) => Err(anyhow!("{pods} are not as requested: {names}").into()),
+        Some(pods) => Err(anyhow!("not as requested: {pods}").into()),
         None => Ok(None),
     }
 }
@@ -46,23 +46,20 @@ pub(super) fn can_follow(reply: &ChangeReply) -> bool {
         || changes.any(|change| change.as_ref().is_none_or(change::can_follow))
 }
 
-/// The count and the first names of the pods for which this holds, if there are any.
-pub(super) fn named(results: &[PodResult], holds: impl Fn(&PodResult) -> bool) -> Option<(String, String)> {
-    let mut names: Vec<String> = results.iter().filter(|result| holds(result)).map(name).collect();
-    let count = format!("{} of {} pods", names.len(), results.len());
+/// The first names and the count of the pods for which this holds, if there are any: `shop/web, shop/db (2 of 3)`.
+pub(super) fn named(results: &[PodResult], holds: impl Fn(&PodResult) -> bool) -> Option<String> {
+    let names: Vec<String> = results.iter().filter(|result| holds(result)).map(name).collect();
     let more = if names.len() > NAMED { ", …" } else { "" };
-    names.truncate(NAMED);
-    (!names.is_empty()).then(|| (count, names.join(", ") + more))
+    let first = names.get(..NAMED).unwrap_or(&names).join(", ");
+    (!names.is_empty()).then(|| format!("{first}{more} ({} of {})", names.len(), results.len()))
 }
 
 /// A line for each warning, with the pods that it is about.
 fn warnings(results: &[PodResult]) -> Vec<String> {
     let all: BTreeSet<String> = results.iter().filter_map(outcome).flatten().collect();
     let line = |text: &String| {
-        let (pods, names) = named(results, |result| outcome(result).flatten().as_ref() == Some(text))?;
-        Some(format!(
-            "{pods}: {text}: {names}; `vscalectl explain POD` shows a pod's state"
-        ))
+        let pods = named(results, |result| outcome(result).flatten().as_ref() == Some(text))?;
+        Some(format!("{pods}: {text}; `vscalectl explain POD` shows a pod's state"))
     };
     all.iter().filter_map(line).collect()
 }
@@ -147,10 +144,10 @@ mod tests {
         assert_eq!(
             warnings(&results),
             [
-                "1 of 10 pods: the kernel holds the new values, the runtime's stored spec does not yet, and vscaled keeps trying: \
-                 it is busy: shop/runtimeowed; `vscalectl explain POD` shows a pod's state",
-                "7 of 10 pods: the pod's spec does not have the new values yet: it is busy: shop/web-1, shop/web-2, shop/web-3, \
-                 shop/web-4, shop/web-5, …; `vscalectl explain POD` shows a pod's state",
+                "shop/runtimeowed (1 of 10): the kernel holds the new values, the runtime's stored spec does not yet, and vscaled \
+                 keeps trying: it is busy; `vscalectl explain POD` shows a pod's state",
+                "shop/web-1, shop/web-2, shop/web-3, shop/web-4, shop/web-5, … (7 of 10): the pod's spec does not have the new \
+                 values yet: it is busy; `vscalectl explain POD` shows a pod's state",
             ]
         );
     }

@@ -48,7 +48,7 @@ fn a_selector_reaches_several_pods() {
               side       Refused
     "#);
     let error = answer.error(1);
-    assert!(error.contains("1 of 2 pods are not as requested: shop/db"), "{error}");
+    assert!(error.contains("not as requested: shop/db (1 of 2)"), "{error}");
     {
         let resized = agent.script.resized.lock().unwrap();
         let request = &resized[0].1;
@@ -70,7 +70,7 @@ fn a_selector_reaches_several_pods() {
         "the pod has no container \"app\"; it has: db"
     );
     let answer = agent.run(&["release", "--selector", "app"]);
-    assert!(answer.error(1).contains("1 of 2 pods"), "{answer:?}");
+    assert!(answer.error(1).contains("(1 of 2)"), "{answer:?}");
 }
 
 #[test]

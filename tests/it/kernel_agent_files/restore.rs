@@ -71,10 +71,7 @@ async fn a_pod_above_its_spec_stays_and_is_named() {
     for arguments in [&[][..], &["--yes", "--no-watch"]] {
         let (code, shown, error) = scene.agent.restore(arguments);
         assert_eq!(code, Some(1), "{shown}{error}");
-        assert!(
-            error.contains("1 of 1 pods cannot be restored now: test/web"),
-            "{error}"
-        );
+        assert!(error.contains("cannot be restored now: test/web (1 of 1)"), "{error}");
         assert_eq!(scene.node.held(&scene.pod), held);
     }
     assert!(scene.node.all_run(&scene.pod));

@@ -260,9 +260,10 @@ fn check(room: Room, takes: [ResourceList; 2], limits: [&PodAmounts; 2]) -> Resu
         let (resource, all) = (full.resource, full.others.saturating_add(full.after));
         let [all, has] = resource.quantities([all, full.has]);
         let [after, before] = resource.quantities([full.after, full.before]);
+        let plural = if room.others.pods == 1 { "" } else { "s" };
         format!(
             "the node cannot hold it: {resource} requests would be {all} of {has} ({}): this pod {after} instead of {before}, the {} \
-             other pods {}; at most {} is left for this pod",
+             other pod{plural} {}; at most {} is left for this pod",
             room.capacity.from,
             room.others.pods,
             resource.quantity(full.others),

@@ -113,7 +113,7 @@ async fn an_ungranted_target_takes_no_room() {
     assert_eq!(rehearse("1800m").await.unwrap().outcome, "Planned");
     let refused = rehearse("1801m").await.unwrap_err().to_string();
     let words =
-        "cpu requests would be 2001m of 2000m (allocatable): this pod 1801m instead of 100m, the 1 other pods 200m";
+        "cpu requests would be 2001m of 2000m (allocatable): this pod 1801m instead of 100m, the 1 other pod 200m";
     assert!(refused.contains(words), "{refused}");
     // A larger node has room.
     scene.api.allocatable(NODE, &json!({"cpu": "4", "memory": "8Gi"}));

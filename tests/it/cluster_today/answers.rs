@@ -11,6 +11,14 @@ use crate::support::cluster::{User, objects};
 
 const SECOND: &str = "web-5c4f-y";
 
+/// Whether a refusal names this request, in thousandths of a cpu, in the unit that all amounts beside it have.
+fn names_request(refusal: &str, milli: u64) -> bool {
+    let texts = [Resource::Cpu.quantity(milli), format!("{milli}m")];
+    texts
+        .iter()
+        .any(|text| refusal.contains(&format!("would request {text} of cpu")))
+}
+
 #[tokio::test]
 async fn a_resize_that_the_node_has_no_room_for_is_done_when_there_is_room() {
     let Some(mut scene) = Scene::new("cluster_today::answers::a_resize_that_the_node_has_no_room_for").await else {
@@ -41,8 +49,7 @@ async fn a_resize_that_the_node_has_no_room_for_is_done_when_there_is_room() {
         (pod.state == "Refused" && pod.detail.contains("the node has no room")).then_some(pod.detail)
     };
     let detail = scene.agent.until("the lack of room to be named", says).await;
-    let number = format!("would request {} of cpu", Resource::Cpu.quantity(large));
-    assert!(detail.contains(&number), "{detail}");
+    assert!(names_request(&detail, large), "{detail}");
     let object = scene.object(WEB);
     assert_eq!(
         object["metadata"]["generation"], before["metadata"]["generation"],
@@ -285,8 +292,8 @@ async fn more_than_the_node_has_is_never_requested() {
     scene.recommend(&[("app", Amounts::doubled(2 * scene.allocatable_cpu(), 96))]);
     let says = async || {
         let pod = scene.agent.pod(WEB).await?;
-        let numbers = format!("would request {} of cpu", 2 * scene.allocatable_cpu() / 1000);
-        (pod.state == "Refused" && pod.detail.contains(&numbers)).then_some(())
+        let is_named = names_request(&pod.detail, 2 * scene.allocatable_cpu());
+        (pod.state == "Refused" && is_named).then_some(())
     };
     scene.agent.until("the node's size to be named", says).await;
     let after = scene.object(WEB);

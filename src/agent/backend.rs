@@ -114,6 +114,7 @@ impl AgentBackend {
         let snapshot = self.snapshot(&pod).await?;
         let mut state = snapshot.state;
         let cause = wanted.cause();
+        wanted.check_names(&state.pod)?;
         let set = state.set_override(wanted, &snapshot.capacity);
         set.map_err(ControlError::Refused)?;
         let targets = state.pod_targets(Timestamp::now(), snapshot.resize.is_some());

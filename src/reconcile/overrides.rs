@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::decide::Refusals;
 use crate::model::objects::Pod;
-use crate::model::{Cause, NamedRequirements, PageSize, PodAmounts, QosClass, Resource, ResourceList};
+use crate::model::{Cause, ControlError, NamedRequirements, PageSize, PodAmounts, QosClass, Resource, ResourceList};
 
 /// Values that an operator set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +32,12 @@ impl Override {
     /// Begin and end.
     pub(crate) fn dates(&mut self) -> impl Iterator<Item = &mut Timestamp> {
         [&mut self.since].into_iter().chain(&mut self.until)
+    }
+
+    /// Errors: [`ControlError::Invalid`] if the pod has no such container, or never one that can be resized.
+    pub(crate) fn check_names(&self, pod: &Pod) -> Result<(), ControlError> {
+        let field = "containers".to_owned();
+        check_names(pod, &self.values).map_err(|message| ControlError::Invalid { field, message })
     }
 
     /// Whether a pod with these amounts has every value of the override.
@@ -144,6 +150,20 @@ mod tests {
     use super::*;
     use crate::decide::NodePolicies;
     use crate::model::KubeletVersion;
+
+    #[test]
+    fn containers_that_are_never_resized_are_invalid_input() {
+        let spec = json!({"containers": [{"name": "app"}], "ephemeralContainers": [{"name": "dbg"}]});
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "web"}, "spec": spec})).unwrap();
+        let check = |name: &str| {
+            let values = serde_json::from_value(json!([{"name": name, "limits": {"cpu": "1"}}])).unwrap();
+            Override::by_root(values).check_names(&pod)
+        };
+        assert_eq!(check("app"), Ok(()));
+        for name in ["dbg", "nginx"] {
+            assert!(matches!(check(name), Err(ControlError::Invalid { .. })), "{name}");
+        }
+    }
 
     #[test]
     fn a_limit_alone_is_set_beside_swap() {

@@ -131,7 +131,11 @@ impl Controller {
 
     /// Hands an operator's request to a pod.
     pub(crate) fn change(&mut self, pod: &PodKey, request: OperatorRequest, reply: RecordReply) {
-        if let Err(error) = self.find_actionable(pod) {
+        let is_possible = self.find_actionable(pod).and_then(|state| match &request {
+            OperatorRequest::Override(wanted) => wanted.check_names(&state.pod),
+            OperatorRequest::Release { .. } => Ok(()),
+        });
+        if let Err(error) = is_possible {
             return send(reply, Err(error));
         }
         let id = self.requests.add(reply);
@@ -178,7 +182,7 @@ impl Controller {
     }
 
     /// Errors: why nothing can be changed for this pod now.
-    fn find_actionable(&self, pod: &PodKey) -> Result<(), ControlError> {
+    fn find_actionable(&self, pod: &PodKey) -> Result<&PodState, ControlError> {
         let state = self.find(pod)?;
         if self.config.observe_only {
             return Err(observes());
@@ -188,7 +192,11 @@ impl Controller {
             let message = format!("the node is not known well enough yet: {problems}");
             return Err(ControlError::Busy(message));
         }
-        state.live.as_ref().map(drop).ok_or_else(|| not_running(&state.pod))
+        state
+            .live
+            .as_ref()
+            .map(|_| state)
+            .ok_or_else(|| not_running(&state.pod))
     }
 
     /// The latest changes of all pods or of one, oldest first.

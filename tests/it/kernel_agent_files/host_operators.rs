@@ -128,7 +128,10 @@ async fn several_pods_are_changed_in_one_call() {
         results.iter().find(|result| result["name"] == name).unwrap().clone()
     };
     assert_eq!(of("web")["change"]["outcome"], "Applied");
-    assert_eq!(of("db")["error"], "the pod has no container \"app\"; it has: db");
+    assert_eq!(
+        of("db")["error"],
+        "containers: the pod has no container \"app\"; it has: db"
+    );
     let app = Amounts {
         memory_limit: Some(512),
         ..super::APP

@@ -14,7 +14,7 @@ use crate::cli::page::Tone;
 use crate::model::OBSERVING;
 use crate::printable::is_dangerous;
 
-/// Room for `123.4Mi/512Mi`.
+/// Room for `9999Mi/9999Mi`.
 const NUMBERS: u16 = 13;
 /// The widest bar. The screen leaves out bars narrower than [`NARROWEST`].
 const WIDEST: u16 = 40;

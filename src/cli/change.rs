@@ -104,7 +104,7 @@ pub(super) fn can_follow(change: &Change) -> bool {
     change.outcome != "Infeasible" && check_outcome(change, false).is_err()
 }
 
-/// What is to be warned of, if the change is done and not complete yet. Leaves out a reason that `is_shown` already.
+/// The warning about a change that is done and not complete yet. Leaves out a reason that `is_shown` already.
 ///
 /// Errors: the outcome, and the command to type next.
 pub(super) fn check_outcome(change: &Change, is_shown: bool) -> Result<Option<String>, Failure> {

@@ -68,7 +68,7 @@ pub(super) fn name(result: &PodResult) -> String {
     format!("{}/{}", result.namespace, result.name)
 }
 
-/// None for a pod that is not as requested, else what is to be warned of, if anything.
+/// None for a pod that is not as requested, else the warning about it, if there is one.
 pub(super) fn outcome(result: &PodResult) -> Option<Option<String>> {
     change::check_outcome(result.change.as_ref()?, false).ok()
 }

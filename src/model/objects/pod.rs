@@ -34,7 +34,7 @@ pub struct PodSpec {
     pub containers: Vec<Container>,
     /// In order. Init containers with `restartPolicy: Always` are sidecars.
     pub init_containers: Vec<Container>,
-    /// The names of those that `kubectl debug` adds.
+    /// The names of the containers that `kubectl debug` adds.
     #[serde(skip_serializing)]
     pub ephemeral_containers: Vec<String>,
     /// The amounts that the runtime class adds to the pod's.

@@ -267,7 +267,7 @@ fn check(room: Room, takes: [ResourceList; 2], limits: [&PodAmounts; 2]) -> Resu
             room.capacity.from,
             room.others.pods,
             resource.quantity(full.others),
-            readable(resource, full.left())
+            resource.quantity(readable(resource, full.left()))
         )
     })?;
     let [before, after] = limits;
@@ -276,10 +276,9 @@ fn check(room: Room, takes: [ResourceList; 2], limits: [&PodAmounts; 2]) -> Resu
         for NamedRequirements { name, resources } in &after.containers {
             let wanted = resources.limits.amount(resource);
             if wanted > has && wanted > before.limit(name, resource).unwrap_or(0) {
+                let [wanted, has] = resource.quantities([wanted, readable(resource, has)]);
                 return Err(format!(
-                    "the node cannot hold it: container {name} could use {} of {resource}, and there is {} ({})",
-                    resource.quantity(wanted),
-                    readable(resource, has),
+                    "the node cannot hold it: container {name} could use {wanted} of {resource}, and there is {has} ({})",
                     room.capacity.from
                 ));
             }
@@ -289,10 +288,10 @@ fn check(room: Room, takes: [ResourceList; 2], limits: [&PodAmounts; 2]) -> Resu
 }
 
 /// Whole mebibytes: the exact amount of a machine is hard to read.
-fn readable(resource: Resource, amount: u64) -> String {
+fn readable(resource: Resource, amount: u64) -> u64 {
     match resource {
-        Resource::Memory if amount > 1 << 20 => resource.quantity(amount >> 20 << 20),
-        Resource::Memory | Resource::Cpu => resource.quantity(amount),
+        Resource::Memory if amount > 1 << 20 => amount >> 20 << 20,
+        Resource::Memory | Resource::Cpu => amount,
     }
 }
 

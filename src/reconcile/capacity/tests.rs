@@ -65,6 +65,8 @@ fn no_container_may_use_more_than_there_is() {
         checked([small, small], [small, list(500, 100 * GI)]).unwrap_err(),
         "the node cannot hold it: container app could use 100Gi of memory, and there is 8Gi (all this machine has)"
     );
+    let error = checked([small, small], [small, list(4500, GI)]).unwrap_err();
+    assert!(error.contains("could use 4500m of cpu, and there is 4000m"), "{error}");
 }
 
 fn requesting(requests: ResourceList) -> PodAmounts {

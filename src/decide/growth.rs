@@ -7,7 +7,7 @@
 use super::candidate::{Candidate, Part};
 use super::case::Case;
 use super::index::{Bounds, Limits};
-use crate::model::{Resource, ResourceList};
+use crate::model::{Requirements, Resource, ResourceList};
 
 /// How far the limits of one container may grow.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,25 +18,30 @@ pub struct Ceiling {
 }
 
 impl Case<'_> {
-    /// The ceilings of all containers with a limit that may grow. `fixed` limits never grow.
+    /// The ceilings of all containers with a limit that may grow: together within a LimitRange for pods. `fixed` limits never grow.
     pub(super) fn ceilings(&self, limits: &Limits<'_>, fixed: impl Fn(&str, Resource) -> bool) -> Vec<Ceiling> {
         let (pod, candidates) = (self.pod, &self.candidates);
+        let highest = |candidate: &Candidate<'_>, resource| {
+            let highest = highest(candidate, &limits.container, resource);
+            highest.filter(|_| !fixed(&candidate.spec.name, resource))
+        };
         let of = |candidate: &Candidate<'_>| Ceiling {
             container: candidate.spec.name.clone(),
             limits: ResourceList::from_fn(|resource| {
-                let highest = highest(candidate, &limits.container, resource);
-                let highest = highest.filter(|_| !fixed(&candidate.spec.name, resource))?;
-                let others = candidates.iter().filter(|other| other.spec.name != candidate.spec.name);
-                let others = others.map(|other| other.in_force.limits.amount(resource));
-                let others = others.fold(0, u64::saturating_add);
-                let requests = fixed_request(candidate, resource).map(|_| {
-                    let all = candidates.iter().map(|one| one.in_force.requests.amount(resource));
+                let own = highest(candidate, resource)?;
+                let sum = |of: fn(&Requirements) -> ResourceList| {
+                    let all = candidates.iter().map(|one| of(&one.in_force).amount(resource));
                     all.fold(0, u64::saturating_add)
-                });
-                let of_range = of_range(&limits.pod, resource, requests).saturating_sub(others);
+                };
+                let requests = fixed_request(candidate, resource).map(|_| sum(|has| has.requests));
+                let left = of_range(&limits.pod, resource, requests).saturating_sub(sum(|has| has.limits));
+                // Several may grow at the same moment.
+                let growing = candidates.iter().filter(|one| highest(one, resource).is_some());
+                let has = candidate.in_force.limits.amount(resource);
+                let of_range = has.saturating_add(left / growing.count() as u64);
                 // A container may use all of the pod's own limit, which stays as it is. The LimitRange bounds that limit then.
                 let of_pod = pod.spec.resources.and_then(|resources| resources.limits.get(resource));
-                Some(highest.min(of_pod.unwrap_or(of_range)))
+                Some(own.min(of_pod.unwrap_or(of_range)))
             }),
         };
         let all = candidates.iter().map(of);

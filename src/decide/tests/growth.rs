@@ -109,13 +109,15 @@ fn growth_keeps_a_limit_ranges_ratio() {
 }
 
 #[test]
-fn other_containers_leave_less_of_a_pods_maximum() {
-    let policy = "  resourcePolicy: {containerPolicies: [{containerName: '*', maxAllowed: {cpu: 2}}]}\nstatus:\n";
+fn containers_share_what_a_pods_maximum_leaves() {
     let limits = "limits: {cpu: 300m, memory: 300Mi}}";
     let other = format!("{limits}\n  - {{name: other, resources: {{limits: {{cpu: 200m}}}}}}");
-    let web = WEB.replacen("status:\n", policy, 1).replacen(limits, &other, 1);
     let range = "kind: LimitRange\nmetadata: {name: l}\nspec: {limits: [{type: Pod, max: {cpu: 900m}}]}";
-    assert_eq!(ceiling(&view(&format!("{web}---\n{range}"))), "700m/1200Mi");
+    let one_grows = format!("{}---\n{range}", WEB.replacen(limits, &other, 1));
+    assert_eq!(ceiling(&view(&one_grows)), "700m/1200Mi");
+    let policy = "  resourcePolicy: {containerPolicies: [{containerName: '*', maxAllowed: {cpu: 2}}]}\nstatus:\n";
+    let both_grow = one_grows.replacen("status:\n", policy, 1);
+    assert_eq!(ceiling(&view(&both_grow)), "500m/1200Mi");
 }
 
 #[test]

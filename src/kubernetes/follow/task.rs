@@ -236,7 +236,8 @@ impl<T: Object> Task<T> {
         } else {
             "the last known ones stay"
         };
-        let pause = if none && is_empty {
+        // Another list's absence may be over, and a proxy have answered this one.
+        let pause = if none && self.absences >= DENIALS {
             scattered(self.timing.unknown)
         } else {
             self.backoff.next(None)

@@ -371,23 +371,43 @@ async fn one_list_finds_a_kind_unserved_for_all() {
         unknown: BRISK.watch,
         ..BRISK
     };
-    let of = |namespace| -> Follower<Thing> {
+    let of = |namespace, timing| -> Follower<Thing> {
         follow(client.clone(), Some(namespace), "", timing, memory(), Arc::default())
     };
     let is_known = |known: &Followed<Thing>| known.known.then_some(());
-    let first = of("first");
+    let first = of("first", timing);
     until(&first, is_known).await;
     script.answers.lock().unwrap().extend(unserved(1));
-    let second = of("second");
+    let once = Timing {
+        first_pause: BRISK.watch,
+        longest_pause: BRISK.watch,
+        ..timing
+    };
+    let second = of("second", once);
     until(&second, is_known).await;
     // A list ends that, and its watch takes no answer for others.
     script.answers.lock().unwrap().extend([Answer::Says(200, list(7, &[]))]);
-    let _served = of("served");
+    let _served = of("served", timing);
     script.asked(12).await;
     script.answers.lock().unwrap().extend(unserved(1));
-    let last = of("last");
+    let last = of("last", timing);
     script.asked(15).await;
     assert!(!last.read(|known| known.known), "an API server may be starting");
+}
+
+#[tokio::test]
+async fn a_kind_that_only_others_lack_is_listed_soon() {
+    let unserved = (0..2).map(|_| Answer::Says(404, "404 page not found".to_owned()));
+    let script = Script::of(unserved.chain([Answer::Says(200, list(7, &[thing("x", 1, 1)]))]));
+    let (client, _registry) = script.client();
+    client.streams_lists.store(false, std::sync::atomic::Ordering::Relaxed);
+    client.unserved.lock().insert("things");
+    let timing = Timing {
+        unknown: BRISK.watch,
+        ..BRISK
+    };
+    let follower: Follower<Thing> = follow(client, None, "", timing, memory(), Arc::default());
+    until(&follower, |known| (known.objects().count() == 1).then_some(())).await;
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@
 //!
 //! What agents of other nodes give without a patch is not visible. Other namespaces count nowhere.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::hierarchy::pod_amounts;
@@ -19,8 +19,6 @@ use crate::model::{KubeletVersion, PodAmounts, Requirements, Resource, ResourceL
 #[derive(Debug, Clone, Default)]
 pub struct QuotaAccount {
     quotas: Vec<Shared<ResourceQuota>>,
-    /// The namespaces whose quotas are not known yet.
-    awaited: BTreeSet<String>,
     kubelet: KubeletVersion,
     /// The pods that take more than their objects show, with the amounts beyond those.
     beyond: BTreeMap<PodKey, (Arc<Pod>, Requirements)>,
@@ -35,10 +33,9 @@ const AMOUNTS: [(AmountsOf, &str); 2] = [(|one| one.requests, "requests"), (|one
 
 impl QuotaAccount {
     /// The quotas before any pod takes more than its object shows.
-    pub fn new(quotas: &[Shared<ResourceQuota>], awaited: &BTreeSet<String>, kubelet: KubeletVersion) -> Self {
+    pub fn new(quotas: &[Shared<ResourceQuota>], kubelet: KubeletVersion) -> Self {
         Self {
             quotas: quotas.to_vec(),
-            awaited: awaited.clone(),
             kubelet,
             ..Self::default()
         }
@@ -103,14 +100,10 @@ impl QuotaAccount {
     /// Errors: a sentence with the quota and the numbers.
     pub fn check(&self, pod: &Pod, held: &PodAmounts, wanted: &PodAmounts, is_patched: bool) -> Result<(), String> {
         let is_patched = is_patched && !wanted.same(&pod.requirements());
-        let namespace = &pod.metadata.namespace;
-        let defaults = self.defaults.get(namespace).filter(|_| is_patched);
+        let defaults = self.defaults.get(&pod.metadata.namespace).filter(|_| is_patched);
         let filled_in = defaults.map(|defaults| filled_in(wanted, defaults));
         let wanted = filled_in.as_ref().unwrap_or(wanted);
         let [before, after] = [held, wanted].map(|targets| self.beyond(pod, targets));
-        if self.awaited.contains(namespace) && !is_patched && exceeds(&after, &before) {
-            return Err(format!("the quotas of namespace {namespace} are not known yet"));
-        }
         for (quota, others) in self.quotas_of(pod) {
             let name = &quota.metadata.name;
             for (of, list) in AMOUNTS {
@@ -153,9 +146,6 @@ impl QuotaAccount {
 
     /// How much the limits of a pod that has the targets `held` may grow. An unset amount is unbounded.
     pub fn limits_left(&self, pod: &Pod, held: &PodAmounts, is_patched: bool) -> ResourceList {
-        if self.awaited.contains(&pod.metadata.namespace) && !is_patched {
-            return ResourceList::from_fn(|_| Some(0));
-        }
         let own = self.beyond(pod, held).limits;
         let left = self.quotas_of(pod).map(|(quota, others)| {
             let (hard, used) = (hard(quota, is_patched).limits, quota.status.used.0.limits);

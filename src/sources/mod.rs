@@ -34,8 +34,6 @@ pub struct NodeView {
     pub limit_ranges: Vec<Shared<LimitRange>>,
     pub hpas: Vec<Shared<HorizontalPodAutoscaler>>,
     pub quotas: Vec<Shared<ResourceQuota>>,
-    /// The namespaces whose quotas are not known yet.
-    pub awaited_quotas: BTreeSet<String>,
     /// The UIDs of the pods that cannot be decided about yet: not all objects about them are known.
     pub undecided_pods: BTreeSet<String>,
     pub node: Option<Node>,
@@ -63,7 +61,6 @@ impl NodeView {
         self.limit_ranges.append(&mut other.limit_ranges);
         self.hpas.append(&mut other.hpas);
         self.quotas.append(&mut other.quotas);
-        self.awaited_quotas.extend(other.awaited_quotas);
         self.undecided_pods.extend(other.undecided_pods);
         let node = other.node.filter(|node| counts("Node", &node.metadata));
         self.node = self.node.take().or(node);
@@ -126,7 +123,6 @@ mod tests {
     #[test]
     fn a_merged_view_has_the_objects_of_each_kind() {
         let mut other = of_each_kind();
-        other.awaited_quotas.insert("shop".to_owned());
         other.undecided_pods.insert("u".to_owned());
         let (mut all, mut kinds) = (NodeView::default(), Vec::new());
         all.merge(other.clone(), |kind, _| {

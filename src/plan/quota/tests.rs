@@ -10,11 +10,7 @@ fn parse<T: serde::de::DeserializeOwned>(text: &str) -> T {
 /// The account of one quota with this spec and status.
 fn account(quota: &str) -> QuotaAccount {
     let quota: ResourceQuota = parse(&format!("{{metadata: {{name: team}}, {quota}}}"));
-    QuotaAccount::new(
-        &[Shared::from(Arc::new(quota))],
-        &BTreeSet::new(),
-        KubeletVersion::NEWEST,
-    )
+    QuotaAccount::new(&[Shared::from(Arc::new(quota))], KubeletVersion::NEWEST)
 }
 
 /// A quota of 1Gi of limits, of which 512Mi are used.
@@ -97,17 +93,6 @@ fn uncounted_quotas_bind_direct_writes_alone() {
     assert_eq!(
         account.limits_left(&pod, PodAmounts::NONE, false).memory,
         Some(Bytes::ZERO)
-    );
-    let mut awaited = half();
-    awaited.awaited.insert(pod.metadata.namespace.clone());
-    let refused = awaited
-        .check(&pod, PodAmounts::NONE, &to(&pod, 101), false)
-        .unwrap_err();
-    assert!(refused.contains("not known yet"), "{refused}");
-    assert_eq!(
-        patched(&awaited, &pod, &to(&pod, 101)),
-        Ok(()),
-        "the API server answers"
     );
 }
 

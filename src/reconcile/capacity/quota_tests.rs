@@ -101,22 +101,6 @@ fn an_operators_values_beyond_a_quota_are_refused() {
 }
 
 #[test]
-fn unknown_quotas_allow_no_growth() {
-    let mut view = view();
-    view.quotas.clear();
-    let states = states(&view);
-    assert_eq!(
-        node(&view, &states, false).admit(&states[0], &to(&states[0], 8192)),
-        Ok(())
-    );
-    view.awaited_quotas.insert("shop".to_owned());
-    let refused = node(&view, &states, false)
-        .admit(&states[0], &to(&states[0], 101))
-        .unwrap_err();
-    assert_eq!(refused, "the quotas of namespace shop are not known yet");
-}
-
-#[test]
 fn pods_that_are_patched_share_what_a_quota_leaves() {
     let mut view = view();
     for pod in &mut view.pods {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use super::Controller;
 use crate::decide::{self, PodDecision};
@@ -20,9 +20,6 @@ use crate::reconcile::metrics::decision_labels;
 use crate::reconcile::pod::{Now, PodInput, PodState, Pods};
 use crate::resize::{self, NodeSupport};
 use crate::sources::NodeView;
-
-/// A namespace's quotas come within this time, or their absence is said.
-const LONGEST_QUOTA_WAIT: SignedDuration = SignedDuration::from_secs(10);
 
 #[derive(Debug, Default)]
 pub(super) struct Sources {
@@ -59,14 +56,6 @@ impl Sources {
         let name = state.decision.vpa.as_ref()?;
         let place = self.vpas.get(&state.pod.metadata.namespace)?.get(name)?;
         self.view.vpas.get(*place)
-    }
-
-    /// Whether the pod only waits for its namespace's quotas, which are followed from the first VPA there on. Not for long: a list
-    /// that never comes is a refusal.
-    fn awaits_quotas(&self, state: &PodState, now: Timestamp) -> bool {
-        let awaits = self.view.awaited_quotas.contains(&state.pod.metadata.namespace);
-        let is_recent = |since| now.duration_since(since) < LONGEST_QUOTA_WAIT;
-        awaits && state.no_room.as_ref().is_some_and(|no_room| is_recent(no_room.since))
     }
 
     /// The cause of passes that follow the pod's decision.
@@ -226,8 +215,7 @@ impl Controller {
             // A kubelet that starts is not ready for a moment.
             self.node.answers.forget();
         }
-        let known = &self.sources.view;
-        if known.quotas != view.quotas || known.awaited_quotas != view.awaited_quotas {
+        if self.sources.view.quotas != view.quotas {
             self.watch_all();
         }
         let known = &self.sources.view;
@@ -431,10 +419,8 @@ impl Controller {
                 self.follow(key, &mut capacity, decider);
             }
             let Some(state) = self.pods.get(key) else { continue };
-            if !self.sources.awaits_quotas(state, decider.now) {
-                let cause = self.sources.cause(state);
-                self.apply(key, PodInput::StillNoRoom(cause));
-            }
+            let cause = self.sources.cause(state);
+            self.apply(key, PodInput::StillNoRoom(cause));
         }
     }
 

@@ -227,7 +227,7 @@ impl KubernetesSource {
             }
         }
         self.request(&missing, &local, now);
-        add_objects(&mut view, namespaces, &missing);
+        add_objects(&mut view, namespaces);
         let owners = self.owners.slots.values().filter_map(|slot| slot.answer.clone());
         view.owners = owners.flatten().collect();
         drop(before);
@@ -369,29 +369,22 @@ impl NamespaceLists {
         Namespace {
             vpas: objects(&self.vpas),
             refused: bounds_refused || is_refused(&self.vpas),
-            bounds: bounds.and_then(|(ranges, hpas, _)| objects(ranges).zip(objects(hpas))),
-            quotas: bounds.and_then(|(.., list)| quotas(list)),
+            bounds: bounds.and_then(|(ranges, hpas, list)| Some((objects(ranges)?, objects(hpas)?, quotas(list)?))),
             targets: OnceCell::new(),
         }
     }
 }
 
 /// Adds the known objects of the namespaces to the view.
-fn add_objects(view: &mut NodeView, namespaces: BTreeMap<String, Namespace>, missing: &Missing) {
-    for (name, namespace) in namespaces {
-        let Some((limit_ranges, hpas)) = namespace.bounds else {
+fn add_objects(view: &mut NodeView, namespaces: BTreeMap<String, Namespace>) {
+    for namespace in namespaces.into_values() {
+        let Some((limit_ranges, hpas, quotas)) = namespace.bounds else {
             continue;
         };
         view.vpas.extend(namespace.vpas.into_iter().flatten().map(Shared::from));
         view.limit_ranges.extend(limit_ranges.into_iter().map(Shared::from));
         view.hpas.extend(hpas.into_iter().map(Shared::from));
-        match namespace.quotas {
-            Some(quotas) => view.quotas.extend(quotas.into_iter().map(Shared::from)),
-            None if missing.bounds.contains(&name) => {
-                view.awaited_quotas.insert(name);
-            }
-            None => {}
-        }
+        view.quotas.extend(quotas.into_iter().map(Shared::from));
     }
 }
 

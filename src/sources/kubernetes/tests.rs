@@ -104,7 +104,6 @@ fn a_pod_waits_for_all_its_objects() {
     );
     assert_eq!(of(&pod, Some(&namespace), &both()), (PodObjects::Awaited, None, true));
     namespace.bounds = Some(Default::default());
-    namespace.quotas = Some(Vec::new());
     assert_eq!(of(&pod, Some(&namespace), &both()), READY);
 }
 
@@ -268,24 +267,6 @@ fn owner_chains_end_and_never_circle() {
         top(&both(), &pod(&owned_by("ReplicaSet", "web-5c", "r"))).as_deref(),
         Some("web")
     );
-}
-
-#[test]
-fn pods_wait_for_quotas() {
-    let namespace = |quotas: Option<()>| Namespace {
-        vpas: Some(vpa("web")),
-        bounds: Some(Default::default()),
-        quotas: quotas.map(|()| Vec::new()),
-        ..Namespace::default()
-    };
-    let pod = pod(&owned_by("ReplicaSet", "web-5c", "r"));
-    let waits = |namespace: &Namespace| {
-        let mut missing = Missing::default();
-        let waits = objects_about(&pod, Some(namespace), &both(), &mut missing) == PodObjects::Awaited;
-        assert_eq!(waits, !missing.bounds.is_empty());
-        waits
-    };
-    assert!(waits(&namespace(None)) && !waits(&namespace(Some(()))));
 }
 
 #[test]
@@ -479,7 +460,20 @@ async fn refused_quotas_hold_up_no_decision() {
     tokio::spawn(source.run(CancellationToken::new()));
     let state = states.wait_for(|state| state.generation > 0).await.unwrap();
     assert_eq!((state.view.pods.len(), state.view.vpas.len()), (1, 1));
-    assert!(state.view.undecided_pods.is_empty() && state.view.awaited_quotas.is_empty());
+    assert!(state.view.undecided_pods.is_empty());
+}
+
+#[tokio::test]
+async fn without_quotas_there_is_no_decision() {
+    let timing = Timing {
+        first_view: Duration::from_millis(20),
+        ..Timing::default()
+    };
+    let client = one_pod(0, StatusCode::INTERNAL_SERVER_ERROR);
+    let (source, mut states) = KubernetesSource::new(client, "n", None, timing);
+    tokio::spawn(source.run(CancellationToken::new()));
+    let state = states.wait_for(|state| state.generation > 0).await.unwrap();
+    assert!(state.view.undecided_pods.contains("u") && state.view.vpas.is_empty());
 }
 
 #[tokio::test]

@@ -25,8 +25,6 @@ pub(super) struct Namespace {
     pub(super) refused: bool,
     /// None while one of the lists is unknown.
     pub(super) bounds: Option<Bounds>,
-    /// None while the list is unknown, empty while it is refused.
-    pub(super) quotas: Option<Vec<Arc<ResourceQuota>>>,
     /// The targets of the VPAs, from the first pod on that needs them.
     pub(super) targets: OnceCell<Targets>,
 }
@@ -60,8 +58,12 @@ impl Targets {
     }
 }
 
-/// The objects that bound the decisions in a namespace.
-type Bounds = (Vec<Arc<LimitRange>>, Vec<Arc<HorizontalPodAutoscaler>>);
+/// The objects that bound the decisions in a namespace. There are no quotas while their list is refused.
+type Bounds = (
+    Vec<Arc<LimitRange>>,
+    Vec<Arc<HorizontalPodAutoscaler>>,
+    Vec<Arc<ResourceQuota>>,
+);
 
 /// The objects that the pods of one view need.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -70,7 +72,7 @@ pub(super) struct Missing {
     pub(super) passed: BTreeSet<OwnerKey>,
     /// Unknown workloads above local pods.
     pub(super) owners: BTreeSet<OwnerKey>,
-    /// Namespaces whose bounds or quotas are unknown.
+    /// Namespaces whose bounds are unknown.
     pub(super) bounds: BTreeSet<String>,
 }
 
@@ -152,8 +154,7 @@ pub(super) fn objects_about(
         }
     };
     let targets = namespace.targets.get_or_init(|| Targets::of(vpas));
-    let is_bounded = namespace.bounds.is_some() && namespace.quotas.is_some();
-    if is_bounded || !targets.may_contain(top.as_ref()) {
+    if namespace.bounds.is_some() || !targets.may_contain(top.as_ref()) {
         return PodObjects::Known;
     }
     missing.bounds.insert(pod.metadata.namespace.clone());

@@ -125,23 +125,6 @@ fn what_waits_is_decided_about_again() {
 }
 
 #[test]
-fn quotas_are_awaited_for_ten_seconds() {
-    let at = |second| Timestamp::from_second(second).unwrap();
-    let awaits = |namespace: &str, since: Option<i64>, now: i64| {
-        let view = NodeView {
-            awaited_quotas: [namespace.to_owned()].into(),
-            ..NodeView::default()
-        };
-        let mut state = state();
-        let no_room = |since| NoRoomFor::after(None, PodAmounts::default(), String::new(), at(since));
-        state.no_room = since.map(no_room);
-        Sources::of(Arc::new(view), Vec::new()).awaits_quotas(&state, at(now))
-    };
-    assert!(awaits("shop", Some(0), 9));
-    assert!(!awaits("shop", Some(0), 10) && !awaits("shop", None, 9) && !awaits("other", Some(0), 9));
-}
-
-#[test]
 fn a_pass_names_its_vpa_and_version() {
     let mut vpa = VerticalPodAutoscaler::default();
     vpa.metadata.namespace = "shop".to_owned();

@@ -14,7 +14,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::objects::{Container, ContainerStatus, Pod};
+use crate::model::objects::{ContainerStatus, Pod};
 use crate::model::{
     Bytes, CgroupVersion, ContainerName, CpuMax, CpuShares, CriResources, DEFAULT_CFS_PERIOD_US, Driver,
     KubeletVersion, MemoryLimit, MilliCpu, NamedRequirements, NodeTraits, Part, PodAmounts, PodTree, PodValues,
@@ -97,14 +97,14 @@ fn pod_allowance(pod: &EffectivePod<'_>) -> Allowance {
     Allowance::new(shares, declared)
 }
 
-fn container_allowance(container: &EffectiveContainer<'_>, pod: &EffectivePod<'_>, traits: &NodeTraits) -> Allowance {
+fn container_allowance(container: &Part<'_>, pod: &EffectivePod<'_>, traits: &NodeTraits) -> Allowance {
     let own = container.resources;
     // The pod-level limit bounds a container without a limit of its own, in the container's cgroup.
     let limits = own.limits.nonzero().or(pod.pod_level.limits);
     let counts = |cpu: &MilliCpu| !cpu.is_zero() || traits.kubelet >= KubeletVersion::ZERO_REQUEST_IS_LEAST;
     let shares = own.requests.cpu.filter(counts).or(limits.cpu);
     Allowance {
-        kubelets_shares: pod.resizes_pod_level && own.requests.or(own.limits).cpu.is_none(),
+        kubelets_shares: pod.object.resizable_pod_level().is_some() && own.requests.or(own.limits).cpu.is_none(),
         ..Allowance::new(shares, limits.nonzero())
     }
 }
@@ -265,28 +265,15 @@ impl Allowance {
     }
 }
 
-/// One container's resources, defaults included.
-#[derive(Debug, Clone, Copy)]
-struct EffectiveContainer<'a> {
-    name: &'a str,
-    /// An init container, also if it is a sidecar.
-    init: bool,
-    /// The container runs for the pod's whole life: a regular container or a sidecar.
-    runs: bool,
-    resources: Requirements,
-}
-
 /// A pod's resources, defaults and decided amounts included.
 #[derive(Debug, Clone)]
 struct EffectivePod<'a> {
+    object: &'a Pod,
     qos: QosClass,
     /// Regular containers, then init containers, both in the spec's order.
-    containers: Vec<EffectiveContainer<'a>>,
+    containers: Vec<Part<'a>>,
     /// Pod-level requests and limits. Unset if the pod has none, or if the kubelet does not know them.
     pod_level: Requirements,
-    /// Whether the kubelet resizes pod-level requests and limits.
-    resizes_pod_level: bool,
-    overhead: ResourceList,
     kubelet: KubeletVersion,
 }
 
@@ -296,20 +283,15 @@ impl<'a> EffectivePod<'a> {
     /// The order matters: the API server fills in defaults when the pod is created, so neither the class nor pod-level
     /// requests follow a later resize of the containers.
     fn new(pod: &'a Pod, targets: &PodAmounts, kubelet: KubeletVersion) -> Self {
-        let defaulted = |container: &'a Container, init| EffectiveContainer {
-            name: &container.name,
-            init,
-            runs: !init || container.is_sidecar(),
-            resources: container.resources.with_requests(),
-        };
-        let regular = pod.spec.containers.iter().map(|regular| defaulted(regular, false));
-        let init = pod.spec.init_containers.iter().map(|init| defaulted(init, true));
+        let defaulted = pod.parts(PodAmounts::NONE).map(|declared| Part {
+            resources: declared.resources.with_requests(),
+            ..declared
+        });
         let mut effective = Self {
+            object: pod,
             qos: QosClass::BestEffort,
-            containers: regular.chain(init).collect(),
+            containers: defaulted.collect(),
             pod_level: Requirements::default(),
-            resizes_pod_level: pod.resizable_pod_level().is_some(),
-            overhead: pod.spec.overhead,
             kubelet,
         };
         if let (true, Some(pod_level)) = (
@@ -350,14 +332,15 @@ impl<'a> EffectivePod<'a> {
     fn requests(&self) -> ResourceList {
         let containers = self.total(|container| container.requests);
         let requests = self.pod_level.requests.or(containers);
-        requests.combine(self.overhead, u64::saturating_add)
+        requests.combine(self.object.spec.overhead, u64::saturating_add)
     }
 
     /// `PodLimits` (as above), without zeros: only a limit that is set gets the overhead.
     fn limits(&self) -> ResourceList {
         let containers = self.total(|container| container.limits);
         let limits = self.pod_level.limits.or(containers).nonzero();
-        let with_overhead = |limit: u64, resource| limit.saturating_add(self.overhead.amount(resource));
+        let overhead = self.object.spec.overhead;
+        let with_overhead = |limit: u64, resource| limit.saturating_add(overhead.amount(resource));
         ResourceList::from_fn(|resource| Some(with_overhead(limits.get(resource)?, resource)))
     }
 
@@ -368,28 +351,20 @@ impl<'a> EffectivePod<'a> {
         let is_limited = |limits: ResourceList| limits.amount(resource) > 0;
         let each_counts = self.kubelet >= KubeletVersion::EACH_CONTAINER_DECLARES_LIMITS;
         let mut all = self.containers.iter();
-        let mut each = || all.all(|one| (one.init && !each_counts) || is_limited(one.resources.limits));
-        let init = || init_steps(self.parts(|container| container.limits)).all(is_limited);
+        let mut each = || all.all(|one| (one.is_init && !each_counts) || is_limited(one.resources.limits));
+        let init = || init_steps(self.containers.iter().copied(), |has| has.limits).all(is_limited);
         let init_counts = self.kubelet >= KubeletVersion::INIT_CONTAINERS_DECLARE_LIMITS;
         is_limited(self.pod_level.limits) || each() && (!init_counts || init())
     }
 
     /// Regular containers, then sidecars.
-    fn running(&self) -> impl Iterator<Item = &EffectiveContainer<'a>> {
+    fn running(&self) -> impl Iterator<Item = &Part<'a>> {
         self.containers.iter().filter(|container| container.runs)
     }
 
     /// The needs of all containers.
-    fn total(&self, of: impl Fn(&Requirements) -> ResourceList + Copy) -> ResourceList {
-        total(self.parts(of))
-    }
-
-    fn parts(&self, of: impl Fn(&Requirements) -> ResourceList + Copy) -> impl Iterator<Item = Part> + Clone {
-        self.containers.iter().map(move |container| Part {
-            is_init: container.init,
-            runs: container.runs,
-            amounts: of(&container.resources),
-        })
+    fn total(&self, of: fn(&Requirements) -> ResourceList) -> ResourceList {
+        total(self.containers.iter().copied(), of)
     }
 }
 
@@ -413,8 +388,7 @@ pub(super) fn pod_amounts(pod: &Pod, targets: &PodAmounts, kubelet: KubeletVersi
 /// bytes; defaults included, and the pod's overhead.
 pub(super) fn memory_requests(pod: &Pod, targets: &PodAmounts, kubelet: KubeletVersion) -> BTreeMap<Target, Bytes> {
     let effective = EffectivePod::new(pod, targets, kubelet);
-    let of_container =
-        |one: &EffectiveContainer<'_>| Some((Target::Container(one.name.into()), one.resources.requests.memory?));
+    let of_container = |one: &Part<'_>| Some((Target::Container(one.name.into()), one.resources.requests.memory?));
     let of_pod = effective.requests().memory.map(|request| (Target::Pod, request));
     effective.running().filter_map(of_container).chain(of_pod).collect()
 }

@@ -11,7 +11,7 @@ use super::hook_variables::{self, HookVariables};
 use super::memory_settings::{self, MemorySetting, Variable};
 use super::meta::ObjectMeta;
 use super::quota;
-use crate::model::{NamedRequirements, Part, PodAmounts, QosClass, Requirements, Resource, ResourceList, total};
+use crate::model::{NamedRequirements, PodAmounts, QosClass, Requirements, Resource, ResourceList};
 
 /// The priority from which a pod is critical (`SystemCriticalPriority`, kubernetes `pkg/apis/scheduling`).
 const SYSTEM_CRITICAL: i64 = 2_000_000_000;
@@ -467,17 +467,6 @@ impl Pod {
     /// The pod's class: the one in its status, or else the one that its spec gives.
     pub fn qos_class(&self) -> QosClass {
         self.status.qos_class.unwrap_or_else(|| self.computed_qos())
-    }
-
-    /// The needs of all containers once regular containers and sidecars have these amounts, init containers included.
-    pub fn total(&self, with: &PodAmounts, of: fn(&Requirements) -> ResourceList) -> ResourceList {
-        let part = |container: &Container, is_init| Part {
-            is_init,
-            runs: !is_init || container.is_sidecar(),
-            amounts: of(with.container(&container.name).unwrap_or(&container.resources)),
-        };
-        let regular = self.spec.containers.iter().map(|regular| part(regular, false));
-        total(regular.chain(self.spec.init_containers.iter().map(|init| part(init, true))))
     }
 
     /// Whether these amounts of regular containers and sidecars exceed the pod's own (these, or

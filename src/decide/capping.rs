@@ -82,8 +82,9 @@ type BoundingRule = (&'static str, fn(u64, u64) -> u64, Option<u64>);
 fn bounds(candidate: &Candidate<'_>, limits: &Bounds, resource: Resource) -> [BoundingRule; 7] {
     let rule = candidate.limit_rule(resource, limits);
     let min = limits.min.get(resource);
-    let min = min.map(|min| rule.request_at(min).map_or(min, |request| request.max(min)));
-    let max = limits.max.get(resource).and_then(|max| rule.request_at(max));
+    let at = |limit| rule.request_for(limit, u128::div_euclid);
+    let min = min.map(|min| at(min).map_or(min, |request| request.max(min)));
+    let max = limits.max.get(resource).and_then(at);
     let [min_allowed, max_allowed] = candidate.allowed(resource);
     let heap = request_for_heap(candidate, rule, resource);
     // A limit that stays bounds the request. If the limit in force differs from the kept one, the smaller one counts.
@@ -121,7 +122,7 @@ fn request_for_heap(candidate: &Candidate<'_>, rule: LimitRule, resource: Resour
     }
     let floor = limit_floor(candidate.spec)?.get();
     let limit = limits_of(candidate, resource).next();
-    rule.request_reaching(floor.min(limit.unwrap_or(MAX)))
+    rule.request_for(floor.min(limit.unwrap_or(MAX)), u128::div_ceil)
 }
 
 /// The container's limit in force, then the kept one. Zero is no limit.

@@ -1,7 +1,7 @@
 //! Which limit goes with a request: in proportion to what the container has, or as annotations of the VPA say.
 
 use super::Note;
-use super::capping::scale;
+use super::capping::{Rounding, scale};
 use crate::model::Resource;
 use crate::model::objects::VerticalPodAutoscaler;
 use crate::model::objects::annotation::{CPU_LIMIT, MEMORY_LIMIT};
@@ -110,31 +110,17 @@ impl LimitRule {
         }
     }
 
-    /// The lowest request whose limit is `limit` or more. None if there is no limit.
-    pub(super) fn request_reaching(self, limit: u64) -> Option<u64> {
-        let limit = limit.saturating_sub(self.plus);
-        if self.limit == 0 {
-            None
-        } else if self.base == 0 {
-            Some(limit)
-        } else {
-            Some(scale(limit, self.base.into(), self.limit.into(), u128::div_ceil))
-        }
-    }
-
-    /// The highest request whose limit is within `bound`. None if there is no limit, no bound, or no such request.
+    /// The request that goes with a limit: rounded up, the lowest with that limit or more; rounded down, the highest within it, zero if
+    /// there is none. None without a limit.
     ///
     /// `GetBoundaryRequest` (autoscaler `pkg/utils/vpa/limit_and_request_scaling.go`).
-    pub(super) fn request_at(self, bound: u64) -> Option<u64> {
-        let bound = bound.saturating_sub(self.plus);
-        let request = if self.limit == 0 {
-            0
-        } else if self.base == 0 {
-            bound
-        } else {
-            scale(self.base, bound.into(), self.limit.into(), u128::div_euclid)
-        };
-        (request > 0).then_some(request)
+    pub(super) fn request_for(self, limit: u64, rounding: Rounding) -> Option<u64> {
+        let limit = limit.saturating_sub(self.plus);
+        match (self.base, self.limit) {
+            (_, 0) => None,
+            (0, _) => Some(limit),
+            (base, own) => Some(scale(limit, base.into(), own.into(), rounding)),
+        }
     }
 }
 
@@ -174,10 +160,10 @@ mod tests {
 
     #[test]
     fn a_bound_on_the_limit_bounds_the_request() {
-        assert_eq!(ratio(1000, 2000, 0).request_at(3000), Some(1500));
-        assert_eq!(ratio(0, 2000, 0).request_at(3000), Some(3000));
-        assert_eq!(ratio(1000, 0, 0).request_at(3000), None, "no limit to bound");
-        assert_eq!(ratio(1000, 2000, 0).request_at(0), None, "no bound");
+        let at = |rule: LimitRule| rule.request_for(3001, u128::div_euclid);
+        assert_eq!(at(ratio(1000, 2000, 0)), Some(1500));
+        assert_eq!(at(ratio(0, 2000, 0)), Some(3001));
+        assert_eq!(at(ratio(1000, 0, 0)), None, "no limit to bound");
     }
 
     #[test]
@@ -225,10 +211,11 @@ mod tests {
         ) {
             let headroom = [Headroom::Ratio, Headroom::Plus(number), Headroom::Times(number)][which];
             let rule = LimitRule::new(headroom, request, limit, 0);
-            if let Some(largest) = rule.request_at(bound).and_then(|largest| rule.limit_for(largest)) {
+            let limit_at = |limit, rounding| rule.limit_for(rule.request_for(limit, rounding)?);
+            if let Some(largest) = limit_at(bound, u128::div_euclid) {
                 prop_assert!(largest <= bound);
             }
-            let reached = rule.request_reaching(bound.min(limit)).and_then(|request| rule.limit_for(request));
+            let reached = limit_at(bound.min(limit), u128::div_ceil);
             if headroom == Headroom::Ratio {
                 prop_assert!(reached.is_some_and(|reached| (bound.min(limit)..=limit).contains(&reached)));
             } else {

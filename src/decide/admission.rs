@@ -83,12 +83,8 @@ pub(super) fn admitted(pod: &Pod, outcome: &PodAmounts, limits: &Limits<'_>, kub
     if !defaults.is_empty() {
         let spec = &mut admitted.spec;
         for container in spec.containers.iter_mut().chain(&mut spec.init_containers) {
-            let mut has = container.resources.with_requests();
-            for (_, default) in &defaults {
-                has.requests = has.requests.or(default.requests);
-                has.limits = has.limits.or(default.limits);
-            }
-            container.resources = has;
+            let has = container.resources.with_requests();
+            container.resources = defaults.iter().fold(has, |has, (_, default)| has.or(*default));
         }
     }
     if kubelet >= KubeletVersion::POD_LIMITS_FILLED_IN {
@@ -108,7 +104,7 @@ fn defaults<'a>(limits: &Limits<'a>) -> Vec<(&'a str, Requirements)> {
             limits: item.default,
         };
         match all.last_mut() {
-            Some((of, earlier)) if *of == *range => earlier.overlay(&own),
+            Some((of, earlier)) if *of == *range => *earlier = own.or(*earlier),
             _ => all.push((*range, own)),
         }
     }

@@ -208,10 +208,13 @@ impl Requirements {
         self
     }
 
-    /// Takes over the amounts that `other` sets.
-    pub fn overlay(&mut self, other: &Self) {
-        self.requests = other.requests.or(self.requests);
-        self.limits = other.limits.or(self.limits);
+    /// These amounts, and where they are unset those of `other`.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            requests: self.requests.or(other.requests),
+            limits: self.limits.or(other.limits),
+        }
     }
 
     /// Every amount with its name, written as a quantity.
@@ -384,9 +387,7 @@ mod tests {
         );
         let none = Requirements::default();
         assert_eq!(none.filled_in(list(7, 8), list(3, 9)), none);
-        let mut overlaid = all((1, 2), (3, 4));
-        overlaid.overlay(&all((5, 0), (0, 6)));
-        assert_eq!(overlaid, all((5, 2), (3, 6)));
+        assert_eq!(all((5, 0), (0, 6)).or(all((1, 2), (3, 4))), all((5, 2), (3, 6)));
     }
 
     #[test]

@@ -53,7 +53,7 @@ impl QuotaAccount {
                     limits: item.default,
                 };
                 let known = self.defaults.entry(range.metadata.namespace.clone()).or_default();
-                known.overlay(&defaults);
+                *known = defaults.or(*known);
             }
         }
         self
@@ -250,9 +250,7 @@ fn hard(quota: &ResourceQuota, is_patched: bool) -> Requirements {
 fn filled_in(amounts: &PodAmounts, defaults: &Requirements) -> PodAmounts {
     let mut all = amounts.clone();
     for one in &mut all.containers {
-        let mut has = *defaults;
-        has.overlay(&one.resources.with_requests());
-        one.resources = has;
+        one.resources = one.resources.with_requests().or(*defaults);
     }
     all
 }

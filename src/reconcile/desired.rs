@@ -409,8 +409,7 @@ impl DesiredState {
         });
         for (of, resources) in kept.chain(&mut self.origin).flat_map(PodAmounts::iter_mut) {
             if let (Some(edit), Some(spec)) = (edits.get(of), spec.get(of)) {
-                resources.overlay(edit);
-                *resources = resources.valid_or(spec);
+                *resources = edit.or(*resources).valid_or(spec);
             }
         }
     }

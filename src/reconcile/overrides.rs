@@ -65,7 +65,7 @@ impl Override {
 pub(crate) fn overlay(mut base: PodAmounts, values: &PodAmounts) -> PodAmounts {
     for value in &values.containers {
         match base.get_mut(Some(&value.name)) {
-            Some(resources) => resources.overlay(&value.resources),
+            Some(resources) => *resources = value.resources.or(*resources),
             None => base.containers.push(value.clone()),
         }
     }

@@ -120,7 +120,7 @@ pub(super) fn lowers_memory(granted: &PodAmounts, wanted: &PodAmounts) -> bool {
 fn reported(pod: &Pod) -> PodAmounts {
     let mut all = pod.requirements();
     if let (Some(own), Some(in_force)) = (&mut all.pod, &pod.status.resources) {
-        own.overlay(&without_overhead(in_force, &pod.spec.overhead));
+        **own = without_overhead(in_force, &pod.spec.overhead).or(**own);
     }
     for NamedRequirements { name, resources } in &mut all.containers {
         let Some(status) = pod.container_status(name) else {

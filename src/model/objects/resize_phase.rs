@@ -68,11 +68,8 @@ impl Pod {
 fn runs_with_spec(pod: &Pod) -> bool {
     pod.running_containers().all(|container| {
         let status = pod.container_status(&container.name);
-        status.and_then(|status| status.resources).is_none_or(|in_force| {
-            let mut with_spec = in_force;
-            with_spec.overlay(&container.resources);
-            with_spec == in_force
-        })
+        let in_force = status.and_then(|status| status.resources);
+        in_force.is_none_or(|in_force| container.resources.or(in_force) == in_force)
     })
 }
 

@@ -62,7 +62,8 @@ impl World {
             };
             let to = Requirements::choose([from, to], |[from, to]| to.filter(|_| from != to));
             let before = spec.clone();
-            spec.containers[container].resources.overlay(&to);
+            let resources = &mut spec.containers[container].resources;
+            *resources = to.or(*resources);
             for field in Field::all().filter(|field| field.get(&before) != field.get(&spec)) {
                 let theirs = self.theirs.remove(&field);
                 let is_overwritten = theirs == field.get(&before) && !self.is_set_by_hand(field);

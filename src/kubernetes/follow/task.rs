@@ -44,7 +44,7 @@ pub(super) struct Task<T> {
     pub(super) must_list: bool,
     /// How often the list has been denied in a row. A refused list stays refused until it is there.
     pub(super) denials: usize,
-    /// How often no version of the kind has been served since the last list.
+    /// How often in a row no version of the kind has been served.
     pub(super) absences: usize,
     pub(super) shared: Arc<SharedList<T>>,
 }
@@ -202,6 +202,7 @@ impl<T: Object> Task<T> {
             Some(410 | 504) => self.version = None,
             _ => {}
         }
+        self.absences = 0;
         if error.problem.is_denial() {
             self.denials += 1;
         } else if self.denials < DENIALS {

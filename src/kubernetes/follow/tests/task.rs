@@ -349,6 +349,10 @@ async fn a_kind_that_stays_unserved_has_no_objects() {
     let follower = script.follow();
     script.asked(7).await;
     assert!(!follower.read(|known| known.known), "an API server may be starting");
+    let script = Script::of(unserved(3).chain([Answer::Says(500, String::new())]).chain(unserved(3)));
+    let follower = script.follow();
+    script.asked(14).await;
+    assert!(!follower.read(|known| known.known), "it has failed in between");
     let script = Script::of(unserved(4).chain([Answer::Says(200, list(7, &[thing("x", 1, 1)]))]));
     let follower = script.follow();
     let trouble = until(&follower, |known| known.trouble.clone().filter(|_| known.known)).await;

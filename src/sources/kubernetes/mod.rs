@@ -6,9 +6,8 @@
 //! (`owners`). It follows nothing for the whole cluster, so the load of a node on
 //! the API server depends on that node alone. All lists of a kind share the memory for that kind (`kinds`).
 //!
-//! A pod enters the view once all objects that decide about it are known (`view`), and stays until it leaves the node. The
-//! first view waits for these objects and for the Node, and also has the pods whose objects do not become known in time, as
-//! pods without a decision. So are pods with objects that the API server refuses, in every view.
+//! The view has every pod of the node, and names those that cannot be decided about: not all objects that decide about them are known
+//! (`view`), yet or because the API server refuses one. The first view waits for these objects and for the Node for a time.
 //! During an outage the last state stays, with a problem.
 
 mod kinds;
@@ -18,7 +17,7 @@ mod tests;
 mod view;
 
 use std::cell::OnceCell;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::iter::once;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -201,36 +200,26 @@ impl KubernetesSource {
         });
         let lists = self.namespaces.iter();
         let namespaces: BTreeMap<_, _> = lists.map(|(name, lists)| (name.clone(), lists.known())).collect();
-        // Pods of the last view stay while further objects about them are requested.
-        let before = Arc::clone(&self.sender.borrow());
-        let published: HashSet<&str> = before.view.pods.iter().map(|pod| pod.metadata.uid.as_str()).collect();
         let (mut missing, mut view) = (Missing::default(), NodeView::default());
         view.node = node;
         // The first view waits for the Node and for the pods of the first list.
-        let is_first = before.generation == 0;
+        let is_first = self.sender.borrow().generation == 0;
         let until = now + self.timing.first_view;
         let first_pods = is_first.then(|| &*self.first_pods.get_or_insert_with(|| FirstPods::new(&pods, until)));
         let mut waiting = awaits_node && first_pods.is_some_and(|first| now < first.until);
-        for pod in pods {
-            let (namespace, uid) = (namespaces.get(&pod.metadata.namespace), &pod.metadata.uid);
-            let objects = objects_about(&pod, namespace, &self.owners, &mut missing);
-            let known = objects == PodObjects::Known;
-            let is_awaited = first_pods.and_then(|first| first.waits_for(&pod, now));
-            let is_overdue = is_awaited == Some(false) || objects == PodObjects::Refused;
-            if !known && (is_overdue || before.view.undecided_pods.contains(uid)) {
-                view.undecided_pods.insert(uid.clone());
+        for pod in &pods {
+            let namespace = namespaces.get(&pod.metadata.namespace);
+            let objects = objects_about(pod, namespace, &self.owners, &mut missing);
+            if objects != PodObjects::Known {
+                view.undecided_pods.insert(pod.metadata.uid.clone());
             }
-            if known || is_overdue || published.contains(uid.as_str()) {
-                view.pods.push(pod);
-            } else {
-                waiting |= is_awaited == Some(true);
-            }
+            waiting |= objects == PodObjects::Awaited && first_pods.is_some_and(|first| first.waits_for(pod, now));
         }
+        view.pods = pods;
         self.request(&missing, &local, now);
         add_objects(&mut view, namespaces);
         let owners = self.owners.slots.values().filter_map(|slot| slot.answer.clone());
         view.owners = owners.flatten().collect();
-        drop(before);
         if !waiting {
             self.first_pods = None;
         }

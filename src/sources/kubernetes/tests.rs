@@ -24,6 +24,15 @@ use crate::sources::{NodeView, parse_manifests};
 
 const HOUR: Duration = Duration::from_secs(60 * 60);
 
+/// With a first view that waits for all objects.
+fn patient() -> Timing {
+    Timing {
+        first_view: HOUR,
+        first_pause: Duration::from_millis(1),
+        ..Timing::default()
+    }
+}
+
 fn pod(owner: &str) -> Pod {
     let text = format!(
         "{{kind: Pod, metadata: {{name: web-1, namespace: shop, uid: u, ownerReferences: [{owner}]}}, \
@@ -112,12 +121,12 @@ fn pods_that_come_or_change_hold_up_no_first_view() {
     let owned = |by: &str| pod(&owned_by("ReplicaSet", by, by));
     let now = Instant::now();
     let first = FirstPods::new(&[Arc::new(owned("r"))], now + HOUR);
-    assert_eq!(first.waits_for(&owned("r"), now), Some(true));
-    assert_eq!(first.waits_for(&owned("r"), now + HOUR), Some(false));
-    assert_eq!(first.waits_for(&owned("another"), now), Some(false));
+    assert!(first.waits_for(&owned("r"), now));
+    assert!(!first.waits_for(&owned("r"), now + HOUR));
+    assert!(!first.waits_for(&owned("another"), now));
     let mut new = owned("r");
     new.metadata.uid = "new".to_owned();
-    assert_eq!(first.waits_for(&new, now), None);
+    assert!(!first.waits_for(&new, now));
 }
 
 #[test]
@@ -326,12 +335,7 @@ async fn a_list_that_fails_delays_its_own_pods() {
 
 #[tokio::test]
 async fn a_refused_list_leaves_its_pods_undecided() {
-    let timing = Timing {
-        first_view: HOUR,
-        first_pause: Duration::from_millis(1),
-        ..Timing::default()
-    };
-    let (source, mut states) = KubernetesSource::new(half_broken(StatusCode::FORBIDDEN), "n", None, timing);
+    let (source, mut states) = KubernetesSource::new(half_broken(StatusCode::FORBIDDEN), "n", None, patient());
     tokio::spawn(source.run(CancellationToken::new()));
     let state = states.wait_for(|state| state.generation > 0).await.unwrap();
     assert_eq!(state.view.undecided_pods, BTreeSet::from(["shop".to_owned()]));
@@ -398,12 +402,7 @@ async fn an_adopted_pod_is_in_the_first_view() {
         };
         Ok(format!(r#"{{"metadata":{{"resourceVersion":"2"}},"items":{items}}}"#))
     });
-    let timing = Timing {
-        first_view: HOUR,
-        first_pause: Duration::from_millis(1),
-        ..Timing::default()
-    };
-    let (source, mut states) = KubernetesSource::new(ApiClient::to(&router), "n", None, timing);
+    let (source, mut states) = KubernetesSource::new(ApiClient::to(&router), "n", None, patient());
     tokio::spawn(source.run(CancellationToken::new()));
     let state = states.wait_for(|state| state.generation > 0).await.unwrap();
     assert_eq!(state.view.undecided_pods, BTreeSet::from(["u".to_owned()]));
@@ -411,24 +410,33 @@ async fn an_adopted_pod_is_in_the_first_view() {
 }
 
 /// An API server with a pod of the StatefulSet `web`, which a VPA and the last of the HPAs target. It answers lists of quotas with this
-/// code.
-fn one_pod(other_hpas: u32, quotas: StatusCode) -> ApiClient {
+/// code. At a notification another StatefulSet adopts the pod, of which it says nothing.
+fn one_pod(other_hpas: u32, quotas: StatusCode, adopts: &Arc<Notify>) -> ApiClient {
+    let adopts = Arc::clone(adopts);
     let router = Router::new().fallback(async move |uri: Uri| {
         let query = uri.query().unwrap_or_default();
-        let owner =
-            json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web", "uid": "s", "controller": true});
+        let pod = |owner: &str| {
+            let owner =
+                json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "name": owner, "uid": "s", "controller": true});
+            json!({
+                "metadata": {"name": "web-0", "namespace": "shop", "uid": "u", "ownerReferences": [owner]},
+                "spec": {"nodeName": "n", "containers": [{"name": "app"}]},
+            })
+        };
         let target = json!({"kind": "StatefulSet", "name": "web"});
         let items = match uri.path() {
             _ if query.contains("sendInitialEvents") => return Err(StatusCode::BAD_REQUEST),
+            "/api/v1/pods" if query.contains("watch") => {
+                adopts.notified().await;
+                return Ok(json!({"type": "MODIFIED", "object": pod("another")}).to_string());
+            }
             _ if query.contains("watch") => pending::<Value>().await,
-            "/api/v1/pods" => json!([{
-                "metadata": {"name": "web-0", "namespace": "shop", "uid": "u", "ownerReferences": [owner]},
-                "spec": {"nodeName": "n", "containers": [{"name": "app"}]},
-            }]),
+            "/api/v1/pods" => json!([pod("web")]),
             path if path.ends_with("/statefulsets/web") => {
                 let set = json!({"metadata": {"name": "web", "namespace": "shop", "uid": "s"}, "spec": {}});
                 return Ok(set.to_string());
             }
+            path if path.contains("/statefulsets/") => pending().await,
             path if path.ends_with("/verticalpodautoscalers") => {
                 json!([{"metadata": {"name": "web", "namespace": "shop"}, "spec": {"targetRef": target}}])
             }
@@ -451,12 +459,8 @@ fn one_pod(other_hpas: u32, quotas: StatusCode) -> ApiClient {
 
 #[tokio::test]
 async fn refused_quotas_hold_up_no_decision() {
-    let timing = Timing {
-        first_view: HOUR,
-        first_pause: Duration::from_millis(1),
-        ..Timing::default()
-    };
-    let (source, mut states) = KubernetesSource::new(one_pod(0, StatusCode::FORBIDDEN), "n", None, timing);
+    let (source, mut states) =
+        KubernetesSource::new(one_pod(0, StatusCode::FORBIDDEN, &Arc::default()), "n", None, patient());
     tokio::spawn(source.run(CancellationToken::new()));
     let state = states.wait_for(|state| state.generation > 0).await.unwrap();
     assert_eq!((state.view.pods.len(), state.view.vpas.len()), (1, 1));
@@ -469,7 +473,7 @@ async fn without_quotas_there_is_no_decision() {
         first_view: Duration::from_millis(20),
         ..Timing::default()
     };
-    let client = one_pod(0, StatusCode::INTERNAL_SERVER_ERROR);
+    let client = one_pod(0, StatusCode::INTERNAL_SERVER_ERROR, &Arc::default());
     let (source, mut states) = KubernetesSource::new(client, "n", None, timing);
     tokio::spawn(source.run(CancellationToken::new()));
     let state = states.wait_for(|state| state.generation > 0).await.unwrap();
@@ -477,13 +481,22 @@ async fn without_quotas_there_is_no_decision() {
 }
 
 #[tokio::test]
+async fn a_pod_adopted_later_is_undecided() {
+    let adopts = Arc::new(Notify::new());
+    let (source, mut states) = KubernetesSource::new(one_pod(0, StatusCode::OK, &adopts), "n", None, patient());
+    tokio::spawn(source.run(CancellationToken::new()));
+    let first = states.wait_for(|state| state.generation > 0).await.unwrap().clone();
+    assert!(first.view.undecided_pods.is_empty());
+    adopts.notify_one();
+    let undecided = states.wait_for(|state| state.view.undecided_pods.contains("u"));
+    assert_eq!(undecided.await.unwrap().view.pods.len(), 1);
+}
+
+#[tokio::test]
 async fn a_local_pods_autoscaler_has_room_among_many() {
-    let timing = Timing {
-        first_view: HOUR,
-        ..Timing::default()
-    };
     // So many objects of 8 kB have no room.
-    let (source, mut states) = KubernetesSource::new(one_pod(600, StatusCode::OK), "n", None, timing);
+    let (source, mut states) =
+        KubernetesSource::new(one_pod(600, StatusCode::OK, &Arc::default()), "n", None, patient());
     tokio::spawn(source.run(CancellationToken::new()));
     let state = states.wait_for(|state| state.generation > 0).await.unwrap();
     let targets = state

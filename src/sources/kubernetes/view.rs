@@ -1,8 +1,7 @@
-//! The known objects → whether a pod may enter the view. Pure.
+//! The known objects → whether a pod may be decided about. Pure.
 //!
-//! A pod waits until all objects that decide about it are known: the VPAs of its namespace, its owners, and the bounds of
-//! its workload. With only some of them the decision would be wrong: "no VPA" reverts the pod's limits. A pod whose objects are
-//! refused enters the view without a decision.
+//! A pod keeps its last decision, or its saved state, until all objects that decide about it are known: the VPAs of its namespace, its
+//! owners, and the bounds of its workload. With only some of them the decision would be wrong: "no VPA" reverts the pod's limits.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -97,11 +96,10 @@ impl FirstPods {
         }
     }
 
-    /// Whether the first view waits for the objects about the pod, which still has the controller of the first list. None for a pod
-    /// that was not in that list.
-    pub(super) fn waits_for(&self, pod: &Pod, now: Instant) -> Option<bool> {
-        let controller = self.controllers.get(&pod.metadata.uid)?;
-        Some(now < self.until && controller.as_ref() == pod.metadata.controller())
+    /// Whether the first view waits for the objects about the pod, which was in the first list and still has the controller of then.
+    pub(super) fn waits_for(&self, pod: &Pod, now: Instant) -> bool {
+        let controller = self.controllers.get(&pod.metadata.uid);
+        now < self.until && controller.is_some_and(|known| known.as_ref() == pod.metadata.controller())
     }
 }
 

@@ -146,8 +146,7 @@ impl ManifestArguments {
     pub(super) fn decide(&self, view: &NodeView, index: &Index<'_>) -> Vec<PodDecision> {
         let now = self.now.unwrap_or_else(Timestamp::now);
         let mut decisions = decide(&view.pods, index, now, &Options::default());
-        let quotas = QuotaAccount::new(&view.quotas, KubeletVersion::NEWEST);
-        let mut quotas = quotas.with_limit_ranges(&view.limit_ranges);
+        let mut quotas = QuotaAccount::new(&view.quotas, &view.limit_ranges, KubeletVersion::NEWEST);
         quotas.count_uncounted(&view.pods);
         for (pod, decision) in view.pods.iter().zip(&mut decisions) {
             let Some((_, targets)) = decision.change() else {

@@ -32,31 +32,25 @@ type AmountsOf = fn(&Requirements) -> ResourceList;
 const AMOUNTS: [(AmountsOf, &str); 2] = [(|one| one.requests, "requests"), (|one| one.limits, "limits")];
 
 impl QuotaAccount {
-    /// The quotas before any pod takes more than its object shows.
-    pub fn new(quotas: &[Shared<ResourceQuota>], kubelet: KubeletVersion) -> Self {
-        Self {
+    /// The quotas before any pod takes more than its object shows. At a resize, admission fills in the defaults of LimitRanges before it
+    /// checks quotas (`mergePodResourceRequirements`, kubernetes `plugin/pkg/admission/limitranger`).
+    pub fn new(quotas: &[Shared<ResourceQuota>], ranges: &[Shared<LimitRange>], kubelet: KubeletVersion) -> Self {
+        let mut account = Self {
             quotas: quotas.to_vec(),
             kubelet,
             ..Self::default()
-        }
-    }
-
-    /// Takes over the defaults of LimitRanges: at a resize, admission fills them in before it checks quotas
-    /// (`mergePodResourceRequirements`, kubernetes `plugin/pkg/admission/limitranger`).
-    #[must_use]
-    pub fn with_limit_ranges(mut self, ranges: &[Shared<LimitRange>]) -> Self {
+        };
         for range in ranges {
-            let of_containers = range.spec.limits.iter().filter(|item| item.kind == "Container");
-            for item in of_containers {
+            for item in range.spec.limits.iter().filter(|item| item.kind == "Container") {
                 let defaults = Requirements {
                     requests: item.default_request,
                     limits: item.default,
                 };
-                let known = self.defaults.entry(range.metadata.namespace.clone()).or_default();
+                let known = account.defaults.entry(range.metadata.namespace.clone()).or_default();
                 *known = defaults.or(*known);
             }
         }
-        self
+        account
     }
 
     /// Gives quotas without a status the one that their controller would, where these are all pods of the namespaces.

@@ -10,7 +10,7 @@ fn parse<T: serde::de::DeserializeOwned>(text: &str) -> T {
 /// The account of one quota with this spec and status.
 fn account(quota: &str) -> QuotaAccount {
     let quota: ResourceQuota = parse(&format!("{{metadata: {{name: team}}, {quota}}}"));
-    QuotaAccount::new(&[Shared::from(Arc::new(quota))], KubeletVersion::NEWEST)
+    QuotaAccount::new(&[Shared::from(Arc::new(quota))], &[], KubeletVersion::NEWEST)
 }
 
 /// A quota of 1Gi of limits, of which 512Mi are used.
@@ -118,7 +118,8 @@ fn an_uncounted_container_blocks_patches() {
     let with_default = |kind: &str, cpu: &str| {
         let item = format!("{{type: {kind}, defaultRequest: {{cpu: {cpu}}}}}");
         let range: LimitRange = parse(&format!("{{metadata: {{name: l}}, spec: {{limits: [{item}]}}}}"));
-        let account = account.clone().with_limit_ranges(&[Shared::from(Arc::new(range))]);
+        let range = Shared::<LimitRange>::from(range);
+        let account = QuotaAccount::new(&account.quotas, &[range], KubeletVersion::NEWEST);
         patched(&account, &pod, &to(&pod, 50))
     };
     assert_eq!(with_default("Container", "100m"), Ok(()), "admission fills it in first");

@@ -159,7 +159,8 @@ impl KubernetesSource {
     pub async fn run(mut self, stop: CancellationToken) {
         loop {
             let began = Instant::now();
-            self.update_view();
+            let view = self.build_view();
+            SourceState::publish(&self.sender, view, self.problems());
             let rest = Instant::now() + began.elapsed() * REST_FACTOR;
             let wake = self.next_due();
             // Cancel-safe: notifications and answers stay until they are taken.
@@ -184,12 +185,10 @@ impl KubernetesSource {
         }
     }
 
-    /// Builds and publishes the view, and requests missing objects.
-    fn update_view(&mut self) {
+    /// Builds the view, and requests missing objects. None while the pods are unknown, or the first view waits.
+    fn build_view(&mut self) -> Option<NodeView> {
         let now = Instant::now();
-        let Some(pods) = objects(&self.pods) else {
-            return self.publish(None);
-        };
+        let pods = objects(&self.pods)?;
         let local = self.owners.local(&pods);
         self.follow_vpas(&local, now);
         let (node, awaits_node) = self.node.read(|nodes| {
@@ -224,7 +223,7 @@ impl KubernetesSource {
             self.first_pods = None;
         }
         self.check_node();
-        self.publish(Some(view).filter(|_| !waiting));
+        Some(view).filter(|_| !waiting)
     }
 
     /// Notes whether the configured Node exists. A list of the pods of a Node that does not exist is empty, and no error.
@@ -241,10 +240,6 @@ impl KubernetesSource {
             tracing::warn!("{problem}");
         }
         self.node_problem = problem;
-    }
-
-    fn publish(&self, view: Option<NodeView>) {
-        SourceState::publish(&self.sender, view, self.problems());
     }
 
     /// Follows the VPAs of the namespaces of local workloads, and stops following others after [`LINGER`].

@@ -40,8 +40,8 @@ impl MissingRights {
                 self.rules.retain(|_, at| counts(*at, now));
                 self.rules.insert(needed_rule(call), now);
             }
-            Err(problem) if !problem.is_denial() && !matches!(problem.status(), Some(404 | 409)) => {}
-            // A denial by another rule comes after authorisation, and so does the look for an object.
+            Err(problem) if !problem.is_denial() && !problem.names_no_object() && problem.status() != Some(409) => {}
+            // A denial by another rule comes after authorisation, and so does the look for an object. A proxy's 404 does not.
             Ok(_) | Err(_) => {
                 self.credentials = None;
                 self.rules.remove(&needed_rule(call));
@@ -98,6 +98,14 @@ mod tests {
         }))
     }
 
+    fn not_found() -> Result<(), Problem> {
+        Err(Problem::Refused(Status {
+            code: 404,
+            reason: "NotFound".to_owned(),
+            ..Status::default()
+        }))
+    }
+
     fn forbidden() -> Result<(), Problem> {
         Err(Problem::Forbidden(String::new()))
     }
@@ -122,7 +130,8 @@ mod tests {
         for (answer, is_missing) in [
             (Ok(()), false),
             (refused(422), false),
-            (refused(404), false),
+            (not_found(), false),
+            (refused(404), true),
             (refused(503), true),
             (refused(429), true),
         ] {

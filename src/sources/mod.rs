@@ -14,7 +14,7 @@ mod workload;
 pub use manifests::{ManifestError, Manifests, parse_manifests};
 pub use templates::{PodTemplate, PodTemplates, parse_pod_templates};
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::sync::watch;
@@ -34,9 +34,19 @@ pub struct NodeView {
     pub limit_ranges: Vec<Shared<LimitRange>>,
     pub hpas: Vec<Shared<HorizontalPodAutoscaler>>,
     pub quotas: Vec<Shared<ResourceQuota>>,
-    /// The UIDs of the pods that cannot be decided about yet: not all objects about them are known.
-    pub undecided_pods: BTreeSet<String>,
+    /// By UID, the pods that cannot be decided about.
+    pub undecided_pods: BTreeMap<String, Undecided>,
     pub node: Option<Node>,
+}
+
+/// Why a pod cannot be decided about: not all objects about it are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Undecided {
+    /// One has not arrived.
+    Awaited,
+    /// One is refused until a change of rules, or cannot be read. That does not mean that there is none. Another source may have the
+    /// pod's VPA.
+    Refused,
 }
 
 impl NodeView {
@@ -123,7 +133,7 @@ mod tests {
     #[test]
     fn a_merged_view_has_the_objects_of_each_kind() {
         let mut other = of_each_kind();
-        other.undecided_pods.insert("u".to_owned());
+        other.undecided_pods.insert("u".to_owned(), Undecided::Awaited);
         let (mut all, mut kinds) = (NodeView::default(), Vec::new());
         all.merge(other.clone(), |kind, _| {
             kinds.push(kind.to_owned());

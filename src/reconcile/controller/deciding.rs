@@ -19,7 +19,7 @@ use crate::reconcile::inventory::Inventory;
 use crate::reconcile::metrics::decision_labels;
 use crate::reconcile::pod::{Now, PodInput, PodState, Pods};
 use crate::resize::{self, NodeSupport};
-use crate::sources::NodeView;
+use crate::sources::{NodeView, Undecided};
 
 #[derive(Debug, Default)]
 pub(super) struct Sources {
@@ -218,27 +218,24 @@ impl Controller {
         if self.sources.view.quotas != view.quotas {
             self.watch_all();
         }
-        let known = &self.sources.view;
-        let namespaces = changed_namespaces(known, &view);
-        let decided_now: BTreeSet<&String> = known.undecided_pods.difference(&view.undecided_pods).collect();
-        let decides_more = is_first || !decided_now.is_empty();
-        let is_concerned = |state: &PodState| {
-            let ObjectMeta { namespace, uid, .. } = &state.pod.metadata;
-            namespaces.contains(namespace) || decided_now.contains(uid)
+        let known = Arc::clone(&self.sources.view);
+        let namespaces = changed_namespaces(&known, &view);
+        let has_new_objects = |state: &PodState| {
+            let [before, after] = [&known, &view].map(|view| view.undecided_pods.get(&state.pod.metadata.uid));
+            is_first || before.is_some() && before != after
         };
-        let concerned = self.pods.keys_of(is_concerned);
+        let is_concerned = |state: &PodState| namespaces.contains(&state.pod.metadata.namespace);
+        let concerned = self.pods.keys_of(|state| is_concerned(state) || has_new_objects(state));
         self.pods.changed.extend(concerned);
         self.sources = Sources {
             rules: self.sources.rules.take(),
-            ..Sources::of(view, problems)
+            ..Sources::of(Arc::clone(&view), problems)
         };
         // The kubelet's version may have changed.
         self.take_node(self.node.known());
         self.decide_changed(Timestamp::now());
         self.match_live();
-        if decides_more {
-            self.follow_api_server();
-        }
+        self.follow_api_server(has_new_objects);
         if other_node && self.endpoint.get().is_some() {
             self.follow_freed_room(Timestamp::now());
         }
@@ -266,12 +263,12 @@ impl Controller {
     pub(super) fn take_returned_api_server(&mut self) {
         self.node.answers.forget_denials();
         self.decide_changed(Timestamp::now());
-        self.follow_api_server();
+        self.follow_api_server(|_| true);
     }
 
-    /// The API server is back, or has sent its objects: pods that only wait for that go on.
-    fn follow_api_server(&mut self) {
-        let waits = |state: &PodState| state.resize.waits_for_api_server();
+    /// The API server is back, or has sent its objects about these pods: those that only wait for that go on.
+    fn follow_api_server(&mut self, concerns: impl Fn(&PodState) -> bool) {
+        let waits = |state: &PodState| state.resize.waits_for_api_server() && concerns(state);
         self.apply_to_all(self.pods.keys_of(waits), || PodInput::ApiServerReturned);
     }
 
@@ -340,17 +337,18 @@ impl Controller {
             self.pods.add(pod);
             self.apply(key, PodInput::Described(Arc::clone(pod)));
             // Where the API server refuses its VPAs, a manifest may have the pod's.
-            let lacks_vpa = |state: &&PodState| decider.decide(state).vpa.is_none();
-            let is_undecided = view.undecided_pods.contains(&pod.metadata.uid);
-            if let Some(state) = self.pods.get(key).filter(|_| is_undecided).filter(lacks_vpa) {
-                if state.decision.vpa.is_none() {
-                    continue;
+            let had_vpa = |state: &PodState| state.decision.vpa.is_some();
+            let lacks_vpa = |state: &PodState| decider.decide(state).vpa.is_none();
+            let state = self.pods.get(key);
+            match view.undecided_pods.get(&pod.metadata.uid) {
+                Some(Undecided::Refused) if state.is_some_and(lacks_vpa) && state.is_some_and(had_vpa) => {
+                    // The manifest has gone.
+                    let (decision, took) = (Box::new(PodDecision::undecided(pod)), Duration::ZERO);
+                    self.apply(key, PodInput::Decided { decision, took });
                 }
-                // The manifest has gone.
-                let (decision, took) = (Box::new(PodDecision::undecided(pod)), Duration::ZERO);
-                self.apply(key, PodInput::Decided { decision, took });
-            } else {
-                self.decide_one(key, &decider);
+                Some(Undecided::Awaited) => continue,
+                Some(Undecided::Refused) if state.is_none_or(lacks_vpa) => continue,
+                Some(Undecided::Refused) | None => self.decide_one(key, &decider),
             }
             if let Some(state) = self.pods.get(key).filter(|state| Some(state.decision.reason) != reason) {
                 let decisions = &self.publisher.metrics.decisions;

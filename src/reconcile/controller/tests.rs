@@ -27,7 +27,7 @@ use crate::reconcile::savings::Savings;
 use crate::reconcile::store::{Restored, StateFile};
 use crate::reconcile::work::OperatorRequest;
 use crate::resize::Answer;
-use crate::sources::parse_manifests;
+use crate::sources::{Undecided, parse_manifests};
 
 pub(super) const UID: &str = "u1";
 
@@ -450,7 +450,7 @@ async fn an_undecided_pod_costs_no_other_a_decision() {
     let all = ["bank/own", "shop/web"];
     let mut view = view_of(&all);
     assert_eq!(decided(&mut controller, &view), all);
-    view.undecided_pods.insert("own".to_owned());
+    view.undecided_pods.insert("own".to_owned(), Undecided::Awaited);
     assert!(decided(&mut controller, &view).is_empty());
     view.undecided_pods.clear();
     assert_eq!(decided(&mut controller, &view), ["bank/own"], "it has come to be known");
@@ -558,23 +558,26 @@ metadata: {name: ours, namespace: shop}
 spec: {targetRef: {kind: Rollout, name: web}}
 ";
     let view = parse_manifests("test", manifest).unwrap().view;
-    let undecided = NodeView {
-        undecided_pods: [UID.to_owned()].into(),
+    let undecided = |why: Undecided| NodeView {
+        undecided_pods: [(UID.to_owned(), why)].into(),
         ..view.clone()
     };
     let decided = |controller: &Controller| {
         let state = controller.pods.get(&PodKey::new("shop", "web")).unwrap();
         (state.decision.reason, state.decision.vpa.clone())
     };
-    controller.take_view(Arc::new(undecided.clone()), Vec::new());
+    controller.take_view(Arc::new(undecided(Undecided::Awaited)), Vec::new());
     assert_eq!(decided(&controller), (Reason::SourcesSilent, None));
-    controller.take_view(Arc::new(view), Vec::new());
+    controller.take_view(Arc::new(view.clone()), Vec::new());
     assert_eq!(decided(&controller), (Reason::NoVpa, None));
-    // The API server refuses its VPAs, and a manifest has one.
+    // A manifest has a VPA, which counts where the API server refuses its own.
     let vpas = parse_manifests("test", vpa).unwrap().view.vpas;
-    let refused = undecided.clone();
-    controller.take_view(Arc::new(NodeView { vpas, ..refused }), Vec::new());
-    assert_eq!(decided(&controller).1.as_deref(), Some("ours"));
-    controller.take_view(Arc::new(undecided), Vec::new());
+    for (why, vpa) in [(Undecided::Awaited, None), (Undecided::Refused, Some("ours"))] {
+        let vpas = vpas.clone();
+        let view = NodeView { vpas, ..undecided(why) };
+        controller.take_view(Arc::new(view), Vec::new());
+        assert_eq!(decided(&controller).1.as_deref(), vpa, "{why:?}");
+    }
+    controller.take_view(Arc::new(undecided(Undecided::Refused)), Vec::new());
     assert_eq!(decided(&controller), (Reason::SourcesSilent, None));
 }

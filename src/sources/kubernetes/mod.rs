@@ -28,7 +28,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::{NodeView, SourceState};
+use super::{NodeView, SourceState, Undecided};
 use crate::kubernetes::{
     ApiClient, ApiError, Follower, Latest, LocalWorkloads, Object, ObjectMemory, Timing, follow, follow_kubelet,
 };
@@ -38,7 +38,7 @@ use crate::model::objects::{
 use crate::pace::REST_FACTOR;
 use crate::slots::{Class, Slots};
 use owners::{OwnerKey, Owners};
-use view::{FirstPods, Missing, Namespace, PodObjects, objects_about};
+use view::{FirstPods, Missing, Namespace, objects_about};
 
 /// How long a burst of changes is collected before the view is built.
 const QUIET: Duration = Duration::from_millis(1);
@@ -208,11 +208,10 @@ impl KubernetesSource {
         let mut waiting = awaits_node && first_pods.is_some_and(|first| now < first.until);
         for pod in &pods {
             let namespace = namespaces.get(&pod.metadata.namespace);
-            let objects = objects_about(pod, namespace, &self.owners, &mut missing);
-            if objects != PodObjects::Known {
-                view.undecided_pods.insert(pod.metadata.uid.clone());
+            if let Err(why) = objects_about(pod, namespace, &self.owners, &mut missing) {
+                view.undecided_pods.insert(pod.metadata.uid.clone(), why);
+                waiting |= why == Undecided::Awaited && first_pods.is_some_and(|first| first.waits_for(pod, now));
             }
-            waiting |= objects == PodObjects::Awaited && first_pods.is_some_and(|first| first.waits_for(pod, now));
         }
         view.pods = pods;
         self.request(&missing, &local, now);

@@ -1,6 +1,6 @@
 //! What is told of, and what is asked for first.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,13 +14,13 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::owners::{OwnerKey, Owners, fetch};
-use super::view::{FirstPods, Missing, Namespace, PodObjects, objects_about};
+use super::view::{FirstPods, Missing, Namespace, objects_about};
 use super::{KubernetesSource, PROBLEM_BYTES, within_room};
 use crate::kubernetes::{ApiClient, ApiError, Call, Kind, Problem, Status, Timing, Verb};
 use crate::model::objects::{Owner, OwnerKind, Pod, VerticalPodAutoscaler};
 use crate::observe::log::LogFormat;
 use crate::observe::log::tests::logged;
-use crate::sources::{NodeView, parse_manifests};
+use crate::sources::{NodeView, Undecided, parse_manifests};
 
 const HOUR: Duration = Duration::from_secs(60 * 60);
 
@@ -89,15 +89,18 @@ fn both() -> Owners {
     owners
 }
 
+type Known = (Result<(), Undecided>, Option<OwnerKey>, bool);
+
 /// What is known about the pod, and what is to be asked for: a workload, or what bounds the namespace.
-fn of(pod: &Pod, namespace: Option<&Namespace>, owners: &Owners) -> (PodObjects, Option<OwnerKey>, bool) {
+fn of(pod: &Pod, namespace: Option<&Namespace>, owners: &Owners) -> Known {
     let mut missing = Missing::default();
     let known = objects_about(pod, namespace, owners, &mut missing);
     (known, missing.owners.pop_first(), missing.bounds.contains("shop"))
 }
 
-const READY: (PodObjects, Option<OwnerKey>, bool) = (PodObjects::Known, None, false);
-const NEEDS_VPAS: (PodObjects, Option<OwnerKey>, bool) = (PodObjects::Awaited, None, false);
+const READY: Known = (Ok(()), None, false);
+const NEEDS_VPAS: Known = (AWAITED, None, false);
+const AWAITED: Result<(), Undecided> = Err(Undecided::Awaited);
 
 #[test]
 fn a_pod_waits_for_all_its_objects() {
@@ -109,9 +112,9 @@ fn a_pod_waits_for_all_its_objects() {
     let first = key(OwnerKind::ReplicaSet, "web-5c", "r");
     assert_eq!(
         of(&pod, Some(&namespace), &Owners::default()),
-        (PodObjects::Awaited, Some(first), false)
+        (AWAITED, Some(first), false)
     );
-    assert_eq!(of(&pod, Some(&namespace), &both()), (PodObjects::Awaited, None, true));
+    assert_eq!(of(&pod, Some(&namespace), &both()), (AWAITED, None, true));
     namespace.bounds = Some(Default::default());
     assert_eq!(of(&pod, Some(&namespace), &both()), READY);
 }
@@ -151,7 +154,7 @@ fn no_more_is_asked_for_than_a_pod_needs() {
 fn what_is_refused_is_not_absent() {
     let refused = |namespace: &Namespace, owners: &Owners| {
         let pod = pod(&owned_by("ReplicaSet", "web-5c", "r"));
-        of(&pod, Some(namespace), owners).0 == PodObjects::Refused
+        of(&pod, Some(namespace), owners).0 == Err(Undecided::Refused)
     };
     let mut namespace = Namespace {
         refused: true,
@@ -325,7 +328,7 @@ async fn a_list_that_fails_delays_its_own_pods() {
     };
     let (source, mut states) = KubernetesSource::new(half_broken(StatusCode::INTERNAL_SERVER_ERROR), "n", None, timing);
     tokio::spawn(source.run(CancellationToken::new()));
-    let of_shop = BTreeSet::from(["shop".to_owned()]);
+    let of_shop = BTreeMap::from([("shop".to_owned(), Undecided::Awaited)]);
     let state = states
         .wait_for(|state| state.view.undecided_pods == of_shop)
         .await
@@ -338,7 +341,8 @@ async fn a_refused_list_leaves_its_pods_undecided() {
     let (source, mut states) = KubernetesSource::new(half_broken(StatusCode::FORBIDDEN), "n", None, patient());
     tokio::spawn(source.run(CancellationToken::new()));
     let state = states.wait_for(|state| state.generation > 0).await.unwrap();
-    assert_eq!(state.view.undecided_pods, BTreeSet::from(["shop".to_owned()]));
+    let of_shop = BTreeMap::from([("shop".to_owned(), Undecided::Refused)]);
+    assert_eq!(state.view.undecided_pods, of_shop);
     assert_eq!(state.view.pods.len(), 2);
     let names_list = |problem: &String| problem.contains("verticalpodautoscalers") && problem.contains("403");
     assert!(state.problems.iter().any(names_list), "{:?}", state.problems);
@@ -405,7 +409,8 @@ async fn an_adopted_pod_is_in_the_first_view() {
     let (source, mut states) = KubernetesSource::new(ApiClient::to(&router), "n", None, patient());
     tokio::spawn(source.run(CancellationToken::new()));
     let state = states.wait_for(|state| state.generation > 0).await.unwrap();
-    assert_eq!(state.view.undecided_pods, BTreeSet::from(["u".to_owned()]));
+    let adopted = BTreeMap::from([("u".to_owned(), Undecided::Awaited)]);
+    assert_eq!(state.view.undecided_pods, adopted);
     assert_eq!(state.view.pods.len(), 1);
 }
 
@@ -477,7 +482,7 @@ async fn without_quotas_there_is_no_decision() {
     let (source, mut states) = KubernetesSource::new(client, "n", None, timing);
     tokio::spawn(source.run(CancellationToken::new()));
     let state = states.wait_for(|state| state.generation > 0).await.unwrap();
-    assert!(state.view.undecided_pods.contains("u") && state.view.vpas.is_empty());
+    assert!(state.view.undecided_pods.contains_key("u") && state.view.vpas.is_empty());
 }
 
 #[tokio::test]
@@ -488,7 +493,7 @@ async fn a_pod_adopted_later_is_undecided() {
     let first = states.wait_for(|state| state.generation > 0).await.unwrap().clone();
     assert!(first.view.undecided_pods.is_empty());
     adopts.notify_one();
-    let undecided = states.wait_for(|state| state.view.undecided_pods.contains("u"));
+    let undecided = states.wait_for(|state| state.view.undecided_pods.contains_key("u"));
     assert_eq!(undecided.await.unwrap().view.pods.len(), 1);
 }
 

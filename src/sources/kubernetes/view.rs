@@ -14,6 +14,7 @@ use crate::model::objects::{
     HorizontalPodAutoscaler, LimitRange, OwnerKind, OwnerReference, Pod, ResourceQuota, VerticalPodAutoscaler,
     WorkloadKey,
 };
+use crate::sources::Undecided;
 
 /// The known objects of one namespace.
 #[derive(Debug, Default)]
@@ -108,53 +109,40 @@ pub(super) fn may_have_vpa(pod: &Pod) -> bool {
     pod.metadata.controller().is_some_and(|owner| owner.kind != "Node")
 }
 
-/// What is known of the objects that decide about a pod.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum PodObjects {
-    /// All of them, as far as a decision needs them.
-    Known,
-    Awaited,
-    /// One is refused until a change of rules, or cannot be read. That does not mean that there is none.
-    Refused,
-}
-
-impl PodObjects {
-    const fn unknown(is_refused: bool) -> Self {
-        if is_refused { Self::Refused } else { Self::Awaited }
+const fn unknown(is_refused: bool) -> Undecided {
+    if is_refused {
+        Undecided::Refused
+    } else {
+        Undecided::Awaited
     }
 }
 
-/// What is known of the objects that decide about a pod. Adds the missing ones to `missing`.
+/// Whether all objects that decide about a pod are known, as far as a decision needs them. Adds the missing ones to `missing`.
+///
+/// Errors: why one is not known.
 pub(super) fn objects_about(
     pod: &Pod,
     namespace: Option<&Namespace>,
     owners: &Owners,
     missing: &mut Missing,
-) -> PodObjects {
+) -> Result<(), Undecided> {
     if !may_have_vpa(pod) {
-        return PodObjects::Known;
+        return Ok(());
     }
-    let Some(namespace) = namespace else {
-        return PodObjects::Awaited;
-    };
-    let Some(vpas) = &namespace.vpas else {
-        return PodObjects::unknown(namespace.refused);
-    };
+    let namespace = namespace.ok_or(Undecided::Awaited)?;
+    let vpas = namespace.vpas.as_ref().ok_or(unknown(namespace.refused))?;
     if vpas.is_empty() {
-        return PodObjects::Known;
+        return Ok(());
     }
-    let top = match owners.climb(&pod.metadata, &mut missing.passed) {
-        Ok(top) => top,
-        Err(unknown) => {
-            let is_refused = owners.is_refused(&unknown);
-            missing.owners.insert(unknown);
-            return PodObjects::unknown(is_refused);
-        }
-    };
+    let top = owners.climb(&pod.metadata, &mut missing.passed).map_err(|owner| {
+        let why = unknown(owners.is_refused(&owner));
+        missing.owners.insert(owner);
+        why
+    })?;
     let targets = namespace.targets.get_or_init(|| Targets::of(vpas));
     if namespace.bounds.is_some() || !targets.may_contain(top.as_ref()) {
-        return PodObjects::Known;
+        return Ok(());
     }
     missing.bounds.insert(pod.metadata.namespace.clone());
-    PodObjects::unknown(namespace.refused)
+    Err(unknown(namespace.refused))
 }

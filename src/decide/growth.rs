@@ -35,10 +35,14 @@ impl Case<'_> {
                 };
                 let requests = fixed_request(candidate, resource).map(|_| sum(|has| has.requests));
                 let left = of_range(&limits.pod, resource, requests).saturating_sub(sum(|has| has.limits));
-                // Several may grow at the same moment.
-                let growing = candidates.iter().filter(|one| highest(one, resource).is_some());
-                let has = candidate.in_force.limits.amount(resource);
-                let of_range = has.saturating_add(left / growing.count() as u64);
+                // Several may grow at the same moment: each has an equal part, and what is left beyond all that the others may take.
+                let has = |one: &Candidate<'_>| one.in_force.limits.amount(resource);
+                let room = |one: &Candidate<'_>| Some(highest(one, resource)?.saturating_sub(has(one)));
+                let rooms: Vec<u64> = candidates.iter().filter_map(room).collect();
+                let all = rooms.iter().copied().fold(0, u64::saturating_add);
+                let others = all.saturating_sub(own.saturating_sub(has(candidate)));
+                let part = (left / rooms.len() as u64).max(left.saturating_sub(others));
+                let of_range = has(candidate).saturating_add(part);
                 // A container may use all of the pod's own limit, which stays as it is. The LimitRange bounds that limit then.
                 let of_pod = pod.spec.resources.and_then(|resources| resources.limits.get(resource));
                 Some(own.min(of_pod.unwrap_or(of_range)))

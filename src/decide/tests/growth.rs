@@ -118,6 +118,9 @@ fn containers_share_what_a_pods_maximum_leaves() {
     let policy = "  resourcePolicy: {containerPolicies: [{containerName: '*', maxAllowed: {cpu: 2}}]}\nstatus:\n";
     let both_grow = one_grows.replacen("status:\n", policy, 1);
     assert_eq!(ceiling(&view(&both_grow)), "500m/1200Mi");
+    let policy = "  resourcePolicy: {containerPolicies: [{containerName: other, maxAllowed: {cpu: 250m}}]}\nstatus:\n";
+    let other_has_little_room = one_grows.replacen("status:\n", policy, 1);
+    assert_eq!(ceiling(&view(&other_has_little_room)), "650m/1200Mi");
 }
 
 #[test]

@@ -296,7 +296,7 @@ impl Controller {
     }
 
     /// Decides for the pods of the view about which anything has changed, or whose change waits, and brings the decisions into
-    /// force. Pods that left the view are forgotten, and those that cannot be decided about yet keep their saved state.
+    /// force. Pods that left the view are forgotten, and those that cannot be decided about keep what they have.
     pub(super) fn decide_changed(&mut self, now: Timestamp) {
         if !self.sources.seen {
             // No view is not the same as an empty view.
@@ -332,30 +332,37 @@ impl Controller {
             let known = self.pods.get(key).filter(|_| !is_every && !changed.contains(key));
             known.is_none_or(|state| !Arc::ptr_eq(&state.pod, pod) || has_open_change(state))
         });
-        for (key, pod) in &described {
-            let reason = self.pods.get(key).map(|state| state.decision.reason);
+        let mut decided = BTreeMap::new();
+        for (key, pod) in described {
+            let reason = self.pods.get(&key).map(|state| state.decision.reason);
             self.pods.add(pod);
-            self.apply(key, PodInput::Described(Arc::clone(pod)));
+            self.apply(&key, PodInput::Described(Arc::clone(pod)));
             // Where the API server refuses its VPAs, a manifest may have the pod's.
             let had_vpa = |state: &PodState| state.decision.vpa.is_some();
             let lacks_vpa = |state: &PodState| decider.decide(state).vpa.is_none();
-            let state = self.pods.get(key);
-            match view.undecided_pods.get(&pod.metadata.uid) {
-                Some(Undecided::Refused) if state.is_some_and(lacks_vpa) && state.is_some_and(had_vpa) => {
-                    // The manifest has gone.
-                    let (decision, took) = (Box::new(PodDecision::undecided(pod)), Duration::ZERO);
-                    self.apply(key, PodInput::Decided { decision, took });
-                }
-                Some(Undecided::Awaited) => continue,
-                Some(Undecided::Refused) if state.is_none_or(lacks_vpa) => continue,
-                Some(Undecided::Refused) | None => self.decide_one(key, &decider),
+            let state = self.pods.get(&key);
+            let undecided = view.undecided_pods.get(&pod.metadata.uid);
+            let is_open = undecided.is_some_and(|why| *why == Undecided::Awaited || state.is_none_or(lacks_vpa));
+            if is_open && (undecided == Some(&Undecided::Awaited) || !state.is_some_and(had_vpa)) {
+                continue;
             }
-            if let Some(state) = self.pods.get(key).filter(|state| Some(state.decision.reason) != reason) {
+            if is_open {
+                // The manifest that decided about it has gone.
+                let (decision, took) = (Box::new(PodDecision::undecided(pod)), Duration::ZERO);
+                self.apply(&key, PodInput::Decided { decision, took });
+            } else {
+                self.decide_one(&key, &decider);
+            }
+            let state = self.pods.get(&key);
+            if let Some(state) = state.filter(|state| Some(state.decision.reason) != reason) {
                 let decisions = &self.publisher.metrics.decisions;
                 decisions.get_or_create(&decision_labels(state.decision.reason)).inc();
             }
+            if !is_open {
+                decided.insert(key, pod);
+            }
         }
-        self.follow_all(&described, &decider);
+        self.follow_all(&decided, &decider);
         self.sources.rules = Some(decider.rules);
     }
 
@@ -423,11 +430,7 @@ impl Controller {
     }
 
     fn follow(&mut self, key: &PodKey, capacity: &mut NodeCapacity, decider: &Decider<'_>) {
-        // Without a decision, the saved state applies.
-        let is_decided = |state: &&PodState| state.decision.reason != Reason::SourcesSilent;
-        let Some(state) = self.pods.get(key).filter(is_decided) else {
-            return;
-        };
+        let Some(state) = self.pods.get(key) else { return };
         let recommended = Recommended::of(&state.decision, decider.now);
         let refused = recommended.and_then(|recommended| capacity.admit(state, &recommended).err());
         let requested = capacity.requests_of(state);

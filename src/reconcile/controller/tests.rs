@@ -457,6 +457,27 @@ async fn an_undecided_pod_costs_no_other_a_decision() {
 }
 
 #[tokio::test]
+async fn an_undecided_change_waits_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut controller = controller(directory.path());
+    let mut view = view_of(&["shop/db"]);
+    controller.take_view(Arc::new(view.clone()), Vec::new());
+    let db = PodKey::new("shop", "db");
+    controller.apply(&db, decision(&view.pods[0], Reason::OutOfBounds));
+    let full = PodInput::Followed {
+        refused: Some("no room".to_owned()),
+        cause: None,
+        delay: Duration::ZERO,
+    };
+    controller.apply(&db, full);
+    view.undecided_pods.insert("db".to_owned(), Undecided::Awaited);
+    controller.take_view(Arc::new(view), Vec::new());
+    let state = controller.pods.get(&db).unwrap();
+    assert_eq!(state.decision.reason, Reason::OutOfBounds);
+    assert!(state.no_room.is_some(), "it is not followed either");
+}
+
+#[tokio::test]
 async fn a_returned_api_server_is_asked_again() {
     let directory = tempfile::tempdir().unwrap();
     let mut controller = controller(directory.path());

@@ -255,7 +255,7 @@ mod tests {
 
     use super::*;
     use crate::model::objects::PodId;
-    use crate::model::{HookEnd, MemoryLimit, Reason, Stages, Target};
+    use crate::model::{HookEnd, MemoryLimit, MilliCpu, Reason, Stages, Target};
 
     fn record(cause: Cause, outcome: Outcome) -> ChangeRecord {
         let step = StepRecord {
@@ -460,6 +460,20 @@ mod tests {
         let said = composed(&[in_flight(&resized(recommended(), Outcome::Applied)), withheld]);
         assert_eq!(said.len(), 1);
         assert_eq!(said[0].reason, "ResizeInfeasible");
+        let patched = in_flight(&resized(recommended(), Outcome::Applied));
+        let [refused, applied] = [refused(), Outcome::Applied].map(|outcome| record(Cause::Retry, outcome));
+        let said = composed(&[patched, refused, applied]);
+        assert_eq!(said[1].message, format!("{}: pod memory.max 64 → 128", recommended()));
+    }
+
+    #[test]
+    fn only_what_is_tried_again_keeps_its_cause() {
+        let (uid, pid, reason) = (0, 1, "more".to_owned());
+        for (cause, told) in [(recommended(), 3), (Cause::Operator { uid, pid, reason }, 2)] {
+            let [drift, retry] = [Cause::Drift, Cause::Retry].map(|cause| record(cause, Outcome::Applied));
+            let said = composed(&[record(cause, refused()), drift, retry]);
+            assert_eq!(said.len(), told, "{said:?}");
+        }
     }
 
     #[test]
@@ -467,11 +481,15 @@ mod tests {
         let unanswered = Outcome::Withheld(Withheld::Unanswered("no answer".to_owned()));
         let mut carried_out = record(Cause::Kubelet, Outcome::Unchanged);
         carried_out.steps.clear();
-        let said = composed(&[resized(recommended(), unanswered), carried_out]);
+        let mut second = resized(Cause::Retry, unanswered.clone());
+        if let Change::Resize { from, to } = &mut second.steps[0].change {
+            (*from, to.requests.cpu) = (*to, Some(MilliCpu::new(300)));
+        }
+        let said = composed(&[resized(recommended(), unanswered), second, carried_out]);
         assert_eq!(said.len(), 1);
         assert_eq!(
             said[0].message,
-            format!("{}: container app requests.cpu 100m → 250m", recommended())
+            format!("{}: container app requests.cpu 100m → 300m", recommended())
         );
     }
 

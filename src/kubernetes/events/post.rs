@@ -280,6 +280,22 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn a_raised_event_has_its_new_count() {
+        let (bodies, mut sent) = tokio::sync::mpsc::channel(1);
+        let router = Router::new().fallback(async move |body: String| {
+            bodies.send(body).await.unwrap();
+            "{}"
+        });
+        let raised = NamedEvent { count: 7, ..event() };
+        assert!(raise(&ApiClient::to(&router), &raised).await.unwrap());
+        let patch: Value = serde_json::from_str(&sent.recv().await.unwrap()).unwrap();
+        assert_eq!(
+            patch,
+            json!({"count": 7, "lastTimestamp": "2026-03-01T12:01:00Z", "message": "killed"})
+        );
+    }
+
     #[test]
     fn names_are_short_enough() {
         let long = "p".repeat(253);

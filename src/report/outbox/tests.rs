@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::Router;
-use axum::http::{StatusCode, Uri};
+use axum::http::{Method, StatusCode, Uri};
 use jiff::SignedDuration;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
@@ -17,6 +17,7 @@ use crate::kubernetes::events::{NamedEvent, Severity};
 use crate::model::objects::PodId;
 use crate::observe::log::LogFormat;
 use crate::observe::log::tests::logged;
+use crate::oom::Role;
 use crate::report::Reporter;
 use crate::report::events::{PodEvents, VpaEvents};
 use crate::report::log::{Bounds, KillLog};
@@ -25,11 +26,15 @@ use crate::report::testing::{NoPods, kill_of};
 
 /// Events about the kills of a log in this directory.
 fn kill_events(directory: &Path) -> (Reporter, KillEvents) {
-    let (log, _) = KillLog::open(directory, Bounds::default(), Destination::PodEvents.into());
+    let plan = PodEvents::new(usize::MAX, Instant::now());
+    planned_by(Box::new(plan), Destination::PodEvents, directory)
+}
+
+fn planned_by(plan: Box<dyn EventPlan>, destination: Destination, directory: &Path) -> (Reporter, KillEvents) {
+    let (log, _) = KillLog::open(directory, Bounds::default(), destination.into());
     let metrics = ReportMetrics::register(&mut Registry::default(), log.totals());
     let reporter = Reporter::start(log, &metrics, &CancellationToken::new());
-    let plan = Box::new(PodEvents::new(usize::MAX, Instant::now()));
-    let kills = KillEvents::new(reporter.queue(Destination::PodEvents), plan);
+    let kills = KillEvents::new(reporter.queue(destination), plan);
     (reporter, kills)
 }
 
@@ -97,6 +102,34 @@ async fn earlier_events_are_known_again() {
     assert_eq!(next.screen(&other, Timestamp::now()), Ok(()), "the next agent sends it");
     fs::write(&path, "[{").unwrap();
     assert_eq!(read_memory(&path), []);
+}
+
+#[tokio::test]
+async fn a_withheld_report_is_acknowledged() {
+    let directory = tempfile::tempdir().unwrap();
+    let plan = VpaEvents::new(SignedDuration::from_mins(10), Vec::new(), PathBuf::new());
+    let (reporter, mut kills) = planned_by(Box::new(plan), Destination::VpaEvents, directory.path());
+    let mut of_main = kill_of("web", 2);
+    of_main.victim.as_mut().unwrap().set_role(Role::Main);
+    reporter
+        .commit(vec![kill_of("web", 1).into(), of_main.into()], None)
+        .await;
+    let before = Instant::now();
+    kills.take_in(&NoPods).await;
+    let mut rates = EventRates::new(before);
+    let pending = || reporter.status().borrow().pending_for(Destination::VpaEvents);
+    let next = kills.next(&mut rates, &NoPods, before, Instant::now()).await;
+    assert!(
+        next.is_none() && pending() == 1,
+        "the pod's status tells of the main process"
+    );
+    let due = kills.plan.ready_at().unwrap();
+    assert!(
+        due >= before + Duration::from_secs(10),
+        "the kubelet writes the status first"
+    );
+    let next = kills.next(&mut rates, &NoPods, before, due).await;
+    assert!(next.is_none() && pending() == 0, "the container is unknown");
 }
 
 fn message(namespace: &str, pod: usize) -> EventMessage {
@@ -329,6 +362,8 @@ async fn a_flood_of_a_refused_namespace_stays_bounded() {
         [of(&outbox.changes, "shop"), of(&outbox.changes, "bank")],
         [QUEUE - 1, 1]
     );
+    let last_of_shop = &outbox.changes.messages[QUEUE - 2];
+    assert_eq!(*last_of_shop, message("shop", QUEUE - 1), "the newest is lost");
     let mut text = String::new();
     encode(&mut text, &registry).unwrap();
     assert!(text.contains("outcome=\"lost\"} 1\n"), "{text}");
@@ -372,6 +407,97 @@ async fn a_refused_kill_goes_to_the_node() {
     let for_recommender = kills.next(&mut rates, &NoPods, now, now).await.unwrap();
     kills.queue.destination = Destination::VpaEvents;
     assert!(kills.end(for_recommender, Err(refused())).await.is_none());
+}
+
+#[tokio::test]
+async fn a_kill_waits_for_a_missing_right() {
+    let directory = tempfile::tempdir().unwrap();
+    let (reporter, mut kills) = kill_events(directory.path());
+    reporter.commit(vec![kill_of("web", 1).into()], None).await;
+    kills.take_in(&NoPods).await;
+    let (mut outbox, mut turns) = (outbox(&Router::new(), &[]), turns());
+    outbox.kills.push(kills);
+    let kill = outbox.begin(&mut turns).await.unwrap();
+    let (call, problem) = ("create events".to_owned(), Problem::Forbidden("a rule".to_owned()));
+    outbox.end(kill, Err(ApiError { call, problem }), &mut turns).await;
+    let problems = || reporter.status().borrow().problems().join("; ");
+    assert!(problems().contains("a rule; 1 reports wait"), "{}", problems());
+    let later = Instant::now() + LONGEST_RETRY;
+    let again = turns.retries.take_due(&turns.rates, later).unwrap();
+    outbox.end(again, Ok(Posted::Created), &mut turns).await;
+    assert_eq!((problems().as_str(), reporter.status().borrow().reports), ("", 0));
+}
+
+/// A node whose pods do not become known.
+#[derive(Debug)]
+struct UnknownPods;
+
+impl PodMetadata for UnknownPods {
+    fn wait_until_known(&self) -> BoxFuture<'static, ()> {
+        Box::pin(pending())
+    }
+
+    fn complete_names(&self, _: &mut KillFacts) {}
+
+    fn resolve(&self, _: &mut PodReference) {}
+
+    fn has_pod(&self, _: &PodUid) -> bool {
+        false
+    }
+
+    fn container_facts(&self, _: &Report) -> ContainerFacts {
+        ContainerFacts::default()
+    }
+}
+
+#[tokio::test]
+async fn kills_wait_for_the_names_of_pods() {
+    let directory = tempfile::tempdir().unwrap();
+    let (reporter, kills) = kill_events(directory.path());
+    reporter.commit(vec![kill_of("web", 1).into()], None).await;
+    let (bodies, mut posted) = mpsc::channel(9);
+    let router = Router::new().fallback(async move |body: String| {
+        bodies.send(body).await.unwrap();
+        (StatusCode::CREATED, "{}")
+    });
+    let mut outbox = outbox(&router, &["shop"]);
+    outbox.metadata = Arc::new(UnknownPods);
+    outbox.kills.push(kills);
+    let taken = Feed::default().listen();
+    tokio::select! {
+        never = outbox.run(taken) => match never {},
+        first = posted.recv() => assert!(first.unwrap().contains("ResourcesResized")),
+    }
+}
+
+#[tokio::test]
+async fn only_the_count_of_a_change_is_raised() {
+    let gone = r#"{"reason": "NotFound"}"#;
+    for (destination, count, is_there, expected) in [
+        (None, 1, true, "POST"),
+        (None, 3, true, "PATCH"),
+        (None, 3, false, "PATCH POST"),
+        (Some(Destination::PodEvents), 3, true, "POST"),
+    ] {
+        let calls = Arc::<Mutex<Vec<String>>>::default();
+        let seen = Arc::clone(&calls);
+        let router = Router::new().fallback(async move |method: Method| {
+            seen.lock().push(method.to_string());
+            match is_there || method == Method::POST {
+                true => (StatusCode::OK, "{}"),
+                false => (StatusCode::NOT_FOUND, gone),
+            }
+        });
+        let planned = Outgoing {
+            destination,
+            ..outgoing("shop", count)
+        };
+        let (sent, answer) = attempt(ApiClient::to(&router), "node-1".to_owned(), planned).await;
+        assert!(answer.is_ok(), "{answer:?}");
+        assert_eq!(calls.lock().join(" "), expected, "{destination:?} {count}");
+        let is_now = sent.planned.event.last > Timestamp::UNIX_EPOCH;
+        assert_eq!(is_now, destination.is_none(), "a kill has its own time");
+    }
 }
 
 fn refusal(code: u16) -> Problem {

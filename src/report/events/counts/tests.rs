@@ -154,6 +154,16 @@ fn what_was_said_long_ago_is_said_anew() {
     assert_eq!(limits.record(resized.clone(), later), Some(new(&resized, 2)));
 }
 
+#[test]
+fn a_flood_of_events_is_soon_forgotten() {
+    let mut limits = limits();
+    for pod in 0..1500 {
+        limits.record(message_of(pod, "Resized", "x"), at(2 * pod * SECOND));
+        assert!(limits.events.known.len() <= MANY, "after {pod} s");
+    }
+    assert!(limits.events.tickets > 1400);
+}
+
 proptest! {
     #[test]
     fn writes_are_few_and_everything_is_counted(

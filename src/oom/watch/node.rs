@@ -341,6 +341,62 @@ mod tests {
         assert!(!is_ending(&of(child.id())));
     }
 
+    /// The files of a node with cgroup v1.
+    fn on_files(root: &Path) -> NodeFiles {
+        fs::create_dir(root.join("cpu")).unwrap();
+        fs::create_dir_all(root.join("memory/pod/app/inner")).unwrap();
+        NodeFiles {
+            hierarchy: Some(Hierarchy::of_tree(root).unwrap()),
+            ..NodeFiles::new()
+        }
+    }
+
+    fn path(text: &str) -> CgroupPath {
+        CgroupPath::new(text).unwrap()
+    }
+
+    #[test]
+    fn the_outermost_group_below_the_limit_dies() {
+        let root = tempfile::tempdir().unwrap();
+        let files = on_files(root.path());
+        for (groups, limit, expected) in [
+            (["0", "0", "0"], Some("/pod"), None),
+            (["1", "1", "1"], Some("/pod"), Some("/pod")),
+            (["1", "1", "1"], Some("/pod/app"), Some("/pod/app")),
+            (["1", "0", "1"], Some("/pod/app"), Some("/pod/app/inner")),
+            (["1", "0", "0"], Some("/pod/app"), None),
+            (["0", "1", "0"], None, Some("/pod/app")),
+        ] {
+            for (cgroup, group) in ["pod", "pod/app", "pod/app/inner"].into_iter().zip(groups) {
+                let file = root.path().join("memory").join(cgroup).join("memory.oom.group");
+                fs::write(file, format!("{group}\n")).unwrap();
+            }
+            let limit = limit.map_or(Limit::Node, |limit| Limit::Cgroup(path(limit)));
+            let found = files.group_of(&path("/pod/app/inner"), &limit);
+            assert_eq!(found, expected.map(path), "{groups:?} {limit:?}");
+        }
+    }
+
+    #[test]
+    fn a_limit_has_its_usage_and_peak() {
+        let root = tempfile::tempdir().unwrap();
+        let files = on_files(root.path());
+        let write = |name: &str, text: &str| fs::write(root.path().join("memory/pod").join(name), text).unwrap();
+        write("memory.usage_in_bytes", "4096\n");
+        write("memory.max_usage_in_bytes", "8192\n");
+        for (text, limit_bytes) in [("67108864\n", Some(64 << 20)), ("9223372036854771712\n", None)] {
+            write("memory.limit_in_bytes", text);
+            let expected = HitLimit {
+                cgroup: Some("/pod".to_owned()),
+                limit_bytes,
+                usage_bytes: Some(4096),
+                peak_bytes: Some(8192),
+            };
+            assert_eq!(files.memory(&path("/pod")), Some(expected));
+        }
+        assert_eq!(files.memory(&path("/gone")), None);
+    }
+
     #[test]
     fn a_gone_victim_has_no_facts() {
         let gone = 1 << 30;

@@ -407,3 +407,68 @@ pub fn start(links: Links, receiver: impl Future<Output = ()> + Send + 'static) 
     };
     start().map_err(|error| anyhow!("cannot start the threads that watch for kills: {error}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::root;
+    use super::*;
+    use crate::feed::Feed;
+
+    /// A watcher whose recorder has room for one batch.
+    fn watcher(checkpoint: Option<Vec<u8>>) -> (Watcher, mpsc::Receiver<Batch>) {
+        let (batches, taken) = mpsc::channel(1);
+        let links = Links {
+            kmsg: "/dev/null".into(),
+            node_name: "n1".to_owned(),
+            checkpoint,
+            pods: watch::channel(Arc::default()).1,
+            changes: Feed::default().listen(),
+            batches,
+            problems: watch::Sender::default(),
+            stop: CancellationToken::new(),
+        };
+        (Watcher::new(BootId("b007".to_owned()), links), taken)
+    }
+
+    #[test]
+    fn reports_leave_with_their_checkpoint() {
+        let (mut watcher, mut taken) = watcher(None);
+        let change_checkpoint = |watcher: &mut Watcher| {
+            watcher.attribution.set_tree(CgroupVersion::V2, &root(), false);
+            watcher.sweep();
+        };
+        watcher.ticked = true;
+        assert!(
+            watcher.send_batch() && taken.try_recv().is_err(),
+            "no counter was read yet"
+        );
+        change_checkpoint(&mut watcher);
+        assert!(watcher.send_batch());
+        change_checkpoint(&mut watcher);
+        watcher.attribution.reports.push(OomReport::default());
+        assert!(watcher.send_batch());
+        assert_eq!(watcher.attribution.reports.len(), 1, "there is no room");
+        let first = taken.try_recv().unwrap();
+        assert!(first.reports.is_empty() && !first.checkpoint.is_empty());
+        assert!(watcher.send_batch());
+        let second = taken.try_recv().unwrap();
+        assert!(second.reports.len() == 1 && !second.checkpoint.is_empty());
+        assert!(watcher.attribution.reports.is_empty());
+        watcher.ticked = true;
+        assert!(watcher.send_batch() && taken.try_recv().is_err(), "nothing has changed");
+        drop(taken);
+        watcher.ticked = true;
+        assert!(!watcher.send_batch(), "the agent ends");
+    }
+
+    #[test]
+    fn an_unreadable_checkpoint_is_a_problem() {
+        let (watcher, _taken) = watcher(Some(b"nonsense".to_vec()));
+        watcher.publish_problems();
+        let problems = watcher.links.problems.borrow().join("; ");
+        assert!(
+            problems.ends_with("kills from before this start are not reported"),
+            "{problems}"
+        );
+    }
+}

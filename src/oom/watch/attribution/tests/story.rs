@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 
 use super::*;
+use crate::oom::report::{Role, Victim};
 use crate::report::log::{Bounds, KillLog};
 use crate::report::{Destination, Destinations};
 
@@ -342,6 +343,65 @@ proptest! {
         pids.sort_unstable();
         prop_assert!(pids.windows(2).all(|two| two[0] != two[1]));
     }
+}
+
+#[test]
+fn a_report_has_all_facts_of_the_victim() {
+    let (mut kernel, mut attribution) = (Kernel::default(), attribution(None, 0));
+    kernel.make(&container(0, 1));
+    sweep(&mut attribution, &kernel, 1);
+    kernel.kill(&container(0, 1));
+    let memory = ReportedMemory {
+        anon_rss_bytes: 3 << 20,
+        ..ReportedMemory::default()
+    };
+    let killed = Kill {
+        comm: "worker-1".to_owned(),
+        memory,
+        oom_score_adj: Some(-5),
+        uid: Some(1000),
+        ..kill(7, 40, Some(container(0, 1)))
+    };
+    let event = logged(Event::Kill(Box::new(killed)), number(40), 10, Origin::Live);
+    attribution.add_event(event, (None, Role::Child), at(10), &kernel);
+    let told = finish(&mut attribution, &kernel, 20);
+    let victim = Victim {
+        pid: 7,
+        comm: "worker-1".to_owned(),
+        role: Role::Child.into(),
+        memory: Some(memory),
+        oom_score_adj: Some(-5),
+        uid: Some(1000),
+    };
+    assert_eq!(told[0].victim, Some(victim));
+    let facts = &told[0].facts;
+    assert_eq!((facts.node.as_str(), facts.level), ("n1", Level::Container));
+}
+
+#[test]
+fn candidates_at_several_levels_have_none() {
+    let names = PodNames::default();
+    let of = |limits: &[&Limit]| {
+        let kill = |limit: &&Limit| Kill {
+            limit: Limit::clone(limit),
+            ..Kill::default()
+        };
+        let possible = OomKill {
+            cgroup: None,
+            confidence: Confidence::Ambiguous,
+            processes: limits.iter().map(|limit| Arc::new(kill(limit))).collect(),
+            record: None,
+            at: ms(0),
+        };
+        level(&possible, &names)
+    };
+    let app = Limit::Cgroup(container(0, 1));
+    let pod = Limit::Cgroup(container(0, 1).parent().unwrap());
+    assert_eq!(of(&[&app, &app]), Level::Container);
+    assert_eq!(of(&[&pod]), Level::Pod);
+    assert_eq!(of(&[&app, &pod, &app]), Level::Unspecified);
+    assert_eq!(of(&[&Limit::Node, &Limit::Node]), Level::Node);
+    assert_eq!(of(&[]), Level::Unspecified);
 }
 
 #[test]

@@ -357,6 +357,30 @@ mod metrics_tests {
     }
 
     #[test]
+    fn a_kill_counts_by_its_level_and_by_the_limit_that_caused_it() {
+        let mut registry = Registry::with_prefix("test");
+        let mut kills = KillMetrics::register(&mut registry);
+        let counted = || {
+            let mut text = String::new();
+            encode(&mut text, &registry).unwrap();
+            let series = text.lines().filter(|line| !line.starts_with('#'));
+            series.map(str::to_owned).collect::<Vec<_>>()
+        };
+        let mut kill = kill_of("web", 1);
+        kill.facts.level = Level::Pod;
+        kill.facts.container_limit = Some(kill.facts.limit.clone());
+        kills.killed(&kill, Instant::now());
+        let victim = r#"namespace="shop",pod="web",container="app""#;
+        let both = [
+            format!(r#"test_oom_kills_total{{{victim},level="pod"}} 1"#),
+            format!(r#"test_oom_kills_by_limit_total{{{victim},limit_of="container"}} 1"#),
+        ];
+        assert_eq!(counted(), both);
+        kills.end_series(&labels_of(&kill));
+        assert!(counted().is_empty());
+    }
+
+    #[test]
     fn many_killed_pods_of_a_namespace_keep_the_series_of_others() {
         let mut kills = KillMetrics::register(&mut Registry::default());
         let start = Instant::now();

@@ -277,19 +277,59 @@ status: {recommendation: {containerRecommendations: [{containerName: app, target
     }
 
     #[test]
+    fn a_vpa_of_another_namespace_is_not_the_pods() {
+        let [own, pinned] = ["512Mi", "1Gi"].map(|target| VPA.replace("TARGET", target));
+        let other = pinned.replace("namespace: shop", "namespace: bank");
+        let both = facts(&[running(), other.clone(), own].concat(), true);
+        assert!(both.vpa && !both.pinned);
+        assert!(!facts(&(running() + &other), true).vpa);
+    }
+
+    #[tokio::test]
+    async fn pods_are_known_with_the_first_view() {
+        let (views, view) = watch::channel(Arc::new(NodeView::default()));
+        let mut known = known(&running(), true);
+        known.view = view;
+        let mut waits = known.wait_until_known();
+        assert!(futures::poll!(&mut waits).is_pending());
+        views.send_replace(Arc::new(NodeView::default()));
+        waits.await;
+    }
+
+    #[test]
+    fn a_static_pod_has_the_uid_of_its_cgroup() {
+        let owner = "kind: ReplicaSet, name: web, controller: true, apiVersion: apps/v1, uid: r";
+        let mirror = running()
+            .replace(
+                "uid: uid-of-web,",
+                "uid: api, annotations: {kubernetes.io/config.mirror: hash},",
+            )
+            .replace(owner, "kind: Node, name: n, apiVersion: v1, uid: m");
+        for (text, uid, has) in [
+            (&running(), "uid-of-web", true),
+            (&running(), "another", false),
+            (&mirror, "hash", true),
+            (&mirror, "api", false),
+        ] {
+            assert_eq!(known(text, true).has_pod(&uid.into()), has, "{uid}");
+        }
+    }
+
+    #[test]
     fn a_container_is_known_by_its_id() {
         let known = known(&running(), true);
         let names = |uid: &str, id: &str| {
             let mut facts = kill_of("web", 1).facts;
             let (pod, container) = (facts.pod.as_mut().unwrap(), facts.container.as_mut().unwrap());
-            (pod.uid, pod.name) = (uid.to_owned(), String::new());
+            (pod.uid, pod.namespace, pod.name) = (uid.to_owned(), String::new(), String::new());
             (container.id, container.name) = (id.to_owned(), String::new());
             known.complete_names(&mut facts);
-            (facts.pod.unwrap().name, facts.container.unwrap().name)
+            let (pod, container) = (facts.pod.unwrap(), facts.container.unwrap());
+            [pod.namespace, pod.name, container.name].join("/")
         };
-        assert_eq!(names("uid-of-web", "id-of-web"), ("web".to_owned(), "app".to_owned()));
-        assert_eq!(names("uid-of-web", "another"), ("web".to_owned(), String::new()));
-        assert_eq!(names("another", "id-of-web"), (String::new(), String::new()));
+        assert_eq!(names("uid-of-web", "id-of-web"), "shop/web/app");
+        assert_eq!(names("uid-of-web", "another"), "shop/web/");
+        assert_eq!(names("another", "id-of-web"), "//");
     }
 
     #[test]

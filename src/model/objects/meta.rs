@@ -228,6 +228,28 @@ mod tests {
     }
 
     #[test]
+    fn of_several_controllers_the_last_counts() {
+        for (owners, controller) in [
+            (
+                vec![("a", Some(true)), ("b", Some(true)), ("c", Some(false)), ("d", None)],
+                Some("b"),
+            ),
+            (vec![("a", Some(false)), ("b", None)], None),
+        ] {
+            let owner = |(name, controller): (&str, Option<bool>)| OwnerReference {
+                name: name.to_owned(),
+                controller,
+                ..OwnerReference::default()
+            };
+            let metadata = ObjectMeta {
+                owner_references: owners.into_iter().map(owner).collect(),
+                ..ObjectMeta::default()
+            };
+            assert_eq!(metadata.controller().map(|owner| owner.name.as_str()), controller);
+        }
+    }
+
+    #[test]
     fn an_object_describes_only_its_own_pod() {
         let id = pod("bank", "payments", "").id_with(VICTIM);
         assert!(pod("bank", "payments", VICTIM).describes(&id) && pod("bank", "payments", "").describes(&id));

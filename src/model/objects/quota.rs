@@ -133,6 +133,7 @@ mod tests {
             ("NotBestEffort", json!({ "containers": requests }), json!({})),
             ("Terminating", json!({"activeDeadlineSeconds": 0}), json!({})),
             ("NotTerminating", json!({}), json!({"activeDeadlineSeconds": 5})),
+            ("PriorityClass", json!({"priorityClassName": "low"}), json!({})),
             (
                 "CrossNamespacePodAffinity",
                 term(json!({"namespaces": ["bank"]})),

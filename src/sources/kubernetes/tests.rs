@@ -522,6 +522,9 @@ enum Nodes {
     Silent,
 }
 
+/// The pods of the node that have not ended.
+const HERE: &str = "fieldSelector=spec.nodeName%3Dn%2Cstatus.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed";
+
 /// The first view of a node with one pod, which needs no other object. It waits so long for the Node.
 async fn first_view(nodes: Nodes, first_view: Duration) -> NodeView {
     let router = Router::new().fallback(async move |uri: Uri| {
@@ -529,14 +532,15 @@ async fn first_view(nodes: Nodes, first_view: Duration) -> NodeView {
         let items = match (uri.path(), nodes) {
             _ if query.contains("sendInitialEvents") => return Err(StatusCode::BAD_REQUEST),
             _ if query.contains("watch") => pending::<Value>().await,
-            ("/api/v1/pods", _) => json!([{
+            ("/api/v1/pods", _) if query.contains(HERE) => json!([{
                 "metadata": {"name": "web", "namespace": "shop", "uid": "u"},
                 "spec": {"nodeName": "n", "containers": [{"name": "app"}]},
             }]),
-            (_, Nodes::Late) => {
+            ("/api/v1/nodes", Nodes::Late) if query.contains("fieldSelector=metadata.name%3Dn") => {
                 sleep(Duration::from_millis(100)).await;
                 json!([{"metadata": {"name": "n"}}])
             }
+            (_, Nodes::Late) => json!([]),
             (_, Nodes::Refused) => return Err(StatusCode::FORBIDDEN),
             (_, Nodes::Silent) => pending().await,
         };
@@ -568,13 +572,25 @@ async fn nodes_that_never_come_delay_no_first_view() {
 }
 
 #[tokio::test]
+async fn a_namespace_is_followed_for_a_while_after_its_pods() {
+    let (mut source, _states) = KubernetesSource::new(one_pod(0, StatusCode::OK), "n", None, Timing::default());
+    let (start, none) = (Instant::now(), BTreeMap::new());
+    let shop = BTreeMap::from([("shop".to_owned(), BTreeSet::new())]);
+    for (local, seconds, follows) in [
+        (&shop, 0, true),
+        (&none, 1, true),
+        (&none, 300, true),
+        (&none, 301, false),
+    ] {
+        source.follow_vpas(local, start + Duration::from_secs(seconds));
+        assert_eq!(source.namespaces.contains_key("shop"), follows, "{seconds}");
+    }
+}
+
+#[tokio::test]
 async fn a_node_name_without_node_is_a_problem() {
-    let (source, mut states) = KubernetesSource::new(
-        half_broken(StatusCode::INTERNAL_SERVER_ERROR),
-        "n",
-        None,
-        Timing::default(),
-    );
+    let client = half_broken(StatusCode::INTERNAL_SERVER_ERROR);
+    let (source, mut states) = KubernetesSource::new(client, "n", None, Timing::default());
     tokio::spawn(source.run(CancellationToken::new()));
     let named = |problems: &[String]| {
         problems

@@ -373,15 +373,23 @@ impl Controller {
         self.guard.changed.extend(self.pods.keys_of(|_| true));
     }
 
-    /// Sends the guard the limits that have changed, and those of all pods that share a quota with a pod of which they have.
+    /// Sends the guard the limits that have changed.
     fn update_guard(&mut self) {
-        let Some(guard) = &self.guard.guard else {
+        if self.guard.guard.is_none() {
             return self.guard.changed.clear();
-        };
-        let Some(node) = self.node.known() else { return };
+        }
+        let watchlist = self.next_watchlist();
+        if let (Some(guard), Some(watchlist)) = (&self.guard.guard, watchlist) {
+            guard.watch(watchlist);
+        }
+    }
+
+    /// The limits that have changed since the last list, and those of all pods that share a quota with a pod of which they have.
+    fn next_watchlist(&mut self) -> Option<Watchlist> {
+        let node = self.node.known()?;
         let mut changed = std::mem::take(&mut self.guard.changed);
         if changed.is_empty() {
-            return;
+            return None;
         }
         let quotas = self.sources.view.quotas.iter().map(|quota| &quota.metadata.namespace);
         let shared = quotas.filter(|namespace| changed.iter().any(|key| key.namespace() == *namespace));
@@ -407,7 +415,7 @@ impl Controller {
         let claims = states.map(|(key, state)| (key.clone(), state.and_then(|state| capacity.claim(state))));
         // If the size of the memory is unknown, its parts are zero, and the guard gives nothing.
         let memory = self.node.machine.memory.unwrap_or_default();
-        guard.watch(Watchlist {
+        Some(Watchlist {
             node,
             pods: pods.collect(),
             claims: claims.collect(),
@@ -419,7 +427,7 @@ impl Controller {
                 },
                 quiet: config.guard_quiet_period,
             },
-        });
+        })
     }
 
     /// How long a container has to be quiet before a temporary limit ends.
@@ -549,5 +557,7 @@ fn log_threat(Report { of, event }: &Report) {
 
 #[cfg(test)]
 mod event_tests;
+#[cfg(test)]
+mod guard_tests;
 #[cfg(test)]
 mod tests;

@@ -20,6 +20,8 @@ struct OnePodServer {
     /// The pod as a watch has shown it.
     known: Option<Pod>,
     away: Option<String>,
+    /// Whether a read is never answered.
+    is_silent: bool,
     /// The errors of the next calls, in order.
     resize_errors: Mutex<VecDeque<ResizeError>>,
     read_errors: Mutex<VecDeque<ResizeError>>,
@@ -65,6 +67,9 @@ impl PodResizer for OnePodServer {
 
     async fn read(&self, _: &Pod) -> Result<Pod, ResizeError> {
         self.calls.lock().push("read");
+        if self.is_silent {
+            std::future::pending::<()>().await;
+        }
         let error = self.read_errors.lock().pop_front();
         error.map_or_else(|| Ok(self.pod.lock().clone()), Err)
     }
@@ -232,6 +237,20 @@ async fn an_older_generation_means_a_restored_server() {
     let read = scene.pass.read_soon().await;
     assert!(matches!(read, Err(ResizeError::Away(_))), "{read:?}");
     assert_eq!(scene.server.calls(), <[&str; 0]>::default());
+}
+
+#[tokio::test]
+async fn a_silent_server_delays_a_pass_by_two_seconds() {
+    let silent = OnePodServer {
+        is_silent: true,
+        ..OnePodServer::default()
+    };
+    let mut scene = scene(silent, 160, None);
+    let read = tokio::time::timeout(SOON * 30, scene.pass.read_soon()).await.unwrap();
+    let Err(ResizeError::Away(why)) = &read else {
+        panic!("{read:?}")
+    };
+    assert_eq!(why, "the API server did not show the pod within 2 s");
 }
 
 /// Takes back a patch that the API server has accepted, where the next calls fail so.

@@ -120,8 +120,17 @@ mod tests {
     fn exclusive_processors_show_the_static_policy() {
         for (processors, assigned) in [("2-3", true), ("", false)] {
             let root = tempfile::tempdir().unwrap();
-            let (hierarchy, scanned) = tree(root.path(), processors);
+            let (hierarchy, mut scanned) = tree(root.path(), processors);
             assert_eq!(assigns_processors(&hierarchy, &scanned), assigned, "{processors:?}");
+            scanned[0].place.qos = Some(QosClass::Burstable);
+            assert!(
+                !assigns_processors(&hierarchy, &scanned),
+                "only Guaranteed pods are assigned any"
+            );
+            scanned[0].place.qos = Some(QosClass::Guaranteed);
+            let of_pod = scanned[0].path.under(hierarchy.mount(Resource::Cpu));
+            fs::write(of_pod.join("cpuset.cpus"), format!("{processors}\n")).unwrap();
+            assert!(!assigns_processors(&hierarchy, &scanned), "they are the pod's");
         }
     }
 

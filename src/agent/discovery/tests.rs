@@ -1,7 +1,9 @@
 //! The discovery against a made-up runtime behind a real socket, and a tree of plain files.
 
+mod limits;
+
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use tempfile::TempDir;
@@ -181,11 +183,15 @@ impl MadeUp {
         }
     }
 
+    /// The directory of the pod's cgroup.
+    fn pod(&self) -> PathBuf {
+        self.directory.path().join(format!("kubepods/burstable/pod{UID}"))
+    }
+
     /// A container starts; its OCI runtime gives it this weight.
     fn start(&self, letter: char, created_at: i64, weight: &str) {
         let id = letter.to_string().repeat(64);
-        let cgroup = self.directory.path().join(format!("kubepods/burstable/pod{UID}/{id}"));
-        write_files(&cgroup, weight);
+        write_files(&self.pod().join(&id), weight);
         let labels = [
             ("io.kubernetes.pod.name", "web"),
             ("io.kubernetes.pod.namespace", "default"),
@@ -294,8 +300,7 @@ async fn after_a_loss_containers_are_listed_again() {
     assert_eq!(node.formula().await, WeightFormula::Linear);
 
     // Made anew under the same age by a clock that was set back.
-    let cgroup = format!("kubepods/burstable/pod{UID}/{}", "a".repeat(64));
-    write_files(&node.directory.path().join(cgroup), QUADRATIC);
+    write_files(&node.pod().join("a".repeat(64)), QUADRATIC);
     node.runtime.lock().unwrap().away = true;
     node.discovery.handle(&lost());
     let (discovered, _) = node.look().await;
@@ -421,7 +426,7 @@ async fn an_unlisted_pod_ends_with_its_cgroup() {
     );
     assert!(discovered.node.is_some() && discovered.inventory == found.inventory);
 
-    let pod = node.directory.path().join(format!("kubepods/burstable/pod{UID}"));
+    let pod = node.pod();
     fs::remove_dir_all(pod.join("b".repeat(64))).unwrap();
     let (discovered, _) = node.look().await;
     let pods: Vec<_> = discovered.inventory.pods().collect();
@@ -499,6 +504,44 @@ async fn a_listed_sandbox_needs_no_further_list() {
     node.runtime.lock().unwrap().sandboxes = vec![sandbox("s1", named(UID))];
     node.look().await;
     assert_eq!(node.discovery.pause(&[], Instant::now()), IDLE);
+}
+
+#[tokio::test]
+async fn what_is_configured_counts() {
+    let mut node = MadeUp::new().await;
+    node.start('a', 1, LINEAR);
+    let from = |node: &Node| [node.driver_from, node.formula_from, node.kubelet_from];
+    let found = node.look().await.0.node.unwrap();
+    assert_eq!(
+        from(&found),
+        [KnownFrom::Reported, KnownFrom::Reported, KnownFrom::Inferred]
+    );
+    assert_eq!(found.traits.kubelet, KubeletVersion::NEWEST);
+    let config = &mut node.discovery.links.config;
+    config.cgroup_driver = Some(Driver::Cgroupfs);
+    config.weight_formula = Some(WeightFormula::Quadratic);
+    config.kubelet_version = Some(KubeletVersion(30));
+    let found = node.look().await.0.node.unwrap();
+    assert_eq!(from(&found), [KnownFrom::Configured; 3]);
+    let traits = &found.traits;
+    assert_eq!(
+        (traits.container_weight, traits.kubelet),
+        (WeightFormula::Quadratic, KubeletVersion(30))
+    );
+}
+
+#[tokio::test]
+async fn the_files_of_a_pod_show_whether_cgroups_burst() {
+    let mut node = MadeUp::new().await;
+    write_files(&node.pod(), LINEAR);
+    for has_bursts in [false, true] {
+        if has_bursts {
+            fs::write(node.pod().join("cpu.max.burst"), "0\n").unwrap();
+        }
+        assert_eq!(node.look().await.0.node.unwrap().has_bursts, has_bursts);
+    }
+    fs::remove_dir_all(node.pod()).unwrap();
+    assert!(node.look().await.0.node.unwrap().has_bursts, "without pods");
 }
 
 #[tokio::test]

@@ -94,26 +94,48 @@ impl EventRates {
 mod tests {
     use super::super::PodReference;
     use super::*;
+    use crate::model::objects::PodId;
+
+    fn pod(name: &str) -> Subject {
+        Subject::Pod(PodReference {
+            pod: PodId {
+                uid: name.into(),
+                namespace: "shop".to_owned(),
+                name: name.to_owned(),
+            },
+            container: None,
+            init: false,
+        })
+    }
 
     #[test]
     fn changes_of_a_pod_delay_none_of_its_kills() {
         let now = Instant::now();
         let mut rates = EventRates::new(now);
-        let (namespace, name) = ("shop".to_owned(), "web".to_owned());
-        let pod = crate::model::objects::PodId {
-            uid: "u".into(),
-            namespace,
-            name,
-        };
-        let subject = Subject::Pod(PodReference {
-            pod,
-            container: None,
-            init: false,
-        });
-        let mut uses = |topic, is_urgent| rates.try_use(&subject, topic, is_urgent, now);
+        let mut uses = |topic, is_urgent| rates.try_use(&pod("web"), topic, is_urgent, now);
         assert_eq!((0..11).filter(|_| uses(Topic::Change, false)).count(), 10);
         assert!(uses(Topic::Kill, false));
         assert!(uses(Topic::Change, true), "an urgent one needs no turn of the pod");
+    }
+
+    #[test]
+    fn an_event_that_is_held_back_uses_no_turn() {
+        let start = Instant::now();
+        let used = |rates: &mut EventRates, names: &dyn Fn(u32) -> String, now| {
+            let tries = (0..100).map(|number| pod(&names(number)));
+            tries
+                .filter(|pod| rates.try_use(pod, Topic::Change, false, now))
+                .count()
+        };
+        let (web, others) = (|_: u32| "web".to_owned(), |number: u32| number.to_string());
+        let mut rates = EventRates::new(start);
+        let all = used(&mut rates, &others, start);
+        assert_eq!(used(&mut rates, &web, start), 0, "the node has none left");
+        let later = start + OF_THE_NODE.every * 20;
+        assert_eq!(used(&mut rates, &web, later), 10, "the pod has all of its own");
+        let mut rates = EventRates::new(start);
+        assert_eq!(used(&mut rates, &web, start), 10);
+        assert_eq!(used(&mut rates, &others, start), all - 10);
     }
 
     #[test]

@@ -228,6 +228,27 @@ mod tests {
     }
 
     #[test]
+    fn names_are_those_of_rfc_1123() {
+        for (text, label, subdomain) in [
+            ("web-0", true, true),
+            ("0", true, true),
+            ("web.shop", false, true),
+            ("", false, false),
+            ("-web", false, false),
+            ("web-", false, false),
+            ("Web", false, false),
+            ("a_b", false, false),
+            ("web..shop", false, false),
+            ("web.-shop", false, false),
+        ] {
+            assert_eq!((is_label(text), is_subdomain(text)), (label, subdomain), "{text:?}");
+        }
+        let long = |length| "a".repeat(length);
+        assert!(is_label(&long(63)) && !is_label(&long(64)));
+        assert!(is_subdomain(&long(253)) && !is_subdomain(&long(254)));
+    }
+
+    #[test]
     fn of_several_controllers_the_last_counts() {
         for (owners, controller) in [
             (

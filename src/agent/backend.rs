@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::stream::{self, StreamExt as _};
 use jiff::{SignedDuration, Timestamp};
-use kube::core::SelectorExt;
+use kube::core::{Selector, SelectorExt};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tonic::{Request, Response, Status};
@@ -167,15 +167,12 @@ impl AgentBackend {
         request: proto::ResizeRequest,
     ) -> Result<proto::ChangeReply, ControlError> {
         let (values, since) = (resize_values(&request)?, Timestamp::now());
-        let ttl = request
-            .ttl_us
-            .map(|micros| SignedDuration::from_micros(i64::try_from(micros).unwrap_or(i64::MAX)));
         let wanted = Override {
             uid: caller.uid,
             pid: caller.pid,
             reason: request.reason,
             since,
-            until: ttl.map(|ttl| since.checked_add(ttl).unwrap_or(Timestamp::MAX)),
+            until: request.ttl_us.map(|micros| after(since, micros)),
             values,
         };
         let containers = wanted.values.containers.iter();
@@ -215,10 +212,7 @@ impl AgentBackend {
         })?;
         let namespace = namespace.to_owned();
         let fits = move |state: &&PodState| {
-            let metadata = &state.pod.metadata;
-            (namespace.is_empty() || metadata.namespace == namespace)
-                && parsed.matches(&metadata.labels)
-                && (!overridden_only || state.desired.overridden.is_some())
+            is_selected(state, &parsed, &namespace) && (!overridden_only || state.desired.overridden.is_some())
         };
         let id = |state: &PodState| {
             let described = || state.pod.id_with(&state.pod.metadata.uid);
@@ -345,6 +339,18 @@ impl Control for AgentBackend {
     }
 }
 
+/// So many microseconds after a time, or the end of all time.
+fn after(since: Timestamp, micros: u64) -> Timestamp {
+    let later = SignedDuration::from_micros(i64::try_from(micros).unwrap_or(i64::MAX));
+    since.checked_add(later).unwrap_or(Timestamp::MAX)
+}
+
+/// Whether a selector fits a pod of the namespace, or of any if that is empty.
+fn is_selected(state: &PodState, selector: &Selector, namespace: &str) -> bool {
+    let metadata = &state.pod.metadata;
+    (namespace.is_empty() || metadata.namespace == namespace) && selector.matches(&metadata.labels)
+}
+
 /// A pod as the history names it: also while it is down, the records of a static pod have the UID of its cgroups, which its
 /// object only claims.
 fn in_history(state: &PodState) -> proto::Pod {
@@ -436,6 +442,32 @@ mod tests {
             uid: uid.into(),
             namespace: "shop".to_owned(),
             name: name.to_owned(),
+        }
+    }
+
+    #[test]
+    fn an_override_ends_after_its_microseconds() {
+        let since = Timestamp::UNIX_EPOCH;
+        assert_eq!(after(since, 90_000_000), Timestamp::from_second(90).unwrap());
+        assert_eq!(after(since, u64::MAX), Timestamp::MAX);
+    }
+
+    #[test]
+    fn a_selector_fits_labels_in_a_namespace() {
+        let web = control::selector("app=web").unwrap();
+        for (app, namespace, fits) in [
+            ("web", "", true),
+            ("web", "shop", true),
+            ("web", "bank", false),
+            ("db", "", false),
+            ("db", "shop", false),
+        ] {
+            let mut pod = Pod::default();
+            pod.metadata.namespace = "shop".to_owned();
+            pod.metadata.labels.insert("app".to_owned(), app.to_owned());
+            let decision = PodDecision::undecided(&pod);
+            let state = PodState::new(Arc::new(pod), decision);
+            assert_eq!(is_selected(&state, &web, namespace), fits, "{app} {namespace:?}");
         }
     }
 

@@ -153,6 +153,41 @@ mod tests {
     }
 
     #[test]
+    fn a_request_follows_while_a_pod_is_not_done() {
+        let change = |outcome: &str| {
+            let outcome = outcome.to_owned();
+            Some(Change {
+                outcome,
+                ..Change::default()
+            })
+        };
+        for (outcomes, follows) in [
+            (&["Applied", "Unchanged"][..], false),
+            (&[], false),
+            (&["Applied", "Refused"], true),
+            (&["Applied", ""], true),
+        ] {
+            // Of a pod without a change there is an error.
+            let results = outcomes.iter().map(|outcome| PodResult {
+                change: change(outcome).filter(|_| !outcome.is_empty()),
+                ..PodResult::default()
+            });
+            let reply = ChangeReply {
+                change: None,
+                results: results.collect(),
+            };
+            assert_eq!(can_follow(&reply), follows, "{outcomes:?}");
+        }
+        for (outcome, follows) in [("Applied", false), ("Deferred", true)] {
+            let reply = ChangeReply {
+                change: change(outcome),
+                results: Vec::new(),
+            };
+            assert_eq!(can_follow(&reply), follows, "{outcome}");
+        }
+    }
+
+    #[test]
     fn a_namespace_is_for_a_selector_alone() {
         let parse = |line: &str| {
             let command = PodSelection::augment_args(clap::Command::new("release").no_binary_name(true));

@@ -217,8 +217,72 @@ const fn known_from(from: KnownFrom, reported: &'static str, inferred: &'static 
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use jiff::SignedDuration;
+
     use super::*;
-    use crate::model::KubeletVersion;
+    use crate::decide::PodDecision;
+    use crate::model::{KubeletVersion, LivePod};
+    use crate::sources::parse_manifests;
+
+    #[tokio::test]
+    async fn each_part_of_the_agent_has_its_check() {
+        let root = tempfile::tempdir().unwrap();
+        let known = [
+            "pods ok",
+            "cgroup driver ok",
+            "runtime ok",
+            "cpu weights ok",
+            "kubelet ok",
+            "refused resizes ok",
+            "memory settings ok",
+        ];
+        for (node, own) in [
+            (None, &["node fail"][..]),
+            (Some(Arc::new(Node::on_files(root.path()))), &known),
+        ] {
+            let agent = AgentSnapshot {
+                node,
+                problems: vec!["no source answers".to_owned()],
+                refusals: Vec::new(),
+                pods: Vec::new(),
+                quiet: SignedDuration::ZERO,
+                hooks: Vec::new(),
+            };
+            let outdated = Some(Path::new("/etc/vscaled.yaml"));
+            let checks = examine(Locations::default(), outdated, agent).await.unwrap();
+            let checks = checks.iter().map(|check| format!("{} {}", check.name, check.status));
+            let found: Vec<String> = checks.skip_while(|check| !check.starts_with("configuration")).collect();
+            let expected = [&["configuration warn"][..], own, &["hooks ok", "problem warn"]].concat();
+            assert_eq!(found, expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn hooks_are_tried_where_they_may_run() {
+        let root = tempfile::tempdir().unwrap();
+        let node = Node::on_files(root.path());
+        let env = "{name: VSCALED_AFTER_GROW, value: 'signal: SIGHUP'}";
+        let pod = format!(
+            "{{kind: Pod, metadata: {{name: web, namespace: shop, uid: u}}, spec: {{containers: [{{name: app, env: [{env}]}}]}}}}"
+        );
+        let pod = Arc::clone(&parse_manifests("pod", &pod).unwrap().view.pods[0]);
+        let decision = PodDecision::undecided(&pod);
+        let mut state = PodState::new(pod, decision);
+        state.live = Some(Arc::new(LivePod::on_files(["app"])));
+        let pods = [state];
+        let problems = async |namespace: &str| {
+            let found = hooks(&node, &pods, &[namespace.to_owned()]).await;
+            found.map(|check| check.found)
+        };
+        assert_eq!(problems("bank").await, None);
+        let found = problems("shop").await.unwrap();
+        assert!(
+            found.starts_with("hooks that cannot run: 1, such as shop/web "),
+            "{found}"
+        );
+    }
 
     #[test]
     fn observing_is_no_problem() {

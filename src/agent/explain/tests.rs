@@ -1,5 +1,7 @@
 //! What `explain` says of amounts, values and differences.
 
+use std::fs;
+
 use jiff::SignedDuration;
 
 use super::*;
@@ -150,6 +152,56 @@ fn a_pod_that_has_just_ended_has_no_values() {
     let (node, mut snapshot) = (Node::on_files(root.path()), snapshot());
     snapshot.state.live = Some(Arc::new(LivePod::on_files(["app"])));
     assert_eq!(values(&node, &snapshot, &BTreeMap::new()), Ok(Vec::new()));
+}
+
+#[test]
+fn each_value_comes_from_its_source() {
+    let root = tempfile::tempdir().unwrap();
+    let (node, mut snapshot) = (Node::on_files(root.path()), snapshot());
+    snapshot.state.live = Some(Arc::new(LivePod::on_files(["app"])));
+    let cgroup = root.path().join("pod/app");
+    fs::create_dir_all(&cgroup).unwrap();
+    for (file, text) in [
+        ("cpu.max", "40000 100000\n"),
+        ("memory.high", "max\n"),
+        ("memory.max", "134217728\n"),
+    ] {
+        fs::write(cgroup.join(file), text).unwrap();
+    }
+    let stored = CriResources {
+        cpu_quota: Some(20_000),
+        cpu_period: Some(100_000),
+        memory_limit_in_bytes: Some(4096),
+        ..CriResources::default()
+    };
+    let mut found = values(&node, &snapshot, &BTreeMap::from([("app".into(), stored)])).unwrap();
+    found.sort_by(|one, other| one.file.cmp(&other.file));
+    let value = |file: &str, [spec, allocated, kernel, runtime]: [&str; 4], difference: &str| proto::Value {
+        level: "container".to_owned(),
+        name: "app".to_owned(),
+        path: "/pod/app".to_owned(),
+        file: file.to_owned(),
+        spec: spec.to_owned(),
+        allocated: allocated.to_owned(),
+        wanted: String::new(),
+        kernel: kernel.to_owned(),
+        runtime: runtime.to_owned(),
+        systemd: String::new(),
+        owner: "kubelet".to_owned(),
+        difference: difference.to_owned(),
+    };
+    let quotas = [
+        "30000 100000",
+        "31000 100000",
+        "40000 100000",
+        "quota 20000 period 100000",
+    ];
+    let differs = "differs from the spec; no decision concerns it, so it is left alone";
+    let expected = [
+        value("cpu.max", quotas, differs),
+        value("memory.max", ["134217728", "135266304", "134217728", "4096"], ""),
+    ];
+    assert_eq!(found, expected);
 }
 
 fn memory(bytes: u64) -> Setting {

@@ -162,10 +162,17 @@ mod tests {
 
     #[test]
     fn a_file_that_is_no_text_is_refused() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(&file, b"LPKSHHRH\0\0").unwrap();
-        let error = io::open_log(file.path().to_str().unwrap()).map(drop).unwrap_err();
-        assert!(error.to_string().contains("journalctl -k"), "{error}");
+        for (start, command) in [
+            (&b"LPKSHHRH\0\0"[..], "journalctl -k"),
+            (b"\xfd7zXZ\0\0", "xzcat"),
+            (b"\x28\xb5\x2f\xfd\0", "zstdcat"),
+            (b"BZh9", "bzcat"),
+        ] {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(&file, start).unwrap();
+            let error = io::open_log(file.path().to_str().unwrap()).map(drop).unwrap_err();
+            assert!(error.to_string().ends_with(command), "{error}");
+        }
     }
 
     #[test]

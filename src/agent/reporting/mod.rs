@@ -194,6 +194,7 @@ fn survived(pod: &Pod, container: &ReportedContainer, node_pods: &NodePods) -> O
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::tests::load;
     use crate::model::objects::PodId;
     use crate::model::{CgroupPath, ContainerId, LiveContainer, LivePod};
     use crate::report::testing::kill_of;
@@ -252,6 +253,22 @@ status: {recommendation: {containerRecommendations: [{containerName: app, target
 
     fn running() -> String {
         POD.replace("CID", "id-of-web").replace("STATE", "restartCount: 0")
+    }
+
+    #[test]
+    fn kills_become_the_events_of_the_configuration() {
+        let state_dir = tempfile::tempdir().unwrap();
+        let state_dir = format!("--state-dir={}", state_dir.path().display());
+        let planned = |more: &[&str]| {
+            let cluster = ["--source=kubernetes", "--node-name=n", &state_dir];
+            let config = load(&[&cluster[..], more].concat()).unwrap();
+            let plans = event_plans(&config).into_iter();
+            plans.map(|(destination, _)| destination).collect::<Vec<_>>()
+        };
+        assert_eq!(planned(&[]), [Destination::PodEvents]);
+        let both = [Destination::PodEvents, Destination::VpaEvents];
+        assert_eq!(planned(&["--report-vpa-events"]), both);
+        assert_eq!(planned(&["--report-pod-events=false"]), []);
     }
 
     #[test]

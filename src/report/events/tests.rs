@@ -368,6 +368,12 @@ fn a_container_that_fills_its_pod_is_named() {
     assert!(message(None).contains(": the pod reached its memory limit of 65Mi"));
 }
 
+/// The same kill in another container of the pod.
+fn of_side(mut kill: OomReport) -> OomReport {
+    kill.facts.container.as_mut().unwrap().name = "side".to_owned();
+    kill
+}
+
 #[test]
 fn kills_for_others_share_no_event() {
     let now = Instant::now();
@@ -375,8 +381,9 @@ fn kills_for_others_share_no_event() {
     for (number, limit) in (1..).zip([None, Some(HitLimit::default()), None]) {
         events.offer(pending(number, at_the_pods_limit(limit)));
     }
+    events.offer(pending(4, of_side(at_the_pods_limit(None))));
     let numbers: Vec<_> = all(&mut events, now).iter().map(PlannedEvent::numbers).collect();
-    assert_eq!(numbers, [vec![1, 3], vec![2]]);
+    assert_eq!(numbers, [vec![1, 3], vec![2], vec![4]]);
 }
 
 fn minute(count: u64) -> Timestamp {
@@ -395,6 +402,11 @@ fn withheld_kills_are_known_at_once() {
         .decide(&pending(1, role(Role::Child)), RAN_ON, minute(0))
         .unwrap();
     assert_eq!(screen(&events, role(Role::Child)), Err("WithinWindow"));
+    assert_eq!(
+        screen(&events, of_side(role(Role::Child))),
+        Ok(()),
+        "it has its own window"
+    );
 }
 
 #[test]

@@ -124,6 +124,34 @@ mod tests {
         );
     }
 
+    #[test]
+    fn an_object_is_known_by_its_kind_and_namespace() {
+        let object = |kind: &str, namespace: &str, spec: &str| {
+            format!("---\n{{kind: {kind}, metadata: {{name: web, namespace: {namespace}}}, spec: {{{spec}}}}}\n")
+        };
+        let vpa = |namespace: &str, target: &str| {
+            let target = format!("targetRef: {{kind: Deployment, name: {target}}}");
+            object("VerticalPodAutoscaler", namespace, &target)
+        };
+        let mut cluster = view(&vpa("shop", "first"));
+        cluster.undecided_pods.insert("u1".to_owned());
+        let later = [
+            vpa("shop", "second"),
+            vpa("bank", "third"),
+            object("LimitRange", "shop", "limits: []"),
+        ];
+        let mut manifests = view(&later.concat());
+        manifests.awaited_quotas.insert("bank".to_owned());
+        let both = merged(vec![cluster, manifests]);
+        let targets = both
+            .vpas
+            .iter()
+            .map(|vpa| vpa.spec.target_ref.as_ref().unwrap().name.as_str());
+        assert_eq!(targets.collect::<Vec<_>>(), ["first", "third"]);
+        assert_eq!(both.limit_ranges.len(), 1);
+        assert!(both.undecided_pods.contains("u1") && both.awaited_quotas.contains("bank"));
+    }
+
     #[tokio::test]
     async fn the_newest_view_follows_the_problems_before() {
         let (_directory, directory) = watch::channel(Arc::new(SourceState {

@@ -209,6 +209,11 @@ fn a_continued_event_gets_a_new_text() {
     assert_eq!(limits.record(lent("ends", "a"), now), None);
     let other = limits.record(lent("grows", "b"), now);
     assert_eq!(other, Some((2, "grows".to_owned(), 1)));
+    let elsewhere = EventMessage {
+        subject: subject("a", 2),
+        ..lent("grows", "a")
+    };
+    assert_eq!(limits.record(elsewhere, now), Some((3, "grows".to_owned(), 1)));
     let due = limits.due(now + FIRST_CHANGE);
     assert_eq!(due, Some((1, "ends".to_owned(), 3)));
 }

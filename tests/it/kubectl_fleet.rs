@@ -332,14 +332,22 @@ fn reports_add_up_by_workload() {
         answer("2026-01-02T00:00:00Z", 2, "500m", 1.5),
         answer("2026-01-01T00:00:00Z", 1, "250m", 1.0),
     );
-    let answers = [
-        ("a", 0, &*first, ""),
-        ("b", 0, &*second, ""),
-        ("c", 0, r#"{"workloads":[],"future":1}"#, ""),
-    ];
+    let third = r#"{"workloads":[{"namespace":"bank","workload":{"kind":"Deployment","name":"web"},"pods":5},
+        {"namespace":"shop","workload":{"kind":"StatefulSet","name":"web"},"pods":7}],"future":1}"#;
+    let answers = [("a", 0, &*first, ""), ("b", 0, &*second, ""), ("c", 0, third, "")];
     let (code, text, _) = merged(&["report", "-ojson"], &answers);
     let document: Value = serde_json::from_str(&text).unwrap();
-    let workload = &document["workloads"][0];
+    let pods = |one: &Value| format!("{} {} {}", one["namespace"], one["workload"]["kind"], one["pods"]);
+    let pods: Vec<String> = document["workloads"].as_array().unwrap().iter().map(pods).collect();
+    assert_eq!(
+        pods,
+        [
+            r#""bank" "Deployment" 5"#,
+            r#""shop" "Deployment" 3"#,
+            r#""shop" "StatefulSet" 7"#
+        ]
+    );
+    let workload = &document["workloads"][1];
     assert_eq!(
         (code, workload),
         (
@@ -352,7 +360,7 @@ fn reports_add_up_by_workload() {
     );
     assert_eq!(
         (&document["total"]["pods"], &document["since"]),
-        (&json!(3), &json!("2026-01-01T00:00:00Z"))
+        (&json!(15), &json!("2026-01-01T00:00:00Z"))
     );
     assert_eq!(document["total"]["remarks"], json!([]), "as in an agent's own answer");
 }

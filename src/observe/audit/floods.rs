@@ -206,6 +206,28 @@ mod tests {
     }
 
     #[test]
+    fn each_call_about_each_pod_has_a_line() {
+        let mut floods = Floods::new(*START);
+        let mut lines = |call: &'static str, pod: Option<&str>| {
+            let refusal = Refusal {
+                time: at(0),
+                uid: 1,
+                pid: 7,
+                call,
+                pod: pod.map(str::to_owned),
+                reason: "no right".to_owned(),
+            };
+            floods.record(AuditEvent::Refusal(Box::new(refusal)), both(0)).len()
+        };
+        for written in [1, 0] {
+            assert_eq!(lines("get", None), written);
+            for (call, pod) in [("resize", "shop/web"), ("resize", "shop/db"), ("release", "shop/web")] {
+                assert_eq!(lines(call, Some(pod)), written, "{call} {pod}");
+            }
+        }
+    }
+
+    #[test]
     fn callers_beyond_number_cannot_fill_the_memory() {
         let mut floods = Floods::new(*START);
         for uid in 0..5000 {

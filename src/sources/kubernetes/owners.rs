@@ -209,3 +209,34 @@ fn owner(call: &Call, key: &OwnerKey, mut value: Value) -> Result<Option<Owner>,
     // A later workload of the same name does not own these pods.
     Ok(Some(owner).filter(|owner| owner.metadata.uid == key.uid))
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_workload_that_is_too_large_cannot_be_read() {
+        for (count, is_kept) in [(60, true), (100, false)] {
+            // Of about a hundred bytes each.
+            let labels = (0..count).map(|number| (format!("label-{number}"), json!("x".repeat(80))));
+            let labels: serde_json::Map<_, _> = labels.collect();
+            let selector = json!({"matchLabels": labels});
+            let metadata = json!({"name": "web", "namespace": "shop", "uid": "r"});
+            let answer = json!({"metadata": metadata, "spec": {"selector": selector}}).to_string();
+            let client = ApiClient::to(&Router::new().fallback(async move || answer.clone()));
+            let key = OwnerKey {
+                namespace: "shop".to_owned(),
+                kind: OwnerKind::ReplicaSet,
+                name: "web".to_owned(),
+                uid: "r".to_owned(),
+            };
+            let read = fetch(&client, &key).await;
+            let why = read.as_ref().err().map(ToString::to_string);
+            assert_eq!(read.is_ok_and(|owner| owner.is_some()), is_kept);
+            assert!(why.is_none_or(|why| why.ends_with("; allowed are 8192")), "{count}");
+        }
+    }
+}

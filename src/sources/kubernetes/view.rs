@@ -146,3 +146,27 @@ pub(super) fn objects_about(
     missing.bounds.insert(pod.metadata.namespace.clone());
     Err(unknown(namespace.refused))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sources::parse_manifests;
+
+    #[test]
+    fn a_target_of_another_kind_may_be_above_any_pod() {
+        for (target, may_contain) in [
+            ("{kind: Deployment, name: web}", [true, false, false]),
+            ("{kind: Rollout, name: web}", [true; 3]),
+            ("{apiVersion: example.com/v1, kind: Deployment, name: web}", [true; 3]),
+        ] {
+            let metadata = "{name: v, namespace: shop}";
+            let text = format!("{{kind: VerticalPodAutoscaler, metadata: {metadata}, spec: {{targetRef: {target}}}}}");
+            let view = parse_manifests("vpa", &text).unwrap().view;
+            let vpas = view.vpas.iter().map(|vpa| Arc::new(VerticalPodAutoscaler::clone(vpa)));
+            let targets = Targets::of(&vpas.collect::<Vec<_>>());
+            let [own, other] = [OwnerKind::Deployment, OwnerKind::StatefulSet].map(|kind| (kind, "web".to_owned()));
+            let tops = [Some(&own), Some(&other), None];
+            assert_eq!(tops.map(|top| targets.may_contain(top)), may_contain, "{target}");
+        }
+    }
+}

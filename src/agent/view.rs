@@ -535,6 +535,10 @@ mod tests {
             targets,
             in_force: InForce::Nothing,
         });
+        state.decision.vpa = Some("of-web".to_owned());
+        (state.decision.workload.kind, state.decision.workload.name) = ("Job".to_owned(), "batch".to_owned());
+        let given = TemporaryLimit::given("app".to_owned(), Resource::Memory, (1, 2), String::new(), at(0));
+        state.desired.temporary.push(given);
         let shown = super::pod(&state, at(0), SignedDuration::from_mins(10));
         let identity = [&shown.namespace, &shown.name, &shown.uid, &shown.qos_class];
         assert_eq!(identity, ["shop", "web", "u", "Burstable"]);
@@ -543,6 +547,9 @@ mod tests {
             ("none", "SourcesSilent")
         );
         assert_eq!(shown.labels["app"], "web");
+        let workload = shown.workload.clone().unwrap();
+        assert_eq!([&workload.kind, &workload.name], ["Job", "batch"]);
+        assert_eq!((shown.vpa.as_deref(), shown.leases.len()), (Some("of-web"), 1));
         let cpu = |amounts: &Option<proto::Requirements>| amounts.clone()?.requests?.cpu;
         let of = |container: &proto::Container| {
             let amounts = [&container.wanted, &container.spec].map(cpu);

@@ -88,7 +88,7 @@ fn merged(views: Vec<NodeView>) -> NodeView {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sources::parse_manifests;
+    use crate::sources::{Undecided, parse_manifests};
 
     fn view(text: &str) -> NodeView {
         parse_manifests("test.yaml", text).unwrap().view
@@ -134,22 +134,20 @@ mod tests {
             object("VerticalPodAutoscaler", namespace, &target)
         };
         let mut cluster = view(&vpa("shop", "first"));
-        cluster.undecided_pods.insert("u1".to_owned());
+        cluster.undecided_pods.insert("u1".to_owned(), Undecided::Awaited);
         let later = [
             vpa("shop", "second"),
             vpa("bank", "third"),
             object("LimitRange", "shop", "limits: []"),
         ];
-        let mut manifests = view(&later.concat());
-        manifests.awaited_quotas.insert("bank".to_owned());
-        let both = merged(vec![cluster, manifests]);
+        let both = merged(vec![cluster, view(&later.concat())]);
         let targets = both
             .vpas
             .iter()
             .map(|vpa| vpa.spec.target_ref.as_ref().unwrap().name.as_str());
         assert_eq!(targets.collect::<Vec<_>>(), ["first", "third"]);
         assert_eq!(both.limit_ranges.len(), 1);
-        assert!(both.undecided_pods.contains("u1") && both.awaited_quotas.contains("bank"));
+        assert!(both.undecided_pods.contains_key("u1"));
     }
 
     #[tokio::test]

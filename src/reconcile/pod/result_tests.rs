@@ -571,3 +571,25 @@ fn a_patch_waits_until_a_limit_has_grown() {
         .grow(at(given(Resource::Memory, (128 * MIB, 200 * MIB)), now.wall));
     assert_eq!(wait(&state, &Cause::Sweep), Some(Duration::from_secs(5)));
 }
+
+#[test]
+fn an_override_that_undoes_a_resize_is_named() {
+    let kept = Cause::OverrideKept {
+        uid: 0,
+        pid: 1,
+        reason: String::new(),
+    };
+    for (mib, cause) in [(200, &kept), (128, &Cause::Kubelet)] {
+        let mut state = running(RESIZES);
+        let mut values = state.pod.requirements();
+        values.containers[0].resources = Requirements::default();
+        values.containers[0].resources.limits.memory = Some(Bytes::new(128 * MIB));
+        state.desired.put_override(Override::by_root(values));
+        let mut pod = Pod::clone(&state.pod);
+        pod.metadata.generation += 1;
+        let limits = &mut pod.spec.containers[0].resources.limits;
+        (limits.cpu, limits.memory) = (Some(MilliCpu::new(300)), Some(Bytes::new(mib * MIB)));
+        drop(state.apply(PodInput::Described(Arc::new(pod)), Now::read()));
+        assert_eq!(pending_cause(&state), Some(cause));
+    }
+}

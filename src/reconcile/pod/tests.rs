@@ -1,13 +1,12 @@
 //! What becomes of one pod's state in single cases.
 
-use super::input_tests::{MIB, NONE, RESIZES, lowered, pending_cause, report, running, unmanaged};
+use super::input_tests::{NONE, lowered, report, unmanaged};
 use super::*;
 use crate::decide::{CanaryWait, Ceiling};
 use crate::guard::budgets::RefusalKind;
 use crate::guard::{GuardEvent, LatestLimit};
 use crate::model::{
-    CgroupPath, Change, KubeletVersion, MemoryLimit, MilliCpu, Outcome, Requirements, Resource, ResourceList, Setting,
-    StepRecord,
+    CgroupPath, Change, KubeletVersion, MemoryLimit, Outcome, Resource, ResourceList, Setting, StepRecord,
 };
 use crate::plan::shrink::FailedShrinks;
 use crate::reconcile::desired::TemporaryLimit;
@@ -582,28 +581,6 @@ spec: {containers: [{name: app, resources: {limits: {cpu: 200m, memory: 128Mi}}}
         state.growth.denial(&pod, "app", then).is_none()
     };
     assert_eq!([14, 15].map(grows_after), [false, true]);
-}
-
-#[test]
-fn an_override_that_undoes_a_resize_is_named() {
-    let kept = Cause::OverrideKept {
-        uid: 0,
-        pid: 1,
-        reason: String::new(),
-    };
-    for (mib, cause) in [(200, &kept), (128, &Cause::Kubelet)] {
-        let mut state = running(RESIZES);
-        let mut values = state.pod.requirements();
-        values.containers[0].resources = Requirements::default();
-        values.containers[0].resources.limits.memory = Some(Bytes::new(128 * MIB));
-        state.desired.put_override(Override::by_root(values));
-        let mut pod = Pod::clone(&state.pod);
-        pod.metadata.generation += 1;
-        let limits = &mut pod.spec.containers[0].resources.limits;
-        (limits.cpu, limits.memory) = (Some(MilliCpu::new(300)), Some(Bytes::new(mib * MIB)));
-        drop(state.apply(PodInput::Described(Arc::new(pod)), Now::read()));
-        assert_eq!(pending_cause(&state), Some(cause));
-    }
 }
 
 #[test]

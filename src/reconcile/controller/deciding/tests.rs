@@ -229,8 +229,47 @@ async fn who_waits_longest_gets_room_first() {
     controller.take_view(on_node(200), Vec::new());
     assert!(controller.pods.values().all(|state| state.no_room.is_some()));
     // It has waited for an hour.
-    controller.apply(&b, PodInput::ClockSet(SignedDuration::from_hours(-1)));
+    controller.apply(&b, PodInput::ClockSet(jiff::SignedDuration::from_hours(-1)));
     controller.take_view(on_node(1000), Vec::new());
     let follows = [&a, &b].map(|key| controller.pods.get(key).unwrap().desired.recommended.is_some());
     assert_eq!(follows, [false, true]);
+}
+
+#[tokio::test]
+async fn an_undecided_pod_is_known_and_waits() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut controller = controller(directory.path());
+    let manifest = "
+kind: Pod
+metadata: {name: web, namespace: shop, uid: u1, ownerReferences: [{kind: Rollout, name: web, controller: true}]}
+spec: {containers: [{name: app}]}
+";
+    let vpa = "
+kind: VerticalPodAutoscaler
+metadata: {name: ours, namespace: shop}
+spec: {targetRef: {kind: Rollout, name: web}}
+";
+    let view = parse_manifests("test", manifest).unwrap().view;
+    let undecided = |why: Undecided| NodeView {
+        undecided_pods: [("u1".to_owned(), why)].into(),
+        ..view.clone()
+    };
+    let decided = |controller: &Controller| {
+        let state = controller.pods.get(&PodKey::new("shop", "web")).unwrap();
+        (state.decision.reason, state.decision.vpa.clone())
+    };
+    controller.take_view(Arc::new(undecided(Undecided::Awaited)), Vec::new());
+    assert_eq!(decided(&controller), (Reason::SourcesSilent, None));
+    controller.take_view(Arc::new(view.clone()), Vec::new());
+    assert_eq!(decided(&controller), (Reason::NoVpa, None));
+    // A manifest has a VPA, which counts where the API server refuses its own.
+    let vpas = parse_manifests("test", vpa).unwrap().view.vpas;
+    for (why, vpa) in [(Undecided::Awaited, None), (Undecided::Refused, Some("ours"))] {
+        let vpas = vpas.clone();
+        let view = NodeView { vpas, ..undecided(why) };
+        controller.take_view(Arc::new(view), Vec::new());
+        assert_eq!(decided(&controller).1.as_deref(), vpa, "{why:?}");
+    }
+    controller.take_view(Arc::new(undecided(Undecided::Refused)), Vec::new());
+    assert_eq!(decided(&controller), (Reason::SourcesSilent, None));
 }

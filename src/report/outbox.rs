@@ -63,9 +63,8 @@ pub trait PodMetadata: fmt::Debug + Send + Sync {
     /// name, the container by its id.
     fn complete_names(&self, facts: &mut KillFacts);
 
-    /// Gives a pod the UID it has at the API server (for a static pod its mirror pod's) and finds out whether the container
-    /// is an init container. A pod that is not known stays as it is.
-    fn resolve(&self, reference: &mut PodReference);
+    /// Whether the container is an init container; no, if the pod is not known.
+    fn is_init(&self, reference: &PodReference) -> bool;
 
     /// Whether the node has a pod with this UID in its cgroup's name.
     fn has_pod(&self, uid: &PodUid) -> bool;
@@ -410,8 +409,7 @@ impl KillEvents {
         }
         let mut planned = next?;
         if let Subject::Pod(reference) = &mut planned.event.subject {
-            // The pod as the API server knows it.
-            metadata.resolve(reference);
+            reference.init = metadata.is_init(reference);
         }
         Some(Outgoing {
             destination: Some(self.queue.destination),

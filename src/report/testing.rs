@@ -70,7 +70,9 @@ impl PodMetadata for NoPods {
 
     fn complete_names(&self, _: &mut KillFacts) {}
 
-    fn resolve(&self, _: &mut PodReference) {}
+    fn is_init(&self, _: &PodReference) -> bool {
+        false
+    }
 
     fn has_pod(&self, _: &PodUid) -> bool {
         false

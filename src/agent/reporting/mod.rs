@@ -125,14 +125,12 @@ impl PodMetadata for AgentMetadata {
         }
     }
 
-    fn resolve(&self, reference: &mut PodReference) {
-        let view = Arc::clone(&self.view.borrow());
-        let Some(pod) = view.pods.iter().find(|pod| pod.describes(&reference.pod)) else {
-            return;
-        };
-        let is_named = |name: &String| pod.spec.init_containers.iter().any(|container| container.name == *name);
-        reference.init = reference.container.as_ref().is_some_and(is_named);
-        reference.pod.uid = pod.metadata.uid.as_str().into();
+    fn is_init(&self, reference: &PodReference) -> bool {
+        let view = self.view.borrow();
+        let pods = view.pods.iter().filter(|pod| pod.describes(&reference.pod));
+        let mut init = pods.flat_map(|pod| &pod.spec.init_containers);
+        let name = reference.container.as_ref();
+        name.is_some_and(|name| init.any(|container| container.name == *name))
     }
 
     fn has_pod(&self, uid: &PodUid) -> bool {
@@ -193,10 +191,16 @@ fn survived(pod: &Pod, container: &ReportedContainer, node_pods: &NodePods) -> O
 
 #[cfg(test)]
 mod tests {
+    use axum::Router;
+    use axum::http::StatusCode;
+    use tokio::sync::mpsc;
+
     use super::*;
     use crate::config::tests::load;
+    use crate::feed::Feed;
     use crate::model::objects::PodId;
     use crate::model::{CgroupPath, ContainerId, LiveContainer, LivePod};
+    use crate::report::log::Bounds;
     use crate::report::testing::kill_of;
     use crate::sources::parse_manifests;
 
@@ -357,18 +361,14 @@ status: {recommendation: {containerRecommendations: [{containerName: app, target
             namespace: "shop".to_owned(),
             name: "web".to_owned(),
         };
-        let resolved = |pod: &PodId, name: &str| {
-            let mut reference = PodReference {
+        let is_init = |pod: &PodId, name: &str| {
+            known.is_init(&PodReference {
                 pod: pod.clone(),
                 container: Some(name.to_owned()),
                 init: false,
-            };
-            known.resolve(&mut reference);
-            reference
+            })
         };
-        let path = |name: &str| resolved(&web, name).field_path().unwrap();
-        assert_eq!(path("first"), "spec.initContainers{first}");
-        assert_eq!(path("app"), "spec.containers{app}");
+        assert!(is_init(&web, "first") && !is_init(&web, "app"));
         for other in [
             PodId {
                 uid: "another".into(),
@@ -379,8 +379,40 @@ status: {recommendation: {containerRecommendations: [{containerName: app, target
                 ..web.clone()
             },
         ] {
-            let unknown = resolved(&other, "first");
-            assert_eq!((unknown.pod, unknown.init), (other, false));
+            assert!(!is_init(&other, "first"));
+        }
+    }
+
+    #[tokio::test]
+    async fn kubectl_finds_a_kill_on_a_static_pod() {
+        let (bodies, mut posted) = mpsc::channel(1);
+        let router = Router::new().fallback(async move |body: String| {
+            bodies.send(body).await.unwrap();
+            (StatusCode::CREATED, "{}")
+        });
+        let mirrored = "uid: of-mirror, annotations: {kubernetes.io/config.mirror: uid-of-web}";
+        let mirror = running().replace("{kind: ReplicaSet, name: web", "{kind: Node, name: n");
+        let known = known(&mirror.replace("uid: uid-of-web", mirrored), true);
+        assert_eq!(known.view.borrow().pods[0].cgroup_uid(), "uid-of-web");
+        let directory = tempfile::tempdir().unwrap();
+        let (log, _) = KillLog::open(directory.path(), Bounds::default(), Destination::PodEvents.into());
+        let metrics = ReportMetrics::register(&mut Registry::default(), log.totals());
+        let reporter = Reporter::start(log, &metrics, &CancellationToken::new());
+        reporter.commit(vec![kill_of("web", 1).into()], None).await;
+        let plan = Box::new(PodEvents::new(usize::MAX, Instant::now()));
+        let outbox = Outbox {
+            client: ApiClient::to(&router),
+            node: "n".to_owned(),
+            metadata: Arc::new(known),
+            changes: ChangeEvents::new(EventMetrics::register(&mut Registry::default())),
+            kills: vec![KillEvents::new(reporter.queue(Destination::PodEvents), plan)],
+        };
+        tokio::select! {
+            never = outbox.run(Feed::default().listen()) => match never {},
+            body = posted.recv() => {
+                let event: serde_json::Value = serde_json::from_str(&body.unwrap()).unwrap();
+                assert_eq!(event["involvedObject"]["uid"], "uid-of-web", "{event:#}");
+            }
         }
     }
 }

@@ -13,7 +13,7 @@ pub use rates::{EventRates, OF_A_POD, OF_THE_NODE, Topic};
 /// A pod, or one of its containers.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodReference {
-    /// The pod, by the UID it has at the API server.
+    /// The pod, by the UID in its cgroup's name: by that one kubectl describes the Events of a static pod.
     pub pod: PodId,
     pub container: Option<String>,
     pub init: bool,

@@ -36,7 +36,6 @@ use crate::oom::{KillFacts, ReportedPod};
 /// An Event to be created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedEvent {
-    /// A pod in it has the UID of its cgroup's name.
     pub event: NamedEvent,
     /// Oldest first.
     pub reports: Vec<CoveredReport>,

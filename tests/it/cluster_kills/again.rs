@@ -33,7 +33,9 @@ impl PodMetadata for Nothing {
 
     fn complete_names(&self, _: &mut KillFacts) {}
 
-    fn resolve(&self, _: &mut PodReference) {}
+    fn is_init(&self, _: &PodReference) -> bool {
+        false
+    }
 
     fn has_pod(&self, _: &PodUid) -> bool {
         true

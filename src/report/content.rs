@@ -93,6 +93,13 @@ impl Report {
         }
     }
 
+    /// The count of these kills and of younger ones of the same container and level.
+    pub(super) fn merged(self, younger: Self) -> Self {
+        let mut sum = self.into_aggregate();
+        sum.add(younger.into_aggregate());
+        Self::Aggregate(Box::new(sum))
+    }
+
     /// The report without its detail.
     pub fn into_aggregate(self) -> Aggregate {
         match self {
@@ -110,7 +117,7 @@ impl Report {
 
 impl Aggregate {
     /// Adds younger kills of the same container and level.
-    pub(super) fn add(&mut self, younger: Self) {
+    fn add(&mut self, younger: Self) {
         self.count = self.count.saturating_add(younger.count);
         self.first = self.first.min(younger.first);
         let is_last = younger.last >= self.last;

@@ -37,17 +37,8 @@ use crate::oom::{KillFacts, ReportedPod};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedEvent {
     pub event: NamedEvent,
-    /// Oldest first.
-    pub reports: Vec<CoveredReport>,
-}
-
-/// A report that an Event covers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CoveredReport {
-    /// The number in the log.
-    pub number: u64,
-    /// How many kills the report is about.
-    pub count: u64,
+    /// The reports that the Event covers, oldest first.
+    pub reports: Vec<Pending>,
 }
 
 impl PlannedEvent {
@@ -61,19 +52,10 @@ impl PlannedEvent {
     pub fn covered_by(&self, count: u64) -> Vec<u64> {
         let mut kills = 0u64;
         let covered = self.reports.iter().enumerate().take_while(|(index, report)| {
-            kills = kills.saturating_add(report.count);
+            kills = kills.saturating_add(report.report.count());
             *index == 0 || kills <= count
         });
         covered.map(|(_, report)| report.number).collect()
-    }
-}
-
-impl From<&Pending> for CoveredReport {
-    fn from(pending: &Pending) -> Self {
-        Self {
-            number: pending.number,
-            count: pending.report.count(),
-        }
     }
 }
 

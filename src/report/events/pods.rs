@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
-use super::{CoveredReport, PlannedEvent, name_of, stem, subject, text};
+use super::{PlannedEvent, name_of, stem, subject, text};
 use crate::kubernetes::events::{EventRates, NamedEvent, Severity, Subject, Topic};
 use crate::oom::Level;
 use crate::report::content::Report;
@@ -28,9 +28,8 @@ struct Group {
     subject: Subject,
     /// The level whose limit the kernel enforced, and whose limit it was.
     levels: [Level; 2],
-    report: Report,
-    id: String,
-    reports: Vec<CoveredReport>,
+    /// Oldest first.
+    reports: Vec<Pending>,
 }
 
 impl PodEvents {
@@ -53,13 +52,14 @@ impl EventPlan for PodEvents {
         let (subject, levels) = (subject(facts), [facts.level, facts.limit_of()]);
         let same = |group: &&mut Group| group.subject == subject && group.levels == levels;
         match self.groups.iter_mut().find(same) {
-            Some(group) => group.add(pending),
+            Some(Group { reports, .. }) => {
+                let place = reports.partition_point(|earlier| earlier.number < pending.number);
+                reports.insert(place, pending);
+            }
             None => self.groups.push(Group {
                 subject,
                 levels,
-                id: pending.report.id().into_owned(),
-                reports: vec![CoveredReport::from(&pending)],
-                report: pending.report,
+                reports: vec![pending],
             }),
         }
     }
@@ -89,37 +89,28 @@ impl EventPlan for PodEvents {
         let may_go = |place: &usize| rates.try_use(&self.groups[*place].subject, Topic::Kill, is_full, now);
         let place = in_turn.into_iter().find(may_go);
         self.try_at = if place.is_some() { now } else { now + TRY_AGAIN };
-        Some(self.groups.remove(place?).event())
+        self.groups.remove(place?).event()
     }
 }
 
 impl Group {
-    fn add(&mut self, pending: Pending) {
-        let covered = CoveredReport::from(&pending);
-        let place = self.reports.partition_point(|report| report.number < covered.number);
-        if place == 0 {
-            self.id = pending.report.id().into_owned();
-        }
-        self.reports.insert(place, covered);
-        let mut sum = self.report.clone().into_aggregate();
-        sum.add(pending.report.into_aggregate());
-        self.report = Report::Aggregate(Box::new(sum));
-    }
-
-    fn event(self) -> PlannedEvent {
-        PlannedEvent {
+    fn event(self) -> Option<PlannedEvent> {
+        let oldest = &self.reports.first()?.report;
+        let reports = self.reports.iter().map(|pending| pending.report.clone());
+        let sum = reports.reduce(Report::merged)?;
+        Some(PlannedEvent {
             event: NamedEvent {
-                name: name_of(stem(&self.subject), &self.id),
+                name: name_of(stem(&self.subject), &oldest.id()),
                 severity: Severity::Warning,
                 reason: "OOMKilled",
-                message: text::message(&self.report),
-                first: self.report.first(),
-                last: self.report.last(),
-                count: self.report.count(),
+                message: text::message(&sum),
+                first: sum.first(),
+                last: sum.last(),
+                count: sum.count(),
                 annotations: Vec::new(),
                 subject: self.subject,
             },
             reports: self.reports,
-        }
+        })
     }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::{CoveredReport, PlannedEvent, name_of, subject, text};
+use super::{PlannedEvent, name_of, subject, text};
 use crate::kubernetes::events::{EventRates, NamedEvent, Severity};
 use crate::oom::{Confidence, HitLimit, Level, OomReport, ReportedContainer, ReportedPod, Role};
 use crate::report::content::Report;
@@ -136,7 +136,7 @@ impl VpaEvents {
                     ("starved_resource", "memory".to_owned()),
                 ],
             },
-            reports: vec![CoveredReport::from(pending)],
+            reports: vec![pending.clone()],
         })
     }
 

@@ -87,23 +87,22 @@ impl State {
         let mut folded = 0;
         for ((pending, _), group) in groups.into_iter().filter(|(_, group)| group.len() > 1) {
             let reports = group.iter().filter_map(|number| self.slots.remove(number));
-            let counts = reports.map(|slot| {
+            let reports = reports.map(|slot| {
                 folded += u64::from(slot.report.kill().is_some());
-                slot.report.into_aggregate()
+                slot.report
             });
-            let sum = counts.reduce(|mut sum, younger| {
-                sum.add(younger);
-                sum
-            });
-            let Some(mut sum) = sum else { continue };
+            let Some(mut sum) = reports.reduce(Report::merged) else {
+                continue;
+            };
             if !by_container {
-                sum.facts = KillFacts {
-                    node: take(&mut sum.facts.node),
+                let facts = sum.facts_mut();
+                *facts = KillFacts {
+                    node: take(&mut facts.node),
                     ..KillFacts::default()
                 };
             }
             let number = if sent_too { self.last_number + 1 } else { group[0] };
-            self.insert(number, Slot::new(Report::Aggregate(Box::new(sum)), pending));
+            self.insert(number, Slot::new(sum, pending));
         }
         folded
     }

@@ -78,6 +78,11 @@ impl Report {
         }
     }
 
+    /// The namespace of the pod, empty if that is not known.
+    pub(super) fn namespace(&self) -> &str {
+        self.facts().pod.as_ref().map_or("", |pod| &pod.namespace)
+    }
+
     pub(super) fn facts_mut(&mut self) -> &mut KillFacts {
         match self {
             Self::Kill(kill) => &mut Arc::make_mut(kill).facts,

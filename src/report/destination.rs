@@ -70,7 +70,7 @@ impl SharedWindow {
 
     /// Takes a report in, unless it is in, or its namespace has its share.
     pub(super) fn take_in(&mut self, number: u64, report: &Report) -> bool {
-        let namespace = report.facts().pod.as_ref().map_or("", |pod| &pod.namespace);
+        let namespace = report.namespace();
         if self.held.contains_key(&number) || self.full.contains(namespace) {
             return false;
         }

@@ -21,6 +21,7 @@ use std::{fmt, fs, io};
 
 use futures::future::{BoxFuture, FutureExt, select_all};
 use futures::stream::{FuturesUnordered, StreamExt as _};
+use indexmap::IndexSet;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
@@ -52,6 +53,9 @@ const AT_ONCE: usize = 4;
 
 /// How long one attempt may take.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The time between two attempts to find a turn for what exceeds a rate.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
 
 /// The agent's facts about pods, besides the reports.
 pub trait PodMetadata: fmt::Debug + Send + Sync {
@@ -93,18 +97,6 @@ impl Outgoing {
 struct Turns {
     rates: EventRates,
     retries: Retries,
-    /// After an Event of the retries a new one goes first: the answers to those may take long.
-    new_first: bool,
-}
-
-impl Turns {
-    fn new(now: Instant) -> Self {
-        Self {
-            rates: EventRates::new(now),
-            retries: Retries::default(),
-            new_first: false,
-        }
-    }
 }
 
 /// Sends the Events of a node.
@@ -122,13 +114,14 @@ impl Outbox {
     /// Sends Events about changes and about the reports of the queues. Cancelling it is harmless: the next agent sends what is not
     /// acknowledged then, under the same names.
     pub async fn run(mut self, mut records: FeedListener<Arc<ChangeRecord>>) -> Infallible {
-        let (mut turns, mut attempts) = (Turns::new(Instant::now()), FuturesUnordered::new());
+        let (rates, retries) = (EventRates::new(Instant::now()), Retries::default());
+        let (mut turns, mut attempts) = (Turns { rates, retries }, FuturesUnordered::new());
         let mut first_view = self.metadata.wait_until_known();
         let (mut is_known, mut away_until) = (false, None::<Instant>);
         let (health, mut pauses) = (self.client.health.clone(), Backoff::new(FIRST_RETRY, LONGEST_RETRY));
         loop {
-            let is_away = health.away().is_some();
-            away_until = away_until.filter(|until| is_away && *until > Instant::now());
+            let (now, is_away) = (Instant::now(), health.away().is_some());
+            away_until = away_until.filter(|until| is_away && *until > now);
             for kills in self.kills.iter_mut().filter(|_| is_known) {
                 kills.take_in(self.metadata.as_ref()).await;
             }
@@ -136,11 +129,12 @@ impl Outbox {
             let most = if is_away { 1 } else { AT_ONCE };
             while away_until.is_none()
                 && attempts.len() < most
-                && let Some(outgoing) = self.begin(&mut turns).await
+                && let Some(outgoing) = self.begin(&mut turns, now).await
             {
                 attempts.push(attempt(self.client.clone(), self.node.clone(), outgoing));
             }
-            let (has_room, due) = (attempts.len() < most, self.ready_at(&turns).max(away_until));
+            let has_room = attempts.len() < most;
+            let due = away_until.or_else(|| self.ready_at(&turns, now));
             let more = self.kills.iter_mut().map(|kills| kills.queue.more().boxed());
             let more = select_all(more.chain([pending().boxed()])).map(drop);
             // Cancel-safe, all of them: none has taken anything yet.
@@ -162,22 +156,28 @@ impl Outbox {
         }
     }
 
-    fn ready_at(&self, turns: &Turns) -> Option<Instant> {
-        let others = [turns.retries.ready_at(&turns.rates), self.changes.ready_at(turns)];
-        let kills = self.kills.iter().map(|kills| kills.plan.ready_at());
-        kills.chain(others).flatten().min()
+    /// The namespaces with an Event to send, each with the time from which on it may be sent.
+    fn due<'a>(&'a self, turns: &'a Turns, now: Instant) -> impl Iterator<Item = (&'a str, Instant)> {
+        let retries = turns.retries.namespaces().map(move |namespace| (namespace, now));
+        let kills = self.kills.iter().flat_map(move |kills| kills.plan.due(now));
+        retries.chain(kills).chain(self.changes.due(now))
     }
 
-    /// The next Event to send, whose namespace has no other attempt until [`Self::end`].
-    async fn begin(&mut self, turns: &mut Turns) -> Option<Outgoing> {
-        let now = Instant::now();
-        for is_new in [turns.new_first, !turns.new_first] {
-            let next = match is_new {
-                true => self.next_new(turns, now).await,
-                false => turns.retries.take_due(&turns.rates, now),
-            };
-            if let Some(next) = next {
-                turns.new_first = !is_new;
+    /// When [`Self::begin`] may have something, after it had nothing at that time.
+    fn ready_at(&self, turns: &Turns, now: Instant) -> Option<Instant> {
+        let ready = self.due(turns, now).filter_map(|(namespace, at)| {
+            let at = turns.rates.next_at(namespace)?.max(at);
+            Some(if at > now { at } else { now + TRY_AGAIN })
+        });
+        ready.min()
+    }
+
+    /// The next Event to send, of the namespace that waits longest. That has no other attempt until [`Self::end`].
+    async fn begin(&mut self, turns: &mut Turns, now: Instant) -> Option<Outgoing> {
+        let due = self.due(turns, now).filter(|(_, at)| *at <= now);
+        let due: IndexSet<String> = due.map(|(namespace, _)| namespace.to_owned()).collect();
+        for place in turns.rates.in_turn(due.iter().map(String::as_str), now) {
+            if let Some(next) = self.next_in(&due[place], turns, now).await {
                 turns.rates.begin(next.namespace());
                 return Some(next);
             }
@@ -185,31 +185,20 @@ impl Outbox {
         None
     }
 
-    /// The next new Event, of the namespace that waits longest. Those about kills go before changes of the namespace: the rates may
-    /// leave room for few.
-    async fn next_new(&mut self, turns: &mut Turns, now: Instant) -> Option<Outgoing> {
-        if let Some(since) = self.changes.wait_since(turns, now) {
-            if let Some(kill) = self.next_kill(turns, since, now).await {
-                return Some(kill);
-            }
-            if let Some(change) = self.changes.next(turns, now) {
-                return Some(change);
-            }
-        }
-        self.next_kill(turns, now, now).await
-    }
-
-    /// The next new Event about kills, of a namespace that waits since then or longer.
-    async fn next_kill(&mut self, turns: &mut Turns, since: Instant, now: Instant) -> Option<Outgoing> {
+    /// The next Event in a namespace. Those about kills go before changes: the rates may leave room for few. Those of a kind that the API
+    /// server refuses for now go last, and keep no other waiting.
+    async fn next_in(&mut self, namespace: &str, turns: &mut Turns, now: Instant) -> Option<Outgoing> {
+        let Turns { rates, retries } = turns;
         for kills in &mut self.kills {
-            let new = kills.next(&mut turns.rates, self.metadata.as_ref(), since, now).await;
-            if let Some(new) = new
-                && let Some(new) = turns.retries.admit(new, &turns.rates, now)
+            if !retries.hold(Some(kills.queue.destination), Some(namespace))
+                && let Some(new) = kills.next(namespace, rates, self.metadata.as_ref(), now).await
             {
                 return Some(new);
             }
         }
-        None
+        let is_held = retries.hold(None, Some(namespace));
+        let change = (!is_held).then(|| self.changes.next(namespace, rates, now));
+        change.flatten().or_else(|| retries.next_in(namespace))
     }
 
     /// Ends the attempt to send an Event. One that is refused for now, or by a proxy's 404, is sent again.
@@ -302,34 +291,24 @@ impl ChangeEvents {
         }
     }
 
-    fn ready_at(&self, turns: &Turns) -> Option<Instant> {
-        let now = Instant::now();
-        let due = self.limits.next_due(&turns.rates, now).map(|wait| now + wait);
-        let namespaces = self.messages.iter().map(|message| message.subject.namespace());
-        let free = namespaces.filter(|namespace| !turns.retries.hold(None, Some(namespace)));
-        let next_at = free.filter_map(|namespace| turns.rates.next_at(namespace));
-        next_at.chain(due).min()
+    /// The namespaces of messages and of Events whose count rises, each with the time from which on it may be sent.
+    fn due(&self, now: Instant) -> impl Iterator<Item = (&str, Instant)> {
+        let messages = self.messages.iter();
+        let messages = messages.map(move |message| (message.subject.namespace(), now));
+        messages.chain(self.limits.changes())
     }
 
-    /// Since when a namespace waits for an attempt with an Event that is due.
-    fn wait_since(&self, Turns { rates, retries, .. }: &Turns, now: Instant) -> Option<Instant> {
-        let messages = self.messages.iter().map(|message| message.subject.namespace());
-        let all = messages.chain(self.limits.due_namespaces(now));
-        let free = all.filter(|namespace| !retries.hold(None, Some(namespace)));
-        let since = free.filter_map(|namespace| rates.next_at(namespace));
-        since.filter(|at| *at <= now).min()
-    }
-
-    /// The Event that is due. Of a namespace with one that is sent again, all others stay where their number is bounded.
-    fn next(&mut self, Turns { rates, retries, .. }: &mut Turns, now: Instant) -> Option<Outgoing> {
-        let may_go = |namespace: &str| !retries.hold(None, Some(namespace));
-        let in_turn = rates.in_turn(self.messages.iter().map(|message| message.subject.namespace()), now);
-        let mut places = in_turn.into_iter();
-        let place = places.find(|place| may_go(self.messages[*place].subject.namespace()));
-        let message = place.and_then(|place| self.messages.remove(place));
-        let new = message.and_then(|message| self.limits.record(message, rates, now));
-        // Also after a message, so that a stream of messages does not delay due changes.
-        let new = new.or_else(|| self.limits.due(rates, now, may_go));
+    /// The Event that is due in a namespace.
+    fn next(&mut self, namespace: &str, rates: &mut EventRates, now: Instant) -> Option<Outgoing> {
+        let mut new = None;
+        let is_here = |message: &EventMessage| message.subject.namespace() == namespace;
+        while new.is_none()
+            && let Some(place) = self.messages.iter().position(is_here)
+            && let Some(message) = self.messages.remove(place)
+        {
+            new = self.limits.record(message, rates, now);
+        }
+        let new = new.or_else(|| self.limits.due(namespace, rates, now));
         self.metrics.count(EventOutcome::HeldBack, self.limits.take_held_back());
         let (event, reports) = (new?, Vec::new());
         Some(Outgoing {
@@ -389,16 +368,16 @@ impl KillEvents {
         self.queue.acknowledge(numbers).await;
     }
 
-    /// The next Event that is due, with `since` as in [`EventPlan::next_event`].
+    /// The next Event that is due in a namespace.
     async fn next(
         &mut self,
+        namespace: &str,
         rates: &mut EventRates,
         metadata: &dyn PodMetadata,
-        since: Instant,
         now: Instant,
     ) -> Option<Outgoing> {
         let mut withheld = Vec::new();
-        let next = self.plan.next_event(since, now, rates, metadata, &mut withheld);
+        let next = self.plan.next_event(namespace, now, rates, metadata, &mut withheld);
         if !withheld.is_empty() {
             self.queue.count(ReportOutcome::Withheld, withheld.len());
             self.acknowledge(withheld).await;
@@ -511,14 +490,13 @@ pub trait EventPlan: fmt::Debug + Send + Sync {
     /// How many of the reports taken in are in no Event yet.
     fn waiting(&self) -> usize;
 
-    /// When [`Self::next_event`] has something, if no more reports come: in the past if now, never if none waits.
-    fn ready_at(&self) -> Option<Instant>;
+    /// The namespaces of the reports that are in no Event yet, each with the time from which on it may have one.
+    fn due(&self, now: Instant) -> Vec<(&str, Instant)>;
 
-    /// The next Event that may be sent now. A plan in which namespaces take turns leaves out those that wait only after `since`. Adds the
-    /// numbers of reports that get no Event to `withheld`.
+    /// The next Event in a namespace that may be sent now. Adds the numbers of reports that get no Event to `withheld`.
     fn next_event(
         &mut self,
-        since: Instant,
+        namespace: &str,
         now: Instant,
         rates: &mut EventRates,
         metadata: &dyn PodMetadata,

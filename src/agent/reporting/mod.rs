@@ -3,7 +3,6 @@
 //! [`AgentMetadata`] describes the pods and containers of reports, from the view of the sources and from the inventory.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use futures::future::{BoxFuture, FutureExt};
 use jiff::Timestamp;
@@ -81,7 +80,7 @@ fn event_plans(config: &Config) -> Vec<(Destination, Box<dyn EventPlan>)> {
     let mut plans: Vec<(Destination, Box<dyn EventPlan>)> = Vec::new();
     if config.report.pod_events() {
         // The reports of one namespace alone never fill the window.
-        let events = PodEvents::new(Destination::PodEvents.window() / 2, Instant::now());
+        let events = PodEvents::new(Destination::PodEvents.window() / 2);
         plans.push((Destination::PodEvents, Box::new(events)));
     }
     if let Some(window) = config.report.vpa_events() {
@@ -399,7 +398,7 @@ status: {recommendation: {containerRecommendations: [{containerName: app, target
         let metrics = ReportMetrics::register(&mut Registry::default(), log.totals());
         let reporter = Reporter::start(log, &metrics, &CancellationToken::new());
         reporter.commit(vec![kill_of("web", 1).into()], None).await;
-        let plan = Box::new(PodEvents::new(usize::MAX, Instant::now()));
+        let plan = Box::new(PodEvents::new(usize::MAX));
         let outbox = Outbox {
             client: ApiClient::to(&router),
             node: "n".to_owned(),

@@ -153,39 +153,29 @@ impl EventLimits {
         None
     }
 
-    /// The namespaces of Events with a change that is due.
-    pub(in crate::report) fn due_namespaces(&self, now: Instant) -> impl Iterator<Item = &str> {
-        let is_due = move |known: &&KnownEvent| known.change_at().is_some_and(|at| at <= now);
-        self.known.iter().filter(is_due).map(KnownEvent::namespace)
+    /// The namespaces of Events whose count at the API server is too low, each with the time from which on it may be changed.
+    pub(in crate::report) fn changes(&self) -> impl Iterator<Item = (&str, Instant)> {
+        let known = self.known.iter();
+        known.filter_map(|known| Some((known.namespace(), known.change_at()?)))
     }
 
-    /// The change of an Event that is due now, in a namespace that may go.
+    /// The change of an Event that is due in a namespace.
     pub(in crate::report) fn due(
         &mut self,
+        namespace: &str,
         rates: &mut EventRates,
         now: Instant,
-        may_go: impl Fn(&str) -> bool,
     ) -> Option<NamedEvent> {
-        let in_turn = rates.in_turn(self.known.iter().map(KnownEvent::namespace), now);
-        let place = in_turn.into_iter().find(|place| {
-            let known = &self.known[*place];
-            let is_due = known.change_at().is_some_and(|at| at <= now) && may_go(known.namespace());
-            is_due && rates.try_use_of_node(known.namespace(), now)
-        })?;
-        let known = &mut self.known[place];
+        let is_due =
+            |known: &&mut KnownEvent| known.namespace() == namespace && known.change_at().is_some_and(|at| at <= now);
+        let known = self.known.iter_mut().find(is_due)?;
+        if !rates.try_use_of_node(namespace, now) {
+            return None;
+        }
         known.written = known.count;
         known.changes = known.changes.saturating_add(1);
         known.written_at = now;
         Some(known.event())
-    }
-
-    /// The time until a change may be due.
-    pub(in crate::report) fn next_due(&self, rates: &EventRates, now: Instant) -> Option<Duration> {
-        const NOT_AT_ONCE: Duration = Duration::from_millis(100);
-        let due = |known: &KnownEvent| Some(known.change_at()?.max(rates.next_at(known.namespace())?));
-        let first = self.known.iter().filter_map(due).min()?;
-        // A due change that is not written exceeds the rate of the node.
-        Some(first.saturating_duration_since(now).max(NOT_AT_ONCE))
     }
 
     /// The number of messages held back since the last call.

@@ -1,7 +1,6 @@
 //! Events for people: one for each kill, or one for many where there are too many.
 
-use std::cmp::Reverse;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::{PlannedEvent, name_of, stem, subject, text};
 use crate::kubernetes::events::{EventRates, NamedEvent, Severity, Subject, Topic};
@@ -10,16 +9,12 @@ use crate::report::content::Report;
 use crate::report::log::Pending;
 use crate::report::outbox::{EventPlan, PodMetadata};
 
-/// The time between two attempts to find a turn for one of the reports that wait.
-const TRY_AGAIN: Duration = Duration::from_secs(1);
-
 /// The reports that wait for an Event.
 #[derive(Debug)]
 pub struct PodEvents {
     /// So many reports may wait.
     most: usize,
     groups: Vec<Group>,
-    try_at: Instant,
 }
 
 /// Reports that one Event will cover.
@@ -35,18 +30,14 @@ struct Group {
 impl PodEvents {
     /// Once `most` reports wait, the largest group has the next Event regardless of its pod's rate, so that a flood in one
     /// pod does not keep out the reports of others.
-    pub fn new(most: usize, now: Instant) -> Self {
-        Self {
-            most,
-            groups: Vec::new(),
-            try_at: now,
-        }
+    pub const fn new(most: usize) -> Self {
+        let groups = Vec::new();
+        Self { most, groups }
     }
 }
 
 impl EventPlan for PodEvents {
     fn offer(&mut self, pending: Pending) {
-        self.try_at = Instant::now();
         // One Event covers all that wait with the same container and levels.
         let facts = pending.report.facts();
         let (subject, levels) = (subject(facts), [facts.level, facts.limit_of()]);
@@ -68,28 +59,28 @@ impl EventPlan for PodEvents {
         self.groups.iter().map(|group| group.reports.len()).sum()
     }
 
-    fn ready_at(&self) -> Option<Instant> {
-        (!self.groups.is_empty()).then_some(self.try_at)
+    fn due(&self, now: Instant) -> Vec<(&str, Instant)> {
+        let groups = self.groups.iter();
+        groups.map(|group| (group.subject.namespace(), now)).collect()
     }
 
     fn next_event(
         &mut self,
-        since: Instant,
+        namespace: &str,
         now: Instant,
         rates: &mut EventRates,
         _: &dyn PodMetadata,
         _: &mut Vec<u64>,
     ) -> Option<PlannedEvent> {
-        let mut in_turn = rates.in_turn(self.groups.iter().map(|group| group.subject.namespace()), since);
+        let in_turn = rates.in_turn(self.groups.iter().map(|group| group.subject.namespace()), now);
         let waiting = |place: &usize| self.groups[*place].reports.len();
         let is_full = in_turn.iter().map(waiting).sum::<usize>() >= self.most;
-        if is_full {
-            in_turn.sort_by_key(|place| Reverse(waiting(place)));
-        }
-        let may_go = |place: &usize| rates.try_use(&self.groups[*place].subject, Topic::Kill, is_full, now);
-        let place = in_turn.into_iter().find(may_go);
-        self.try_at = if place.is_some() { now } else { now + TRY_AGAIN };
-        self.groups.remove(place?).event()
+        let largest = in_turn.iter().copied().max_by_key(waiting).filter(|_| is_full);
+        let place = in_turn.into_iter().find(|place| {
+            let (subject, is_urgent) = (&self.groups[*place].subject, Some(*place) == largest);
+            subject.namespace() == namespace && rates.try_use(subject, Topic::Kill, is_urgent, now)
+        })?;
+        self.groups.remove(place).event()
     }
 }
 

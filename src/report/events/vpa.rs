@@ -5,7 +5,6 @@
 //! learns of containers that ended with OOMKilled: an Event about those would count them twice. Users see an eviction that
 //! is none, so the agent makes such Events only where the configuration asks for them, and few.
 
-use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -65,8 +64,8 @@ pub struct VpaEvents {
     told: Vec<LastEvent>,
     /// The file that keeps `told`, so that windows outlive the agent.
     memory: PathBuf,
-    /// Reports with the moment at which each is decided, which ascends.
-    waiting: VecDeque<(Instant, Pending)>,
+    /// Reports with the moment at which each is decided.
+    waiting: Vec<(Instant, Pending)>,
 }
 
 impl VpaEvents {
@@ -77,7 +76,7 @@ impl VpaEvents {
             window,
             told,
             memory,
-            waiting: VecDeque::new(),
+            waiting: Vec::new(),
         }
     }
 
@@ -173,31 +172,33 @@ impl VpaEvents {
 impl EventPlan for VpaEvents {
     fn offer(&mut self, pending: Pending) {
         let now = Instant::now();
-        match self.screen(&pending.report, Timestamp::now()) {
-            Ok(()) => self.waiting.push_back((now + SETTLE, pending)),
-            // The report gets no Event, regardless of the container's state.
-            Err(_) => self.waiting.push_front((now, pending)),
-        }
+        // A report that gets no Event, regardless of the container's state, waits for nothing.
+        let is_open = self.screen(&pending.report, Timestamp::now()).is_ok();
+        self.waiting.push((if is_open { now + SETTLE } else { now }, pending));
     }
 
     fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    fn ready_at(&self) -> Option<Instant> {
-        self.waiting.front().map(|(due, _)| *due)
+    fn due(&self, _: Instant) -> Vec<(&str, Instant)> {
+        let waiting = self.waiting.iter();
+        waiting
+            .map(|(due, pending)| (pending.report.namespace(), *due))
+            .collect()
     }
 
     fn next_event(
         &mut self,
-        _: Instant,
+        namespace: &str,
         now: Instant,
         _: &mut EventRates,
         metadata: &dyn PodMetadata,
         withheld: &mut Vec<u64>,
     ) -> Option<PlannedEvent> {
-        while self.ready_at()? <= now {
-            let (_, pending) = self.waiting.pop_front()?;
+        let is_due = |(due, pending): &(Instant, Pending)| *due <= now && pending.report.namespace() == namespace;
+        while let Some(place) = self.waiting.iter().position(is_due) {
+            let (_, pending) = self.waiting.remove(place);
             let facts = metadata.container_facts(&pending.report);
             match self.decide(&pending, facts, Timestamp::now()) {
                 Ok(event) => return Some(event),

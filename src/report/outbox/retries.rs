@@ -1,10 +1,10 @@
-//! Events that the API server refuses for now, by namespace and kind. [`EventRates`] know until when each namespace waits.
+//! Events that the API server refuses for now, by namespace and kind.
+//! [`EventRates`](crate::kubernetes::events::EventRates) know until when each namespace waits.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::Outgoing;
-use crate::kubernetes::events::EventRates;
 use crate::pace::Backoff;
 use crate::report::destination::Destination;
 use crate::report::metrics::ReportOutcome;
@@ -34,23 +34,16 @@ impl Retries {
         })
     }
 
-    /// An Event that is due again, of the namespace that may have an attempt for longest; there, of the kind that failed least often.
-    pub(super) fn take_due(&mut self, rates: &EventRates, now: Instant) -> Option<Outgoing> {
-        let waiting = self.0.iter_mut().filter(|(_, retry)| !retry.events.is_empty());
-        let due = waiting.filter_map(|((namespace, _), retry)| Some((rates.next_at(namespace)?, retry)));
-        let (at, longest) = due.min_by_key(|(at, retry)| (*at, retry.backoff.failures()))?;
-        if at <= now { longest.events.pop_front() } else { None }
+    /// The namespaces of Events that are sent again.
+    pub(super) fn namespaces(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(|(namespace, _)| namespace.as_str())
     }
 
-    /// Returns an Event that may be sent now. Otherwise puts it behind those of its namespace and kind.
-    pub(super) fn admit(&mut self, outgoing: Outgoing, rates: &EventRates, now: Instant) -> Option<Outgoing> {
-        let namespace = outgoing.namespace();
-        let may_go = rates.next_at(namespace).is_some_and(|at| at <= now);
-        if may_go && !self.hold(outgoing.destination, Some(namespace)) {
-            return Some(outgoing);
-        }
-        self.push(outgoing);
-        None
+    /// The next Event to send again in a namespace: of the kind that failed least often.
+    pub(super) fn next_in(&mut self, namespace: &str) -> Option<Outgoing> {
+        let here = self.0.iter_mut().filter(|((name, _), _)| name == namespace);
+        let (_, retry) = here.min_by_key(|(_, retry)| retry.backoff.failures())?;
+        retry.events.pop_front()
     }
 
     /// Puts an Event behind those of its namespace and kind.
@@ -84,12 +77,6 @@ impl Retries {
         let mut held = self.0.keys();
         held.any(|(name, kind)| *kind == destination && namespace.is_none_or(|namespace| namespace == name))
     }
-
-    /// When the next one is due.
-    pub(super) fn ready_at(&self, rates: &EventRates) -> Option<Instant> {
-        let waiting = self.0.iter().filter(|(_, retry)| !retry.events.is_empty());
-        waiting.filter_map(|((namespace, _), _)| rates.next_at(namespace)).min()
-    }
 }
 
 #[cfg(test)]
@@ -99,32 +86,22 @@ mod tests {
 
     #[test]
     fn a_refused_namespace_keeps_no_other_waiting() {
-        let start = Instant::now();
-        let (mut retries, mut rates) = (Retries::default(), EventRates::new(start));
-        let admit = |retries: &mut Retries, rates: &EventRates, namespace: &str, number: u64| {
-            let admitted = retries.admit(outgoing(namespace, number), rates, start);
-            admitted.map(|admitted| admitted.planned.event.count)
-        };
-        assert_eq!(admit(&mut retries, &rates, "shop", 1), Some(1));
-        rates.begin("shop");
-        let again = start + retries.failed(outgoing("shop", 1), None);
-        rates.end("shop", again, start);
-        assert!(again > start);
-        assert_eq!(admit(&mut retries, &rates, "shop", 2), None, "behind the first");
-        assert_eq!(admit(&mut retries, &rates, "bank", 3), Some(3));
-        assert!(retries.take_due(&rates, start).is_none());
-        assert_eq!(retries.ready_at(&rates), Some(again));
+        let mut retries = Retries::default();
+        assert!(!retries.hold(None, Some("shop")));
+        assert!(retries.failed(outgoing("shop", 1), None) > Duration::ZERO);
+        assert!(retries.hold(None, Some("shop")) && !retries.hold(None, Some("bank")));
+        retries.push(outgoing("shop", 2));
+        assert!(retries.next_in("bank").is_none());
 
-        let first = retries.take_due(&rates, again).unwrap();
+        let first = retries.next_in("shop").unwrap();
         assert!(first.planned.event.count == 1 && first.outcome == ReportOutcome::SentAgain);
-        rates.begin("shop");
-        assert_eq!(retries.ready_at(&rates), None, "one attempt at a time");
-        let later = again + retries.failed(first, Some(Duration::from_secs(9)));
-        rates.end("shop", later, again);
-        assert!(later > again + Duration::from_secs(9));
-        let first = retries.take_due(&rates, later).unwrap();
+        assert!(retries.hold(None, Some("shop")), "while it is sent again");
+        let asked_for = Duration::from_secs(9);
+        assert!(retries.failed(first, Some(asked_for)) > asked_for);
+        let first = retries.next_in("shop").unwrap();
+        assert_eq!(first.planned.event.count, 1);
         retries.ended(&first);
-        let second = retries.take_due(&rates, later).unwrap();
+        let second = retries.next_in("shop").unwrap();
         assert!(
             second.planned.event.count == 2 && second.outcome == ReportOutcome::Sent,
             "in order"
@@ -134,29 +111,8 @@ mod tests {
     }
 
     #[test]
-    fn namespaces_take_turns() {
-        let (start, mut retries) = (Instant::now(), Retries::default());
-        let mut rates = EventRates::new(start);
-        for number in 0..3 {
-            retries.push(outgoing("bank", number));
-            retries.push(outgoing("shop", number));
-        }
-        let now = start + FIRST_RETRY * 2;
-        let mut taken = Vec::new();
-        while let Some(next) = retries.take_due(&rates, now) {
-            taken.push((next.namespace().to_owned(), next.planned.event.count));
-            let at = now - FIRST_RETRY / (1 + u32::try_from(taken.len()).unwrap());
-            rates.end(next.namespace(), at, now);
-            retries.ended(&next);
-        }
-        let turns = (0..3).flat_map(|number| ["bank", "shop"].map(|namespace| (namespace.to_owned(), number)));
-        assert_eq!(taken, turns.collect::<Vec<_>>());
-    }
-
-    #[test]
     fn kinds_of_a_namespace_take_turns() {
-        let (start, mut retries) = (Instant::now(), Retries::default());
-        let rates = EventRates::new(start);
+        let mut retries = Retries::default();
         let destination = Some(Destination::PodEvents);
         retries.push(outgoing("shop", 1));
         retries.push(Outgoing {
@@ -164,7 +120,7 @@ mod tests {
             ..outgoing("shop", 2)
         });
         let taken = [(); 4].map(|()| {
-            let next = retries.take_due(&rates, start).unwrap();
+            let next = retries.next_in("shop").unwrap();
             let count = next.planned.event.count;
             retries.failed(next, None);
             count

@@ -13,20 +13,20 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::feed::Feed;
 use crate::kubernetes::Status;
-use crate::kubernetes::events::{NamedEvent, Severity};
+use crate::kubernetes::events::{NamedEvent, OF_A_POD, Severity, Topic};
 use crate::model::objects::PodId;
 use crate::observe::log::LogFormat;
 use crate::observe::log::tests::logged;
 use crate::oom::Role;
 use crate::report::Reporter;
-use crate::report::events::{PodEvents, VpaEvents};
+use crate::report::events::{PodEvents, VpaEvents, pod_id};
 use crate::report::log::{Bounds, KillLog};
 use crate::report::metrics::ReportMetrics;
 use crate::report::testing::{NoPods, kill_of};
 
 /// Events about the kills of a log in this directory.
 fn kill_events(directory: &Path) -> (Reporter, KillEvents) {
-    let plan = PodEvents::new(usize::MAX, Instant::now());
+    let plan = PodEvents::new(usize::MAX);
     planned_by(Box::new(plan), Destination::PodEvents, directory)
 }
 
@@ -64,13 +64,13 @@ async fn only_reports_an_earlier_event_lacks_come_again() {
     kills.take_in(&NoPods).await;
     let now = Instant::now();
     let mut rates = EventRates::new(now);
-    let web = kills.next(&mut rates, &NoPods, now, now).await.unwrap();
-    let db = kills.next(&mut rates, &NoPods, now, now).await.unwrap();
+    let web = kills.next("shop", &mut rates, &NoPods, now).await.unwrap();
+    let db = kills.next("shop", &mut rates, &NoPods, now).await.unwrap();
     assert_eq!((web.planned.numbers(), db.planned.numbers()), (vec![1, 2, 3], vec![4]));
     let instead = kills.end(web, Ok(Posted::Existed { count: 2 })).await;
     assert!(instead.is_none());
     kills.take_in(&NoPods).await;
-    let again = kills.next(&mut rates, &NoPods, now, now).await.unwrap();
+    let again = kills.next("shop", &mut rates, &NoPods, now).await.unwrap();
     assert_eq!(again.planned.numbers(), [3]);
     assert_eq!(kills.plan.waiting(), 0, "the other Event is under way");
 }
@@ -188,12 +188,15 @@ fn outbox(router: &Router, namespaces: &[&str]) -> Outbox {
 }
 
 fn turns() -> Turns {
-    Turns::new(Instant::now())
+    Turns {
+        rates: EventRates::new(Instant::now()),
+        retries: Retries::default(),
+    }
 }
 
 /// The namespace of the next Event, whose attempt is under way then.
 async fn begun(outbox: &mut Outbox, turns: &mut Turns) -> Option<String> {
-    let next = outbox.begin(turns).await;
+    let next = outbox.begin(turns, Instant::now()).await;
     next.map(|next| next.namespace().to_owned())
 }
 
@@ -226,7 +229,7 @@ async fn new_events_take_turns_with_those_that_are_sent_again() {
         turns.retries.push(Outgoing { outcome, ..refused });
     }
     let mut sent = Vec::new();
-    while let Some(next) = outbox.begin(&mut turns).await {
+    while let Some(next) = outbox.begin(&mut turns, Instant::now()).await {
         sent.push((next.namespace().to_owned(), next.outcome == outcome));
         outbox.end(next, Ok(Posted::Created), &mut turns).await;
     }
@@ -235,6 +238,57 @@ async fn new_events_take_turns_with_those_that_are_sent_again() {
         .map(|(namespace, again)| (namespace.as_str(), *again))
         .collect();
     assert_eq!(sent, [("shop", true), ("bank", false), ("shop", true), ("shop", false)]);
+}
+
+#[tokio::test]
+async fn namespaces_take_turns() {
+    let (mut outbox, mut turns) = (outbox(&Router::new(), &[]), turns());
+    for count in 0..3 {
+        turns.retries.push(outgoing("bank", count));
+        turns.retries.push(outgoing("shop", count));
+    }
+    let mut sent = Vec::new();
+    while let Some(next) = outbox.begin(&mut turns, Instant::now()).await {
+        sent.push((next.namespace().to_owned(), next.planned.event.count));
+        outbox.end(next, Ok(Posted::Created), &mut turns).await;
+    }
+    let expected = (0..3).flat_map(|count| ["bank", "shop"].map(|namespace| (namespace.to_owned(), count)));
+    assert_eq!(sent, expected.collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_refused_kind_delays_no_other_kind() {
+    let (mut outbox, mut turns) = (outbox(&Router::new(), &["shop"]), turns());
+    let destination = Some(Destination::VpaEvents);
+    turns.retries.push(Outgoing {
+        destination,
+        ..outgoing("shop", 1)
+    });
+    for expected in [None, destination] {
+        let next = outbox.begin(&mut turns, Instant::now()).await.unwrap();
+        assert_eq!(next.destination, expected);
+        turns.rates.end("shop", Instant::now(), Instant::now());
+    }
+}
+
+#[tokio::test]
+async fn what_exceeds_a_rate_is_tried_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let (reporter, mut kills) = kill_events(directory.path());
+    let (mut outbox, mut turns, now) = (outbox(&Router::new(), &[]), turns(), Instant::now());
+    let subject = Subject::Pod(PodReference {
+        pod: pod_id(kill_of("web", 1).facts.pod.as_ref().unwrap()),
+        container: None,
+        init: false,
+    });
+    while turns.rates.try_use(&subject, Topic::Kill, false, now) {}
+    reporter.commit(vec![kill_of("web", 1).into()], None).await;
+    kills.take_in(&NoPods).await;
+    outbox.kills.push(kills);
+    assert!(outbox.begin(&mut turns, now).await.is_none());
+    assert_eq!(outbox.ready_at(&turns, now), Some(now + TRY_AGAIN));
+    assert!(outbox.begin(&mut turns, now + OF_A_POD.every).await.is_some());
+    assert_eq!(outbox.ready_at(&turns, now), None);
 }
 
 #[tokio::test]
@@ -248,7 +302,7 @@ async fn a_flood_of_kills_delays_no_other_namespaces_changes() {
     let (mut outbox, mut turns) = (outbox(&Router::new(), &["shop", "bank", "bank"]), turns());
     outbox.kills.push(kills);
     let mut sent = Vec::new();
-    while let Some(next) = outbox.begin(&mut turns).await {
+    while let Some(next) = outbox.begin(&mut turns, Instant::now()).await {
         sent.push((next.namespace().to_owned(), next.destination.is_some()));
         outbox.end(next, Ok(Posted::Created), &mut turns).await;
     }
@@ -266,7 +320,7 @@ async fn what_waited_for_its_turn_delays_nothing_new() {
     for count in 1..=2 {
         turns.retries.push(outgoing("shop", count));
     }
-    let shop = outbox.begin(&mut turns).await.unwrap();
+    let shop = outbox.begin(&mut turns, Instant::now()).await.unwrap();
     outbox.end(shop, Ok(Posted::Created), &mut turns).await;
     assert_eq!(begun(&mut outbox, &mut turns).await.as_deref(), Some("bank"));
 }
@@ -323,7 +377,7 @@ async fn slow_namespaces_have_all_attempts() {
 #[tokio::test]
 async fn a_namespace_has_one_attempt_at_a_time() {
     let (mut outbox, mut turns) = (outbox(&Router::new(), &["slow", "slow", "slow", "bank"]), turns());
-    let slow = outbox.begin(&mut turns).await.unwrap();
+    let slow = outbox.begin(&mut turns, Instant::now()).await.unwrap();
     assert_eq!(slow.namespace(), "slow");
     assert_eq!(begun(&mut outbox, &mut turns).await.as_deref(), Some("bank"));
     assert_eq!(begun(&mut outbox, &mut turns).await, None);
@@ -347,9 +401,13 @@ async fn a_flood_of_a_refused_namespace_stays_bounded() {
     for pod in 0..QUEUE {
         outbox.changes.keep(message("shop", pod));
     }
-    let first = outbox.begin(&mut turns).await.unwrap();
+    let now = Instant::now();
+    let first = outbox.begin(&mut turns, now).await.unwrap();
     let (call, problem) = ("create events".to_owned(), Problem::Timeout(PATIENCE));
     outbox.end(first, Err(ApiError { call, problem }), &mut turns).await;
+    assert!(outbox.begin(&mut turns, now).await.is_none(), "its namespace waits");
+    let due = outbox.ready_at(&turns, now);
+    assert!(due > Some(now) && due == turns.rates.next_at("shop"));
     outbox.changes.keep(message("shop", QUEUE));
     outbox.changes.keep(message("bank", 0));
     let of = |changes: &ChangeEvents, namespace: &str| {
@@ -369,14 +427,17 @@ async fn a_flood_of_a_refused_namespace_stays_bounded() {
     assert!(text.contains("outcome=\"lost\"} 1\n"), "{text}");
 
     let later = Instant::now() + LONGEST_RETRY;
-    let bank = outbox.changes.next(&mut turns, later).unwrap();
+    let bank = outbox.begin(&mut turns, later).await.unwrap();
     assert_eq!(bank.namespace(), "bank");
-    assert!(outbox.changes.next(&mut turns, later).is_none(), "behind the first");
+    let again = outbox.begin(&mut turns, later).await.unwrap();
+    assert!(
+        again.namespace() == "shop" && again.outcome == ReportOutcome::SentAgain,
+        "the others are behind the first"
+    );
+    assert!(outbox.begin(&mut turns, later).await.is_none());
     assert_eq!(of(&outbox.changes, "shop"), QUEUE - 1, "nothing else is lost");
-    let again = turns.retries.take_due(&turns.rates, later).unwrap();
-    assert!(turns.retries.take_due(&turns.rates, later).is_none());
-    turns.retries.ended(&again);
-    assert!(outbox.changes.next(&mut turns, later).is_some());
+    outbox.end(again, Ok(Posted::Created), &mut turns).await;
+    assert!(outbox.begin(&mut turns, later).await.is_some());
 }
 
 #[tokio::test]
@@ -394,7 +455,7 @@ async fn a_refused_kill_goes_to_the_node() {
         call: "create events".to_owned(),
         problem: refusal(404),
     };
-    let of_pod = kills.next(&mut rates, &NoPods, now, now).await.unwrap();
+    let of_pod = kills.next("shop", &mut rates, &NoPods, now).await.unwrap();
     let text = format!("Pod shop/web, container app: {}", of_pod.planned.event.message);
     let of_node = kills.end(of_pod, Err(refused())).await.unwrap();
     let event = &of_node.planned.event;
@@ -404,7 +465,7 @@ async fn a_refused_kill_goes_to_the_node() {
     );
     assert!(kills.end(of_node, Err(refused())).await.is_none(), "and no further");
 
-    let for_recommender = kills.next(&mut rates, &NoPods, now, now).await.unwrap();
+    let for_recommender = kills.next("shop", &mut rates, &NoPods, now).await.unwrap();
     kills.queue.destination = Destination::VpaEvents;
     assert!(kills.end(for_recommender, Err(refused())).await.is_none());
 }
@@ -511,7 +572,7 @@ fn refusal(code: u16) -> Problem {
 async fn a_proxys_404_loses_no_change() {
     for (reason, waits) in [("", true), ("NotFound", false)] {
         let (mut outbox, mut turns) = (outbox(&Router::new(), &["shop"]), turns());
-        let change = outbox.begin(&mut turns).await.unwrap();
+        let change = outbox.begin(&mut turns, Instant::now()).await.unwrap();
         let status = Status {
             code: 404,
             reason: reason.to_owned(),

@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
 
 use futures::future::{BoxFuture, FutureExt};
 use serde_json::json;
@@ -61,7 +60,7 @@ async fn deliver(cluster: &ApiServer, directory: &Path) {
     let metrics = ApiMetrics::register(&mut registry());
     let client = ApiClient::connect(Some(&kubeconfig), metrics).await.unwrap();
     let station = Station::with(directory, Bounds::default(), &[Destination::PodEvents], None);
-    let plan = Box::new(PodEvents::new(512, Instant::now()));
+    let plan = Box::new(PodEvents::new(512));
     let outbox = Outbox {
         client,
         node: "node-1".to_owned(),

@@ -142,7 +142,7 @@ impl Outbox {
                 biased;
                 record = next_record(&mut records) => self.changes.add(&record, self.metadata.as_ref()),
                 () = &mut first_view, if !is_known => is_known = true,
-                () = more => {}
+                () = more, if is_known => {}
                 Some((outgoing, answer)) = attempts.next() => {
                     self.end(outgoing, answer, &mut turns).await;
                     match health.away() {

@@ -207,10 +207,14 @@ impl ReportQueue {
         (self.after, self.known) = (0, None);
     }
 
-    /// Waits until there may be more reports than [`Self::next`] found; for ever if it did not return all. Cancel-safe.
+    /// Waits until there may be more reports than [`Self::next`] found: not at all after [`Self::start_over`], for ever if it did not
+    /// return all. Cancel-safe.
     pub async fn more(&mut self) {
         let Some(known) = self.known else {
-            return std::future::pending().await;
+            if self.after > 0 {
+                std::future::pending::<()>().await;
+            }
+            return;
         };
         let mut status = self.log.status.subscribe();
         // No error: the sender is in this queue.

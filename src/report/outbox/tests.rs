@@ -17,7 +17,7 @@ use crate::kubernetes::events::{NamedEvent, OF_A_POD, Severity, Topic};
 use crate::model::objects::PodId;
 use crate::observe::log::LogFormat;
 use crate::observe::log::tests::logged;
-use crate::oom::Role;
+use crate::oom::{Confidence, Role};
 use crate::report::Reporter;
 use crate::report::events::{PodEvents, VpaEvents, pod_id};
 use crate::report::log::{Bounds, KillLog};
@@ -289,6 +289,32 @@ async fn what_exceeds_a_rate_is_tried_again() {
     assert_eq!(outbox.ready_at(&turns, now), Some(now + TRY_AGAIN));
     assert!(outbox.begin(&mut turns, now + OF_A_POD.every).await.is_some());
     assert_eq!(outbox.ready_at(&turns, now), None);
+}
+
+#[tokio::test]
+async fn reports_without_an_event_leave_room_for_all() {
+    let directory = tempfile::tempdir().unwrap();
+    let (log, _) = KillLog::open(directory.path(), Bounds::default(), Destination::VpaEvents.into());
+    let metrics = ReportMetrics::register(&mut Registry::default(), log.totals());
+    let reporter = Reporter::start(log, &metrics, &CancellationToken::new());
+    let reports = (1..=600).map(|number| {
+        let mut kill = kill_of("web", number);
+        kill.confidence = Confidence::Ambiguous;
+        kill.into()
+    });
+    reporter.commit(reports.collect(), None).await;
+    let plan = VpaEvents::new(
+        SignedDuration::ZERO,
+        Vec::new(),
+        directory.path().join("vpa-events.json"),
+    );
+    let mut outbox = outbox(&Router::new(), &[]);
+    outbox.kills = vec![KillEvents::new(reporter.queue(Destination::VpaEvents), Box::new(plan))];
+    let mut status = reporter.status();
+    tokio::select! {
+        never = outbox.run(Feed::default().listen()) => match never {},
+        withheld = status.wait_for(|status| status.reports == 0) => drop(withheld.unwrap()),
+    }
 }
 
 #[tokio::test]

@@ -31,7 +31,7 @@ pub struct NamedEvent {
 }
 
 /// The object of an Event.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Subject {
     /// A pod, or one of its containers. The Event lives in its namespace.
     Pod(PodReference),

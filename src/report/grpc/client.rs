@@ -86,17 +86,16 @@ impl GrpcDelivery {
         queue.start_over();
         let mut session = Session {
             queue,
-            endpoint,
             patience: self.options.patience,
             window: Window::new(Destination::Grpc.window(), Instant::now()),
             acknowledged: 0,
             strange: 0,
         };
-        let end = session.run(channel, self.hello.clone()).await;
+        let Err(error) = session.run(channel, self.hello.clone()).await;
         if session.acknowledged > 0 {
             pauses.reset();
         }
-        end
+        Err(anyhow!("{endpoint} {error}"))
     }
 
     async fn connect(&self) -> Result<Channel> {

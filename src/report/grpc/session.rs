@@ -29,7 +29,6 @@ const TOLERATED: usize = 1000;
 #[derive(Debug)]
 pub(super) struct Session<'a> {
     pub(super) queue: &'a mut ReportQueue,
-    pub(super) endpoint: String,
     /// A receiver that acknowledges nothing for so long is stuck.
     pub(super) patience: Duration,
     pub(super) window: Window,
@@ -40,7 +39,7 @@ pub(super) struct Session<'a> {
 impl Session<'_> {
     /// Delivers until the stream ends.
     ///
-    /// Errors: always: why the stream ended.
+    /// Errors: always: why the stream ended, to be read after the receiver's address.
     pub(super) async fn run(&mut self, channel: Channel, hello: Hello) -> Result<Infallible> {
         // A whole window and the hello: sending never waits.
         let (out, outgoing) = mpsc::channel(Destination::Grpc.window() + 1);
@@ -51,7 +50,7 @@ impl Session<'_> {
             .map_ok(tonic::Response::into_inner)
             .try_flatten_stream();
         let mut acks = pin!(acks);
-        self.send(&out, Message::Hello(hello))?;
+        send(&out, Message::Hello(hello))?;
         loop {
             self.send_more(&out).await?;
             let deadline = self.window.deadline(self.patience);
@@ -59,14 +58,13 @@ impl Session<'_> {
             tokio::select! {
                 ack = acks.next() => match ack {
                     Some(Ok(ack)) => self.acknowledged(&ack).await?,
-                    Some(Err(status)) => return Err(self.failed(&status)),
-                    None => return Err(self.ended()),
+                    Some(Err(status)) => bail!("ended the stream: {}", cause(&status)),
+                    None => bail!("ended the stream"),
                 },
                 () = self.queue.more() => {}
-                () = until(deadline) => bail!(
-                    "{} has not acknowledged any of {} reports for {:?}",
-                    self.endpoint, self.window.len(), self.patience
-                ),
+                () = until(deadline) => {
+                    bail!("has not acknowledged any of {} reports for {:?}", self.window.len(), self.patience);
+                }
             }
         }
     }
@@ -80,15 +78,10 @@ impl Session<'_> {
         for pending in due {
             let mut report = Report::from(&pending.report);
             report.sequence = self.window.send(pending.number, report.id.clone(), Instant::now());
-            self.send(out, Message::Report(report))?;
+            send(out, Message::Report(report))?;
             self.queue.sent(pending.number);
         }
         Ok(())
-    }
-
-    fn send(&self, out: &mpsc::Sender<AgentMessage>, message: Message) -> Result<()> {
-        let message = AgentMessage { message: Some(message) };
-        out.try_send(message).map_err(|_| self.ended())
     }
 
     async fn acknowledged(&mut self, ack: &Ack) -> Result<()> {
@@ -97,8 +90,7 @@ impl Session<'_> {
         self.strange += strange;
         self.acknowledged += numbers.len();
         if self.strange > TOLERATED + self.acknowledged {
-            let (endpoint, strange) = (&self.endpoint, self.strange);
-            bail!("{endpoint} acknowledged {strange} times a report that was not sent to it");
+            bail!("acknowledged {} times a report that was not sent to it", self.strange);
         }
         if !numbers.is_empty() {
             self.queue.acknowledge(numbers).await;
@@ -106,19 +98,20 @@ impl Session<'_> {
         }
         Ok(())
     }
+}
 
-    fn ended(&self) -> anyhow::Error {
-        anyhow!("{} ended the stream", self.endpoint)
-    }
+fn send(out: &mpsc::Sender<AgentMessage>, message: Message) -> Result<()> {
+    let message = AgentMessage { message: Some(message) };
+    out.try_send(message).map_err(|_| anyhow!("ended the stream"))
+}
 
-    fn failed(&self, status: &Status) -> anyhow::Error {
-        let message = match std::error::Error::source(status).map(in_words) {
-            Some(cause) if !status.message().contains(&cause) => format!("{}: {cause}", status.message()),
-            Some(_) | None => status.message().to_owned(),
-        };
-        let (code, message) = (status.code(), bounded(&message));
-        anyhow!("{} ended the stream: {code}: {message}", self.endpoint)
-    }
+/// The code and the text of a status, with the cause that the text lacks.
+fn cause(status: &Status) -> String {
+    let message = match std::error::Error::source(status).map(in_words) {
+        Some(cause) if !status.message().contains(&cause) => format!("{}: {cause}", status.message()),
+        Some(_) | None => status.message().to_owned(),
+    };
+    format!("{}: {}", status.code(), bounded(&message))
 }
 
 /// The reports that were sent on a stream and not acknowledged, oldest first.

@@ -11,7 +11,6 @@
 
 mod retries;
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::pending;
 use std::path::{Path, PathBuf};
@@ -43,7 +42,6 @@ use crate::report::events::{Composer, ContainerFacts, EventLimits, EventMessage,
 use crate::report::log::Pending;
 use crate::report::metrics::ReportOutcome;
 use crate::report::reporter::{ReportQueue, until};
-use crate::share::places_of_most;
 
 /// So many messages about changes may wait for the API server.
 const QUEUE: usize = 256;
@@ -160,7 +158,7 @@ impl Outbox {
     fn due<'a>(&'a self, turns: &'a Turns, now: Instant) -> impl Iterator<Item = (&'a str, Instant)> {
         let retries = turns.retries.namespaces().map(move |namespace| (namespace, now));
         let kills = self.kills.iter().flat_map(move |kills| kills.plan.due(now));
-        retries.chain(kills).chain(self.changes.due(now))
+        retries.chain(kills).chain(self.changes.limits.waiting())
     }
 
     /// When [`Self::begin`] may have something, after it had nothing at that time.
@@ -252,8 +250,6 @@ async fn next_record(records: &mut FeedListener<Arc<ChangeRecord>>) -> Arc<Chang
 pub struct ChangeEvents {
     composer: Composer,
     limits: EventLimits,
-    /// Messages that wait for the API server, oldest first.
-    messages: VecDeque<EventMessage>,
     metrics: EventMetrics,
     /// The log lines about Events that are not written, by the status of the answer.
     logged: KeyedRateLimiter<Option<u16>>,
@@ -264,8 +260,7 @@ impl ChangeEvents {
     pub fn new(metrics: EventMetrics) -> Self {
         Self {
             composer: Composer::default(),
-            limits: EventLimits::new(Timestamp::now().as_nanosecond()),
-            messages: VecDeque::new(),
+            limits: EventLimits::new(Timestamp::now().as_nanosecond(), QUEUE),
             metrics,
             logged: KeyedRateLimiter::new(REPEATED_LINES),
         }
@@ -278,36 +273,14 @@ impl ChangeEvents {
         }
     }
 
-    /// Keeps a message. Of too many, the newest of the namespace with most messages is lost.
     fn keep(&mut self, message: EventMessage) {
-        self.messages.push_back(message);
-        if self.messages.len() <= QUEUE {
-            return;
-        }
-        let newest_first = self.messages.iter().rev();
-        if let Some((newest, _)) = places_of_most(newest_first.map(|message| message.subject.namespace())) {
-            self.messages.remove(self.messages.len() - 1 - newest);
-            self.metrics.count(EventOutcome::Lost, 1);
-        }
-    }
-
-    /// The namespaces of messages and of Events whose count rises, each with the time from which on it may be sent.
-    fn due(&self, now: Instant) -> impl Iterator<Item = (&str, Instant)> {
-        let messages = self.messages.iter();
-        let messages = messages.map(move |message| (message.subject.namespace(), now));
-        messages.chain(self.limits.changes())
+        let lost = self.limits.add(message, Instant::now());
+        self.metrics.count(EventOutcome::Lost, lost.into());
     }
 
     /// The Event that is due in a namespace.
     fn next(&mut self, namespace: &str, rates: &mut EventRates, now: Instant) -> Option<Outgoing> {
-        let mut new = None;
-        let is_here = |message: &EventMessage| message.subject.namespace() == namespace;
-        while new.is_none()
-            && let Some(place) = self.messages.iter().position(is_here)
-            && let Some(message) = self.messages.remove(place)
-        {
-            new = self.limits.record(message, rates, now);
-        }
+        let new = self.limits.next_new(namespace, rates, now);
         let new = new.or_else(|| self.limits.due(namespace, rates, now));
         self.metrics.count(EventOutcome::HeldBack, self.limits.take_held_back());
         let (event, reports) = (new?, Vec::new());

@@ -1,9 +1,9 @@
 //! Messages about changes → the Events to write. Pure; time is an argument.
 //!
-//! A new message becomes an Event at once, unless the pod or the node exceeds its rate; the first message of a pod and
-//! reason ignores the pod's rate. A repeated message raises the count of its Event: after a second at first, then ever
-//! more rarely. A message that continues another raises the count likewise and replaces the text. A message beyond a
-//! rate counts in the last Event of its pod and reason, or is held back.
+//! A new message becomes an Event once its namespace has an attempt, unless the pod or the node exceeds its rate then; the first
+//! message of a pod and reason ignores the pod's rate. A repeated message raises the count of its Event: after a second at first, then
+//! ever more rarely. A message that continues another raises the count likewise and replaces the text. A message beyond a rate counts in
+//! the last Event of its pod and reason, or is held back.
 
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,7 @@ use jiff::Timestamp;
 
 use super::stem;
 use crate::kubernetes::events::{EventRates, NamedEvent, Severity, Subject, Topic, name};
+use crate::share::places_of_most;
 
 #[cfg(test)]
 mod tests;
@@ -37,9 +38,17 @@ pub(in crate::report) struct EventMessage {
     pub(in crate::report) continues: Option<String>,
 }
 
+impl EventMessage {
+    /// In floods, the messages about one object with one reason count in one Event.
+    fn is_like(&self, other: &Self) -> bool {
+        self.subject == other.subject && self.reason == other.reason
+    }
+}
+
 /// The number of an Event, which makes its name.
 pub(in crate::report) type Ticket = i128;
 
+/// An Event, or a message that waits to become one.
 #[derive(Debug)]
 struct KnownEvent {
     ticket: Ticket,
@@ -47,7 +56,7 @@ struct KnownEvent {
     message: EventMessage,
     /// The number of messages in the Event.
     count: u32,
-    /// The count at the API server.
+    /// The count at the API server; 0 before the Event is sent.
     written: u32,
     /// The number of changes at the API server.
     changes: u32,
@@ -59,6 +68,8 @@ struct KnownEvent {
 pub(in crate::report) struct EventLimits {
     /// Oldest first.
     known: Vec<KnownEvent>,
+    /// So many messages may wait to become Events.
+    most: usize,
     /// The number of the last Event.
     tickets: Ticket,
     /// The number of messages that are in no Event.
@@ -77,7 +88,7 @@ impl KnownEvent {
             message: message.message,
             first: Timestamp::UNIX_EPOCH,
             last: Timestamp::UNIX_EPOCH,
-            count: self.count.into(),
+            count: self.written.into(),
             annotations: Vec::new(),
         }
     }
@@ -86,75 +97,89 @@ impl KnownEvent {
         self.message.subject.namespace()
     }
 
-    /// When the Event's count at the API server may be changed, if it is too low.
+    /// When the Event may be sent, or its count at the API server be changed, if that is too low.
     fn change_at(&self) -> Option<Instant> {
         let doubled = FIRST_CHANGE.saturating_mul(1_u32.checked_shl(self.changes).unwrap_or(u32::MAX));
-        (self.count > self.written).then(|| self.written_at + doubled.min(BETWEEN_CHANGES))
+        let wait = if self.written == 0 { Duration::ZERO } else { doubled };
+        (self.count > self.written).then(|| self.written_at + wait.min(BETWEEN_CHANGES))
+    }
+
+    fn add(&mut self, message: EventMessage, count: u32, now: Instant) {
+        self.message = message;
+        self.count += count;
+        self.seen_at = now;
     }
 }
 
 impl EventLimits {
     /// Numbers the Events from here on.
-    pub(in crate::report) const fn new(tickets: Ticket) -> Self {
+    pub(in crate::report) const fn new(tickets: Ticket, most: usize) -> Self {
         Self {
             known: Vec::new(),
+            most,
             tickets,
             held_back: 0,
         }
     }
 
-    /// Counts a message; returns the write that is due for it now.
-    pub(in crate::report) fn record(
+    /// Takes in a message. Of too many that wait, the newest of the namespace with most is lost. Returns how many messages are lost.
+    pub(in crate::report) fn add(&mut self, message: EventMessage, now: Instant) -> u32 {
+        self.forget(now);
+        let is_same = |KnownEvent { message: known, .. }: &&mut KnownEvent| {
+            let continues = message.continues.is_some() && known.continues == message.continues;
+            *known == message || (continues && known.is_like(&message))
+        };
+        match self.known.iter_mut().rfind(is_same) {
+            Some(known) => known.add(message, 1, now),
+            None => self.known.push(KnownEvent {
+                ticket: 0,
+                message,
+                count: 1,
+                written: 0,
+                changes: 0,
+                written_at: now,
+                seen_at: now,
+            }),
+        }
+        let newest_first = self.known.iter().enumerate().rev();
+        let waiting = newest_first.filter(|(_, known)| known.written == 0);
+        let (places, namespaces): (Vec<_>, Vec<_>) = waiting.map(|(place, known)| (place, known.namespace())).unzip();
+        match places_of_most(namespaces) {
+            Some((newest, _)) if places.len() > self.most => self.known.remove(places[newest]).count,
+            Some(_) | None => 0,
+        }
+    }
+
+    /// The next new Event in a namespace.
+    pub(in crate::report) fn next_new(
         &mut self,
-        message: EventMessage,
+        namespace: &str,
         rates: &mut EventRates,
         now: Instant,
     ) -> Option<NamedEvent> {
-        self.forget(now);
-        let place = |of_same: &dyn Fn(&EventMessage) -> bool| {
-            let mut messages = self.known.iter().map(|known| &known.message);
-            messages.rposition(of_same)
-        };
-        // In floods, the messages about one object with one reason count in one Event.
-        let is_like = |known: &EventMessage| known.subject == message.subject && known.reason == message.reason;
-        let last = place(&is_like);
-        let continued = || {
-            message.continues.as_ref()?;
-            place(&|known| is_like(known) && known.continues == message.continues)
-        };
-        let mut counts_in = place(&|known| *known == message).or_else(continued);
-        if counts_in.is_none() {
+        let is_new = |known: &KnownEvent| known.written == 0 && known.namespace() == namespace;
+        while let Some(place) = self.known.iter().position(is_new) {
+            let new = &self.known[place].message;
+            let is_like = |known: &KnownEvent| known.written > 0 && known.message.is_like(new);
+            let last = self.known[..place].iter().rposition(is_like);
             // There are few reasons, and later messages need a first Event to count in.
-            if rates.try_use(&message.subject, Topic::Change, last.is_none(), now) {
+            if rates.try_use(&new.subject, Topic::Change, last.is_none(), now) {
                 self.tickets += 1;
-                let known = KnownEvent {
-                    ticket: self.tickets,
-                    message,
-                    count: 1,
-                    written: 1,
-                    changes: 0,
-                    written_at: now,
-                    seen_at: now,
-                };
-                let event = known.event();
-                self.known.push(known);
-                return Some(event);
+                let known = &mut self.known[place];
+                (known.ticket, known.written, known.written_at) = (self.tickets, 1, now);
+                return Some(known.event());
             }
-            counts_in = last;
-        }
-        match counts_in.map(|index| &mut self.known[index]) {
-            Some(known) => {
-                known.message = message;
-                known.count += 1;
-                known.seen_at = now;
+            let KnownEvent { message, count, .. } = self.known.remove(place);
+            match last {
+                Some(last) => self.known[last].add(message, count, now),
+                None => self.held_back += u64::from(count),
             }
-            None => self.held_back += 1,
         }
         None
     }
 
-    /// The namespaces of Events whose count at the API server is too low, each with the time from which on it may be changed.
-    pub(in crate::report) fn changes(&self) -> impl Iterator<Item = (&str, Instant)> {
+    /// The namespaces of Events that wait to be sent or changed, each with the time from which on it may be.
+    pub(in crate::report) fn waiting(&self) -> impl Iterator<Item = (&str, Instant)> {
         let known = self.known.iter();
         known.filter_map(|known| Some((known.namespace(), known.change_at()?)))
     }

@@ -407,7 +407,7 @@ async fn a_namespace_has_one_attempt_at_a_time() {
     assert_eq!(slow.namespace(), "slow");
     assert_eq!(begun(&mut outbox, &mut turns).await.as_deref(), Some("bank"));
     assert_eq!(begun(&mut outbox, &mut turns).await, None);
-    assert_eq!(outbox.changes.messages.len(), 2);
+    assert_eq!(outbox.changes.limits.waiting().count(), 2);
     outbox.end(slow, Ok(Posted::Created), &mut turns).await;
     outbox.changes.keep(message("shop", 9));
     let third = begun(&mut outbox, &mut turns).await;
@@ -437,10 +437,8 @@ async fn a_flood_of_a_refused_namespace_stays_bounded() {
     outbox.changes.keep(message("shop", QUEUE));
     outbox.changes.keep(message("bank", 0));
     let of = |changes: &ChangeEvents, namespace: &str| {
-        let messages = changes.messages.iter();
-        messages
-            .filter(|message| message.subject.namespace() == namespace)
-            .count()
+        let waiting = changes.limits.waiting();
+        waiting.filter(|(of, _)| *of == namespace).count()
     };
     assert_eq!(
         [of(&outbox.changes, "shop"), of(&outbox.changes, "bank")],

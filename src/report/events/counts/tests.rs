@@ -25,13 +25,15 @@ struct Limits {
 impl Limits {
     fn new(now: Instant) -> Self {
         Self {
-            events: EventLimits::new(0),
+            events: EventLimits::new(0, usize::MAX),
             rates: EventRates::new(now),
         }
     }
 
     fn record(&mut self, message: EventMessage, now: Instant) -> Option<Written> {
-        self.events.record(message, &mut self.rates, now).map(written)
+        let namespace = message.subject.namespace().to_owned();
+        assert_eq!(self.events.add(message, now), 0);
+        self.events.next_new(&namespace, &mut self.rates, now).map(written)
     }
 
     fn due(&mut self, now: Instant) -> Option<Written> {
@@ -91,7 +93,7 @@ fn new_events_are_sent_and_repeats_counted() {
     assert_eq!(limits.due(at(SECOND / 2)), None, "not so soon");
     assert_eq!(limits.due(at(SECOND)), Some((1, resized.message, 6)));
     assert_eq!(limits.due(at(30 * SECOND)), None);
-    assert_eq!(limits.events.changes().next(), None);
+    assert_eq!(limits.events.waiting().next(), None);
 }
 
 #[test]
@@ -216,4 +218,24 @@ fn a_continued_event_gets_a_new_text() {
     assert_eq!(limits.record(elsewhere, now), Some((3, "grows".to_owned(), 1)));
     let due = limits.due(now + FIRST_CHANGE);
     assert_eq!(due, Some((1, "ends".to_owned(), 3)));
+}
+
+#[test]
+fn a_repeated_message_waits_in_one_place() {
+    let mut limits = EventLimits::new(0, 1);
+    let mut rates = EventRates::new(*START);
+    let resized = message_of(1, "Resized", "cpu 1 to 2");
+    for _ in 0..300 {
+        assert_eq!(limits.add(resized.clone(), *START), 0);
+    }
+    assert_eq!(
+        limits.add(message_of(2, "Resized", "x"), *START),
+        1,
+        "the newest is lost"
+    );
+    let first = limits.next_new("a", &mut rates, *START).map(written);
+    assert_eq!(first, Some(new(&resized, 1)));
+    assert_eq!(limits.next_new("a", &mut rates, *START), None);
+    let due = limits.due("a", &mut rates, at(SECOND)).map(written);
+    assert_eq!(due, Some((1, resized.message, 300)));
 }

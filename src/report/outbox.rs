@@ -71,8 +71,8 @@ pub trait PodMetadata: fmt::Debug + Send + Sync {
     /// Whether the node has a pod with this UID in its cgroup's name.
     fn has_pod(&self, uid: &PodUid) -> bool;
 
-    /// The facts about the report's container that decide whether a VPA recommender needs an Event.
-    fn container_facts(&self, report: &Report) -> ContainerFacts;
+    /// The facts about the report's container that decide whether a VPA recommender needs an Event; none if its pod is not known.
+    fn container_facts(&self, report: &Report) -> Option<ContainerFacts>;
 }
 
 /// An Event on its way to the API server.

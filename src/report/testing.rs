@@ -78,8 +78,8 @@ impl PodMetadata for NoPods {
         false
     }
 
-    fn container_facts(&self, _: &Report) -> ContainerFacts {
-        ContainerFacts::default()
+    fn container_facts(&self, _: &Report) -> Option<ContainerFacts> {
+        None
     }
 }
 

@@ -136,22 +136,17 @@ impl PodMetadata for AgentMetadata {
         self.view.borrow().pods.iter().any(|pod| pod.cgroup_uid() == &**uid)
     }
 
-    fn container_facts(&self, report: &Report) -> ContainerFacts {
+    fn container_facts(&self, report: &Report) -> Option<ContainerFacts> {
         let view = Arc::clone(&self.view.borrow());
-        let (Some(pod), Some(container)) = (&report.facts().pod, &report.facts().container) else {
-            return ContainerFacts::default();
-        };
-        let id = pod_id(pod);
-        let Some(pod) = view.pods.iter().find(|pod| pod.describes(&id)) else {
-            return ContainerFacts::default();
-        };
+        let (id, container) = (pod_id(report.facts().pod.as_ref()?), report.facts().container.as_ref()?);
+        let pod = view.pods.iter().find(|pod| pod.describes(&id))?;
         let vpa = controlling(&view, pod);
-        ContainerFacts {
+        Some(ContainerFacts {
             regular: pod.spec.containers.iter().any(|regular| regular.name == container.name),
             vpa: vpa.is_some(),
             pinned: vpa.is_some_and(|vpa| is_pinned(vpa, &container.name)),
             survived: survived(pod, container, &self.node_pods.borrow()),
-        }
+        })
     }
 }
 
@@ -226,7 +221,8 @@ status: {recommendation: {containerRecommendations: [{containerName: app, target
 ";
 
     fn facts(text: &str, lives: bool) -> ContainerFacts {
-        known(text, lives).container_facts(&kill_of("web", 1).into())
+        let report = kill_of("web", 1).into();
+        known(text, lives).container_facts(&report).unwrap()
     }
 
     fn known(text: &str, lives: bool) -> AgentMetadata {

@@ -199,7 +199,7 @@ impl EventPlan for VpaEvents {
         let is_due = |(due, pending): &(Instant, Pending)| *due <= now && pending.report.namespace() == namespace;
         while let Some(place) = self.waiting.iter().position(is_due) {
             let (_, pending) = self.waiting.remove(place);
-            let facts = metadata.container_facts(&pending.report);
+            let facts = metadata.container_facts(&pending.report).unwrap_or_default();
             match self.decide(&pending, facts, Timestamp::now()) {
                 Ok(event) => return Some(event),
                 Err(why) => {

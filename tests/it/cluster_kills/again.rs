@@ -40,8 +40,8 @@ impl PodMetadata for Nothing {
         true
     }
 
-    fn container_facts(&self, _: &Report) -> ContainerFacts {
-        ContainerFacts::default()
+    fn container_facts(&self, _: &Report) -> Option<ContainerFacts> {
+        None
     }
 }
 

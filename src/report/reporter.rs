@@ -64,16 +64,14 @@ impl Reporter {
     /// The reports of one of the destinations that the log was opened for. Each destination has one queue.
     pub fn queue(&self, destination: Destination) -> ReportQueue {
         self.log.metrics.selected(destination);
-        let queue = ReportQueue {
+        ReportQueue {
             destination,
             log: self.log.clone(),
             highest: 0,
             after: 0,
             known: None,
             logged: RateLimiter::new(REPEATED_LINES, Instant::now()),
-        };
-        queue.set_link(Link::Starting);
-        queue
+        }
     }
 
     /// Runs a delivery until the reporter ends, which drops it at any await: the next agent delivers what is not acknowledged
@@ -153,7 +151,6 @@ impl SharedLog {
 /// Whether a destination can be reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Link {
-    Starting,
     Connected,
     Waiting {
         error: String,

@@ -128,7 +128,7 @@ pub struct LogStatus {
     pub(super) last_number: u64,
     /// Whether the disk lacks something, or a power cut could take it.
     pub(super) is_unsaved: bool,
-    /// Whether each selected destination can be reached.
+    /// Whether each destination can be reached, from the first attempt on.
     pub links: BTreeMap<Destination, Link>,
 }
 

@@ -289,7 +289,6 @@ fn a_destination_that_waits_is_a_problem() {
     };
     status.links.insert(Destination::PodEvents, Link::Connected);
     status.links.insert(Destination::VpaEvents, waiting);
-    status.links.insert(Destination::Grpc, Link::Starting);
     assert_eq!(
         status.problems(),
         [

@@ -64,7 +64,7 @@ async fn a_returned_receiver_gets_everything() {
     let receiver = Receiver::at(&address, Manner::BySequence, None).await;
     station.settled().await;
     assert_eq!(receiver.ids(), ids(101..=4600));
-    assert_eq!(station.link(), Link::Connected);
+    assert_eq!(station.link(), Some(Link::Connected));
     assert!(station.handle.status().borrow().problems().is_empty());
     station.finish().await;
 }

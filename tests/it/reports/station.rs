@@ -86,19 +86,19 @@ impl Station {
     pub(super) async fn failure(&self) -> String {
         let mut found = String::new();
         eventually("a failure", || match self.link() {
-            Link::Waiting { error, .. } => {
+            Some(Link::Waiting { error, .. }) => {
                 found = error;
                 true
             }
-            Link::Starting | Link::Connected => false,
+            Some(Link::Connected) | None => false,
         })
         .await;
         found
     }
 
-    /// The state of the connection to the first destination.
-    pub(super) fn link(&self) -> Link {
-        self.handle.status().borrow().links[&self.first].clone()
+    /// The state of the connection to the first destination, from the first attempt on.
+    pub(super) fn link(&self) -> Option<Link> {
+        self.handle.status().borrow().links.get(&self.first).cloned()
     }
 
     /// The number of reports without an acknowledgement from the first destination.

@@ -52,7 +52,7 @@ impl Destination {
 #[derive(Debug)]
 pub(super) struct SharedWindow {
     /// The namespaces of the reports in it, by number.
-    held: BTreeMap<u64, String>,
+    pub(super) held: BTreeMap<u64, String>,
     shares: FairShare<String>,
     /// The namespaces that left out a report since the last release.
     full: BTreeSet<String>,

@@ -180,6 +180,9 @@ impl Outbox {
                 return Some(next);
             }
         }
+        if !due.is_empty() {
+            tracing::debug!(?due, "what these namespaces have to send waits for a turn");
+        }
         None
     }
 
@@ -355,10 +358,6 @@ impl KillEvents {
             self.queue.count(ReportOutcome::Withheld, withheld.len());
             self.acknowledge(withheld).await;
         }
-        let waiting = self.plan.waiting();
-        if next.is_none() && waiting > 0 {
-            tracing::debug!(waiting, "no Event is due: reports wait for their rate");
-        }
         let mut planned = next?;
         if let Subject::Pod(reference) = &mut planned.event.subject {
             reference.init = metadata.is_init(reference);
@@ -459,9 +458,6 @@ fn is_permanent(problem: &Problem) -> bool {
 pub trait EventPlan: fmt::Debug + Send + Sync {
     /// Takes a report in.
     fn offer(&mut self, pending: Pending);
-
-    /// How many of the reports taken in are in no Event yet.
-    fn waiting(&self) -> usize;
 
     /// The namespaces of the reports that are in no Event yet, each with the time from which on it may have one.
     fn due(&self, now: Instant) -> Vec<(&str, Instant)>;

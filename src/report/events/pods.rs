@@ -39,10 +39,6 @@ impl EventPlan for PodEvents {
         reports.insert(place, pending);
     }
 
-    fn waiting(&self) -> usize {
-        self.groups.values().map(Vec::len).sum()
-    }
-
     fn due(&self, now: Instant) -> Vec<(&str, Instant)> {
         let groups = self.groups.keys();
         groups.map(|(subject, _)| (subject.namespace(), now)).collect()

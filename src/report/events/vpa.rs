@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{PlannedEvent, name_of, subject, text};
 use crate::kubernetes::events::{EventRates, NamedEvent, Severity};
-use crate::oom::{Confidence, HitLimit, Level, OomReport, ReportedContainer, ReportedPod, Role};
+use crate::oom::{Confidence, Level, OomReport, ReportedContainer, ReportedPod, Role};
 use crate::report::content::Report;
 use crate::report::log::Pending;
 use crate::report::outbox::{EventPlan, PodMetadata};
@@ -177,10 +177,6 @@ impl EventPlan for VpaEvents {
         self.waiting.push((if is_open { now + SETTLE } else { now }, pending));
     }
 
-    fn waiting(&self) -> usize {
-        self.waiting.len()
-    }
-
     fn due(&self, _: Instant) -> Vec<(&str, Instant)> {
         let waiting = self.waiting.iter();
         waiting
@@ -257,8 +253,10 @@ fn eligible(report: &Report) -> Result<(&ReportedPod, &ReportedContainer, u64), 
             return Err("InStatus");
         }
     }
-    let usage = usage(facts.container_limit.as_ref().unwrap_or(&facts.limit)).ok_or("NoUsage")?;
-    Ok((pod, container, usage))
+    let limit = facts.container_limit.as_ref().unwrap_or(&facts.limit);
+    // The container would have needed so much at least. The recommender adds its own margin.
+    let usage = limit.limit_bytes.max(limit.usage_bytes).or(limit.peak_bytes);
+    Ok((pod, container, usage.ok_or("NoUsage")?))
 }
 
 /// Whether the pod's status shows an eligible kill: the container ended, or may have.
@@ -279,9 +277,4 @@ fn died_as_a_whole(kill: &OomReport) -> bool {
         inside.trim_start_matches(".scope").trim_matches('/')
     });
     !kill.group.is_empty() && matches!(inside, None | Some("" | "container"))
-}
-
-/// How many bytes the container would have needed at least. The recommender adds its own margin.
-fn usage(limit: &HitLimit) -> Option<u64> {
-    limit.limit_bytes.max(limit.usage_bytes).or(limit.peak_bytes)
 }

@@ -8,7 +8,7 @@ use std::io::{self, BufWriter, Write as _};
 use std::mem::take;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 
-use super::{FILE, HEADER, KillLog, wide};
+use super::{FILE, HEADER, KillLog};
 use crate::files::replace_atomically;
 
 /// A shorter file is not worth rewriting.
@@ -49,13 +49,13 @@ impl KillLog {
         }
         let frame = frame
             .ok()
-            .filter(|frame| self.length + wide(frame.len()) <= self.rewrite_above);
+            .filter(|frame| self.length + frame.len() as u64 <= self.rewrite_above);
         let (Some(frame), Some(file)) = (frame, self.file_in_place()) else {
             return self.rewrite();
         };
         match file.write_all_at(&frame, self.length) {
             Ok(()) => {
-                self.length += wide(frame.len());
+                self.length += frame.len() as u64;
                 self.is_dirty |= has_reports;
             }
             Err(error) => self.fail("write", &error),

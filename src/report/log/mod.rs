@@ -301,8 +301,3 @@ impl KillLog {
         status
     }
 }
-
-/// A length in memory is at most 64 bits wide.
-const fn wide(length: usize) -> u64 {
-    length as u64
-}

@@ -43,7 +43,7 @@ fn a_full_log_turns_details_into_counts() {
         .iter()
         .filter(|pending| matches!(pending.report, Report::Kill(_)))
         .count();
-    assert_eq!(log.totals.folded.get(), 5000 - wide(with_detail));
+    assert_eq!(log.totals.folded.get(), 5000 - with_detail as u64);
     drop(log);
     let (mut log, recovered) = KillLog::open(directory.path(), small(), grpc());
     assert_eq!(recovered.problem, None);

@@ -283,8 +283,7 @@ impl ChangeEvents {
 
     /// The Event that is due in a namespace.
     fn next(&mut self, namespace: &str, rates: &mut EventRates, now: Instant) -> Option<Outgoing> {
-        let new = self.limits.next_new(namespace, rates, now);
-        let new = new.or_else(|| self.limits.due(namespace, rates, now));
+        let new = self.limits.next(namespace, rates, now);
         self.metrics.count(EventOutcome::HeldBack, self.limits.take_held_back());
         let (event, reports) = (new?, Vec::new());
         Some(Outgoing {

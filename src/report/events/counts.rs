@@ -150,8 +150,8 @@ impl EventLimits {
         }
     }
 
-    /// The next new Event in a namespace.
-    pub(in crate::report) fn next_new(
+    /// The next write in a namespace: a new Event, or else the change of one.
+    pub(in crate::report) fn next(
         &mut self,
         namespace: &str,
         rates: &mut EventRates,
@@ -175,22 +175,6 @@ impl EventLimits {
                 None => self.held_back += u64::from(count),
             }
         }
-        None
-    }
-
-    /// The namespaces of Events that wait to be sent or changed, each with the time from which on it may be.
-    pub(in crate::report) fn waiting(&self) -> impl Iterator<Item = (&str, Instant)> {
-        let known = self.known.iter();
-        known.filter_map(|known| Some((known.namespace(), known.change_at()?)))
-    }
-
-    /// The change of an Event that is due in a namespace.
-    pub(in crate::report) fn due(
-        &mut self,
-        namespace: &str,
-        rates: &mut EventRates,
-        now: Instant,
-    ) -> Option<NamedEvent> {
         let is_due =
             |known: &&mut KnownEvent| known.namespace() == namespace && known.change_at().is_some_and(|at| at <= now);
         let known = self.known.iter_mut().find(is_due)?;
@@ -201,6 +185,12 @@ impl EventLimits {
         known.changes = known.changes.saturating_add(1);
         known.written_at = now;
         Some(known.event())
+    }
+
+    /// The namespaces of Events that wait to be sent or changed, each with the time from which on it may be.
+    pub(in crate::report) fn waiting(&self) -> impl Iterator<Item = (&str, Instant)> {
+        let known = self.known.iter();
+        known.filter_map(|known| Some((known.namespace(), known.change_at()?)))
     }
 
     /// The number of messages held back since the last call.

@@ -24,7 +24,7 @@ use indexmap::IndexSet;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
-use self::retries::{FIRST_RETRY, LONGEST_RETRY, Retries};
+use self::retries::Retries;
 use crate::failpoint::failpoint;
 use crate::feed::FeedListener;
 use crate::files::replace_atomically;
@@ -34,7 +34,6 @@ use crate::kubernetes::{ApiClient, ApiError, Problem};
 use crate::model::ChangeRecord;
 use crate::model::objects::PodUid;
 use crate::oom::KillFacts;
-use crate::pace::Backoff;
 use crate::rate_limiter::{KeyedRateLimiter, REPEATED_LINES};
 use crate::report::content::Report;
 use crate::report::destination::{Destination, SharedWindow};
@@ -95,6 +94,8 @@ impl Outgoing {
 struct Turns {
     rates: EventRates,
     retries: Retries,
+    /// Whether the API server is away. One Event of each kind waits for it then, and not one of each namespace.
+    is_away: bool,
 }
 
 /// Sends the Events of a node.
@@ -112,27 +113,26 @@ impl Outbox {
     /// Sends Events about changes and about the reports of the queues. Cancelling it is harmless: the next agent sends what is not
     /// acknowledged then, under the same names.
     pub async fn run(mut self, mut records: FeedListener<Arc<ChangeRecord>>) -> Infallible {
-        let (rates, retries) = (EventRates::new(Instant::now()), Retries::default());
-        let (mut turns, mut attempts) = (Turns { rates, retries }, FuturesUnordered::new());
-        let mut first_view = self.metadata.wait_until_known();
-        let (mut is_known, mut away_until) = (false, None::<Instant>);
-        let (health, mut pauses) = (self.client.health.clone(), Backoff::new(FIRST_RETRY, LONGEST_RETRY));
+        let mut turns = Turns {
+            rates: EventRates::new(Instant::now()),
+            retries: Retries::default(),
+            is_away: false,
+        };
+        let (mut attempts, health) = (FuturesUnordered::new(), self.client.health.clone());
+        let (mut first_view, mut is_known) = (self.metadata.wait_until_known(), false);
         loop {
-            let (now, is_away) = (Instant::now(), health.away().is_some());
-            away_until = away_until.filter(|until| is_away && *until > now);
+            let now = Instant::now();
+            turns.is_away = health.away().is_some();
             for kills in self.kills.iter_mut().filter(|_| is_known) {
                 kills.take_in(self.metadata.as_ref()).await;
             }
-            // In an outage one Event waits for the API server, and not one of each namespace.
-            let most = if is_away { 1 } else { AT_ONCE };
-            while away_until.is_none()
-                && attempts.len() < most
+            let most = if turns.is_away { 1 } else { AT_ONCE };
+            while attempts.len() < most
                 && let Some(outgoing) = self.begin(&mut turns, now).await
             {
                 attempts.push(attempt(self.client.clone(), self.node.clone(), outgoing));
             }
-            let has_room = attempts.len() < most;
-            let due = away_until.or_else(|| self.ready_at(&turns, now));
+            let (has_room, due) = (attempts.len() < most, self.ready_at(&turns, now));
             let more = self.kills.iter_mut().map(|kills| kills.queue.more().boxed());
             let more = select_all(more.chain([pending().boxed()])).map(drop);
             // Cancel-safe, all of them: none has taken anything yet.
@@ -141,15 +141,9 @@ impl Outbox {
                 record = next_record(&mut records) => self.changes.add(&record, self.metadata.as_ref()),
                 () = &mut first_view, if !is_known => is_known = true,
                 () = more, if is_known => {}
-                Some((outgoing, answer)) = attempts.next() => {
-                    self.end(outgoing, answer, &mut turns).await;
-                    match health.away() {
-                        Some(_) => away_until = away_until.or_else(|| Some(Instant::now() + pauses.next(None))),
-                        None => pauses.reset(),
-                    }
-                }
+                Some((outgoing, answer)) = attempts.next() => self.end(outgoing, answer, &mut turns).await,
                 () = until(due), if has_room => {}
-                () = health.returned(), if is_away => {}
+                () = health.returned(), if turns.is_away => {}
             }
         }
     }
@@ -157,8 +151,12 @@ impl Outbox {
     /// The namespaces with an Event to send, each with the time from which on it may be sent.
     fn due<'a>(&'a self, turns: &'a Turns, now: Instant) -> impl Iterator<Item = (&'a str, Instant)> {
         let retries = turns.retries.namespaces().map(move |namespace| (namespace, now));
-        let kills = self.kills.iter().flat_map(move |kills| kills.plan.due(now));
-        retries.chain(kills).chain(self.changes.limits.waiting())
+        let may_go = move |kind: Option<Destination>| !(turns.is_away && turns.retries.hold(kind, None));
+        let kills = self.kills.iter();
+        let kills = kills.filter(move |kills| may_go(Some(kills.queue.destination)));
+        let kills = kills.flat_map(move |kills| kills.plan.due(now));
+        let changes = self.changes.limits.waiting().filter(move |_| may_go(None));
+        retries.chain(kills).chain(changes)
     }
 
     /// When [`Self::begin`] may have something, after it had nothing at that time.

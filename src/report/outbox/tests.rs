@@ -10,6 +10,7 @@ use prometheus_client::registry::Registry;
 use tokio::sync::{Barrier, Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use super::retries::{FIRST_RETRY, LONGEST_RETRY};
 use super::*;
 use crate::feed::Feed;
 use crate::kubernetes::Status;
@@ -191,6 +192,7 @@ fn turns() -> Turns {
     Turns {
         rates: EventRates::new(Instant::now()),
         retries: Retries::default(),
+        is_away: false,
     }
 }
 

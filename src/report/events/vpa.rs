@@ -55,6 +55,9 @@ pub struct LastEvent {
     pub under_way: Option<u64>,
 }
 
+/// A report that waits, the moment at which it is decided, and what [`VpaEvents::screen`] found.
+type ScreenedReport = (Instant, Result<(), &'static str>, Pending);
+
 /// Makes Events for the recommender of reports, each once the kubelet has had time to write the pod's status.
 #[derive(Debug)]
 pub struct VpaEvents {
@@ -64,14 +67,12 @@ pub struct VpaEvents {
     told: Vec<LastEvent>,
     /// The file that keeps `told`, so that windows outlive the agent.
     memory: PathBuf,
-    /// Reports with the moment at which each is decided.
-    waiting: Vec<(Instant, Pending)>,
+    waiting: Vec<ScreenedReport>,
 }
 
 impl VpaEvents {
     /// Begins with the Events of an earlier agent, which the file `memory` keeps.
-    pub fn new(window: SignedDuration, mut told: Vec<LastEvent>, memory: PathBuf) -> Self {
-        told.truncate(REMEMBERED);
+    pub fn new(window: SignedDuration, told: Vec<LastEvent>, memory: PathBuf) -> Self {
         Self {
             window,
             told,
@@ -156,12 +157,12 @@ impl VpaEvents {
 
     /// Remembers an Event that is sent now, if its container may have one.
     fn use_window(&mut self, event: LastEvent, pinned: bool) -> Result<(), &'static str> {
-        let longest = self.window.max(PINNED_WINDOW);
         // A clock that was set back costs one window, and not the time by which it was wrong.
         self.told.iter_mut().for_each(|last| last.at = last.at.min(event.at));
-        self.told.retain(|last| event.at.duration_since(last.at) < longest);
         self.check_window(&event, pinned)?;
-        self.told.retain(|last| !last.is_of_same(&event));
+        let longest = self.window.max(PINNED_WINDOW);
+        let is_needed = |last: &LastEvent| event.at.duration_since(last.at) < longest && !last.is_of_same(&event);
+        self.told.retain(is_needed);
         self.told.push(event);
         let excess = self.told.len().saturating_sub(REMEMBERED);
         self.told.drain(..excess);
@@ -171,16 +172,16 @@ impl VpaEvents {
 
 impl EventPlan for VpaEvents {
     fn offer(&mut self, pending: Pending) {
-        let now = Instant::now();
+        let screened = self.screen(&pending.report, Timestamp::now());
         // A report that gets no Event, regardless of the container's state, waits for nothing.
-        let is_open = self.screen(&pending.report, Timestamp::now()).is_ok();
-        self.waiting.push((if is_open { now + SETTLE } else { now }, pending));
+        let wait = if screened.is_ok() { SETTLE } else { Duration::ZERO };
+        self.waiting.push((Instant::now() + wait, screened, pending));
     }
 
     fn due(&self, _: Instant) -> Vec<(&str, Instant)> {
         let waiting = self.waiting.iter();
         waiting
-            .map(|(due, pending)| (pending.report.namespace(), *due))
+            .map(|(due, _, pending)| (pending.report.namespace(), *due))
             .collect()
     }
 
@@ -192,11 +193,11 @@ impl EventPlan for VpaEvents {
         metadata: &dyn PodMetadata,
         withheld: &mut Vec<u64>,
     ) -> Option<PlannedEvent> {
-        let is_due = |(due, pending): &(Instant, Pending)| *due <= now && pending.report.namespace() == namespace;
+        let is_due = |(due, _, pending): &ScreenedReport| *due <= now && pending.report.namespace() == namespace;
         while let Some(place) = self.waiting.iter().position(is_due) {
-            let (_, pending) = self.waiting.remove(place);
+            let (_, screened, pending) = self.waiting.remove(place);
             let facts = metadata.container_facts(&pending.report).unwrap_or_default();
-            match self.decide(&pending, facts, Timestamp::now()) {
+            match screened.and_then(|()| self.decide(&pending, facts, Timestamp::now())) {
                 Ok(event) => return Some(event),
                 Err(why) => {
                     tracing::debug!(id = %pending.report.id(), why, "no Event for the VPA recommender");

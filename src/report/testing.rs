@@ -1,6 +1,5 @@
 //! Reports to test with.
 
-use futures::future::BoxFuture;
 use jiff::Timestamp;
 use proptest::prelude::*;
 
@@ -64,10 +63,6 @@ pub(crate) fn kill_of(pod: &str, number: u64) -> OomReport {
 pub(crate) struct NoPods;
 
 impl PodMetadata for NoPods {
-    fn wait_until_known(&self) -> BoxFuture<'static, ()> {
-        Box::pin(std::future::ready(()))
-    }
-
     fn complete_names(&self, _: &mut KillFacts) {}
 
     fn is_init(&self, _: &PodReference) -> bool {

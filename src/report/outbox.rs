@@ -181,7 +181,7 @@ impl Outbox {
     /// The next Event in a namespace. Those about kills go before changes: the rates may leave room for few. Those of a kind that the API
     /// server refuses for now go last, and keep no other waiting.
     async fn next_in(&mut self, namespace: &str, turns: &mut Turns, now: Instant) -> Option<Outgoing> {
-        let Turns { rates, retries } = turns;
+        let Turns { rates, retries, .. } = turns;
         for kills in &mut self.kills {
             if !retries.hold(Some(kills.queue.destination), Some(namespace))
                 && let Some(new) = kills.next(namespace, rates, self.metadata.as_ref(), now).await

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{fmt, fs, io};
 
-use futures::future::{FutureExt, select_all};
+use futures::future::{BoxFuture, FutureExt, select_all};
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use indexmap::IndexSet;
 use jiff::Timestamp;
@@ -56,6 +56,10 @@ const TRY_AGAIN: Duration = Duration::from_secs(1);
 
 /// The agent's facts about pods, besides the reports.
 pub trait PodMetadata: fmt::Debug + Send + Sync {
+    /// Waits until the pods of the node are known for the first time. An agent that begins while the API server is away
+    /// knows no pod by name.
+    fn wait_until_known(&self) -> BoxFuture<'static, ()>;
+
     /// Fills in the names of pod and container that were not known at the kill: the pod by the UID in its cgroup's
     /// name, the container by its id.
     fn complete_names(&self, facts: &mut KillFacts);
@@ -115,10 +119,11 @@ impl Outbox {
             is_away: false,
         };
         let (mut attempts, health) = (FuturesUnordered::new(), self.client.health.clone());
+        let (mut first_view, mut is_known) = (self.metadata.wait_until_known(), false);
         loop {
             let now = Instant::now();
             turns.is_away = health.away().is_some();
-            for kills in &mut self.kills {
+            for kills in self.kills.iter_mut().filter(|_| is_known) {
                 kills.take_in(self.metadata.as_ref()).await;
             }
             let most = if turns.is_away { 1 } else { AT_ONCE };
@@ -134,7 +139,8 @@ impl Outbox {
             tokio::select! {
                 biased;
                 record = next_record(&mut records) => self.changes.add(&record, self.metadata.as_ref()),
-                () = more => {}
+                () = &mut first_view, if !is_known => is_known = true,
+                () = more, if is_known => {}
                 Some((outgoing, answer)) = attempts.next() => self.end(outgoing, answer, &mut turns).await,
                 () = until(due), if has_room => {}
                 () = health.returned(), if turns.is_away => {}

@@ -1,5 +1,6 @@
 //! Reports to test with.
 
+use futures::future::BoxFuture;
 use jiff::Timestamp;
 use proptest::prelude::*;
 
@@ -63,6 +64,10 @@ pub(crate) fn kill_of(pod: &str, number: u64) -> OomReport {
 pub(crate) struct NoPods;
 
 impl PodMetadata for NoPods {
+    fn wait_until_known(&self) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
     fn complete_names(&self, _: &mut KillFacts) {}
 
     fn is_init(&self, _: &PodReference) -> bool {

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use futures::future::{BoxFuture, FutureExt};
 use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
@@ -64,7 +65,6 @@ pub(super) fn start(
     };
     let kills = plans.into_iter();
     let kills = kills.map(|(destination, plan)| KillEvents::new(reporter.queue(destination), plan));
-    let mut view = known.view.clone();
     let outbox = Outbox {
         client,
         node: config.node_name.clone(),
@@ -72,12 +72,7 @@ pub(super) fn start(
         changes,
         kills: kills.collect(),
     };
-    reporter.spawn(async move {
-        // The view at the start is empty, and an agent that begins while the API server is away knows no pod by name. An error: the agent
-        // is ending, and there are no more views.
-        view.changed().await.unwrap_or(());
-        outbox.run(records).await
-    });
+    reporter.spawn(outbox.run(records));
     (reporter, recovered)
 }
 
@@ -104,6 +99,13 @@ pub(in crate::agent) struct AgentMetadata {
 }
 
 impl PodMetadata for AgentMetadata {
+    fn wait_until_known(&self) -> BoxFuture<'static, ()> {
+        // No clone has seen more than the view at the start, which is empty.
+        let mut view = self.view.clone();
+        // An error: the agent is ending, and there are no more views.
+        async move { view.changed().await.unwrap_or(()) }.boxed()
+    }
+
     fn complete_names(&self, facts: &mut KillFacts) {
         let (Some(pod), container) = (&mut facts.pod, &mut facts.container) else {
             return;

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
+use futures::future::{BoxFuture, FutureExt};
 use serde_json::json;
 use vscaled::feed::Feed;
 use vscaled::kubernetes::ApiClient;
@@ -25,6 +26,10 @@ use crate::support::cluster::{ApiServer, Release, User};
 pub(crate) struct Nothing;
 
 impl PodMetadata for Nothing {
+    fn wait_until_known(&self) -> BoxFuture<'static, ()> {
+        std::future::ready(()).boxed()
+    }
+
     fn complete_names(&self, _: &mut KillFacts) {}
 
     fn is_init(&self, _: &PodReference) -> bool {

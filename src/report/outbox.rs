@@ -96,6 +96,8 @@ struct Turns {
     retries: Retries,
     /// Whether the API server is away. One Event of each kind waits for it then, and not one of each namespace.
     is_away: bool,
+    /// After an Event that is sent again, namespaces without one go first: the answers to those may take long.
+    new_first: bool,
 }
 
 /// Sends the Events of a node.
@@ -117,6 +119,7 @@ impl Outbox {
             rates: EventRates::new(Instant::now()),
             retries: Retries::default(),
             is_away: false,
+            new_first: false,
         };
         let (mut attempts, health) = (FuturesUnordered::new(), self.client.health.clone());
         let (mut first_view, mut is_known) = (self.metadata.wait_until_known(), false);
@@ -172,9 +175,14 @@ impl Outbox {
     async fn begin(&mut self, turns: &mut Turns, now: Instant) -> Option<Outgoing> {
         let due = self.due(turns, now).filter(|(_, at)| *at <= now);
         let due: IndexSet<String> = due.map(|(namespace, _)| namespace.to_owned()).collect();
-        for place in turns.rates.in_turn(due.iter().map(String::as_str), now) {
+        let mut in_turn = turns.rates.in_turn(due.iter().map(String::as_str), now);
+        if turns.new_first {
+            in_turn.sort_by_key(|place| turns.retries.namespaces().any(|namespace| namespace == due[*place]));
+        }
+        for place in in_turn {
             if let Some(next) = self.next_in(&due[place], turns, now).await {
                 turns.rates.begin(next.namespace());
+                turns.new_first = next.outcome == ReportOutcome::SentAgain;
                 return Some(next);
             }
         }

@@ -193,6 +193,7 @@ fn turns() -> Turns {
         rates: EventRates::new(Instant::now()),
         retries: Retries::default(),
         is_away: false,
+        new_first: false,
     }
 }
 
@@ -256,6 +257,21 @@ async fn namespaces_take_turns() {
     }
     let expected = (0..3).flat_map(|count| ["bank", "shop"].map(|namespace| (namespace.to_owned(), count)));
     assert_eq!(sent, expected.collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn refused_namespaces_leave_every_second_turn() {
+    let (mut outbox, mut turns) = (outbox(&Router::new(), &["shop"; 3]), turns());
+    for namespace in ["a", "b", "c"] {
+        let (outcome, refused) = (ReportOutcome::SentAgain, outgoing(namespace, 1));
+        turns.retries.push(Outgoing { outcome, ..refused });
+    }
+    let mut sent = Vec::new();
+    while let Some(next) = outbox.begin(&mut turns, Instant::now()).await {
+        sent.push(next.namespace().to_owned());
+        outbox.end(next, Ok(Posted::Created), &mut turns).await;
+    }
+    assert_eq!(sent, ["a", "shop", "b", "shop", "c", "shop"]);
 }
 
 #[tokio::test]

@@ -100,7 +100,7 @@ pub(in crate::agent) struct AgentMetadata {
 
 impl PodMetadata for AgentMetadata {
     fn wait_until_known(&self) -> BoxFuture<'static, ()> {
-        // No clone has seen more than the view at the start, which is empty.
+        // No clone has seen more than the view at the start, which has only pods that an earlier agent knew.
         let mut view = self.view.clone();
         // An error: the agent is ending, and there are no more views.
         async move { view.changed().await.unwrap_or(()) }.boxed()

@@ -28,7 +28,7 @@ fn temporary_limit_of(uid: &PodUid, cause: &Cause) -> Option<TemporaryLimit> {
     Some((uid.clone(), container.clone(), *resource))
 }
 
-/// Composes Events from records, one after the other. Remembers only what concerns pods of the node's view.
+/// Composes Events from records, one after the other. Remembers only what concerns pods on the node.
 #[derive(Debug, Default)]
 pub(in crate::report) struct Composer {
     /// The causes of the changes that are not done yet, by the UIDs of the pods.

@@ -195,15 +195,16 @@ impl Outbox {
     /// The next Event in a namespace. Those about kills go before changes: the rates may leave room for few. Those of a kind that the API
     /// server refuses for now go last, and keep no other waiting.
     async fn next_in(&mut self, namespace: &str, turns: &mut Turns, now: Instant) -> Option<Outgoing> {
+        let whose = (!turns.is_away).then_some(namespace);
         let Turns { rates, retries, .. } = turns;
         for kills in &mut self.kills {
-            if !retries.hold(Some(kills.queue.destination), Some(namespace))
+            if !retries.hold(Some(kills.queue.destination), whose)
                 && let Some(new) = kills.next(namespace, rates, self.metadata.as_ref(), now).await
             {
                 return Some(new);
             }
         }
-        let is_held = retries.hold(None, Some(namespace));
+        let is_held = retries.hold(None, whose);
         let change = (!is_held).then(|| self.changes.next(namespace, rates, now));
         change.flatten().or_else(|| retries.next_in(namespace))
     }

@@ -290,6 +290,22 @@ async fn a_refused_kind_delays_no_other_kind() {
 }
 
 #[tokio::test]
+async fn each_kind_waits_with_one_event() {
+    let (mut outbox, mut turns) = (outbox(&Router::new(), &["shop"]), turns());
+    let destination = Some(Destination::VpaEvents);
+    turns.retries.push(outgoing("bank", 1));
+    turns.retries.push(Outgoing {
+        destination,
+        ..outgoing("shop", 1)
+    });
+    turns.is_away = true;
+    for expected in [None, destination] {
+        let next = outbox.begin(&mut turns, Instant::now()).await.unwrap();
+        assert_eq!(next.destination, expected, "in an outage");
+    }
+}
+
+#[tokio::test]
 async fn what_exceeds_a_rate_is_tried_again() {
     let directory = tempfile::tempdir().unwrap();
     let (reporter, mut kills) = kill_events(directory.path());

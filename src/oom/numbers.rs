@@ -39,10 +39,13 @@ impl Default for Numbers {
 pub(super) struct MachineCount(Option<(u64, Duration)>);
 
 impl MachineCount {
-    pub(super) fn update(&mut self, count: Option<u64>, now: Duration) {
-        if self.0.map(|(known, _)| known) != count {
+    /// Takes the count. Returns whether it is the same as before.
+    pub(super) fn update(&mut self, count: Option<u64>, now: Duration) -> bool {
+        let is_same = self.0.map(|(known, _)| known) == count;
+        if !is_same {
             self.0 = count.map(|count| (count, now));
         }
+        is_same
     }
 
     /// The count, if the kernel had also logged all of these kills and counted them in their cgroups by then.

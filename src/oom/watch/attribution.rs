@@ -89,7 +89,8 @@ impl Attribution {
             // No sweep says which kills of another tree are reported or from before the start.
             (self.swept, self.continues) = (None, false);
         }
-        self.tree = Some(KillCounters::new(version, root.clone(), &self.checkpoint.counters));
+        let saved = &self.checkpoint.counters;
+        self.tree = Some(KillCounters::new(version, root.clone(), saved, !self.continues));
         self.namespaced = namespaced;
     }
 
@@ -99,7 +100,7 @@ impl Attribution {
         self.add_kills(kills, now, files);
     }
 
-    /// Reads all counters that may have risen, from `before` on. Returns the error for the first unreadable one.
+    /// Reads all counters that may have risen, from `before` on. Returns the first error.
     pub(super) fn sweep(
         &mut self,
         before: Duration,
@@ -107,12 +108,8 @@ impl Attribution {
         clock: impl FnOnce() -> Moment,
     ) -> Option<Error> {
         let tree = self.tree.as_mut()?;
-        let begins = self.swept.is_none() && !self.continues;
-        let sweep = if begins {
-            tree.start_at_current(files, before)
-        } else {
-            tree.sweep(files, before)
-        };
+        self.unsaved |= tree.starts;
+        let sweep = tree.sweep(files, before);
         let now = clock();
         let by = now.monotonic;
         let earlier = self.swept.map_or(Duration::ZERO, |swept| swept.latest_after);
@@ -121,9 +118,8 @@ impl Attribution {
             // A counter that could not be read may have risen since the sweep before.
             latest_after: if sweep.failed.is_none() { before } else { earlier },
         });
-        self.unsaved |= begins;
         for (cgroup, count) in sweep.rises {
-            let Some(kills) = NonZeroU64::new(count.kills).filter(|_| !begins) else {
+            let Some(kills) = NonZeroU64::new(count.kills) else {
                 continue;
             };
             tracing::debug!(cgroup = cgroup.as_str(), kills, "a counter of kills rose");

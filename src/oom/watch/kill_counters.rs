@@ -24,7 +24,7 @@ pub(super) trait CounterTree {
     fn read(&self, cgroup: &CgroupPath) -> Result<Option<Reading>>;
     /// The cgroups directly in this one; none if this one is gone. After the read of a counter that is gone, the list
     /// is new; before, it may lack a cgroup that took the place of a removed one.
-    fn children(&self, cgroup: &CgroupPath) -> Vec<CgroupPath>;
+    fn children(&self, cgroup: &CgroupPath) -> Result<Vec<CgroupPath>>;
     /// The number of OOM kills on the machine since boot; `None` where the kernel does not count them.
     fn machine_kills(&self) -> Option<u64>;
 }
@@ -36,15 +36,25 @@ pub(super) struct Sweep {
     pub(super) rises: Vec<(CgroupPath, Count)>,
     /// The numbers among which all of these kills are.
     pub(super) numbers: Numbers,
-    /// The error for the first unreadable counter.
+    /// The first error: a counter could not be read, or the cgroups inside one could not be listed.
     pub(super) failed: Option<Error>,
+}
+
+impl Sweep {
+    /// What was read, or nothing after an error, which the sweep keeps.
+    fn unless_failed<T: Default>(&mut self, read: Result<T>) -> T {
+        read.unwrap_or_else(|error| {
+            self.failed.get_or_insert(error);
+            T::default()
+        })
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct CounterState {
     /// The identity of the cgroup; 0 before the first read of its counter.
     inode: u64,
-    /// The count of the last read.
+    /// The count of the last read, without kills that may be in a cgroup inside whose counter could not be read.
     seen: Count,
     /// The reported part of the count, of kills in the log and of others.
     reported: Count,
@@ -74,16 +84,21 @@ pub(super) struct SavedCounter {
 pub(super) struct KillCounters {
     pub(super) version: CgroupVersion,
     pub(super) root: CgroupPath,
+    /// Whether no sweep has read every counter yet and no earlier agent watched: what the counters show is no news.
+    pub(super) starts: bool,
     known: BTreeMap<CgroupPath, CounterState>,
-    /// As of the last sweep.
+    /// As of the last sweep that read every counter.
     machine: MachineCount,
+    /// The machine's count if two sweeps in a row found it and read every counter: no counter rises before this one.
+    pub(super) quiet_at: Option<u64>,
     /// The number of the first kill that the next sweep can show.
     first: u64,
 }
 
 impl KillCounters {
-    /// The counters of `root` and everything below, with the saved counts of these cgroups.
-    pub(super) fn new(version: CgroupVersion, root: CgroupPath, saved: &[SavedCounter]) -> Self {
+    /// The counters of `root` and everything below, with the saved counts of these cgroups. An agent that `starts`
+    /// reports no kill from before its first sweep that reads every counter.
+    pub(super) fn new(version: CgroupVersion, root: CgroupPath, saved: &[SavedCounter], starts: bool) -> Self {
         let of_tree = saved.iter().filter(|saved| saved.cgroup.below(&root).is_some());
         let state = |saved: &SavedCounter| CounterState {
             inode: saved.inode,
@@ -95,8 +110,10 @@ impl KillCounters {
         Self {
             version,
             root,
+            starts,
             known,
             machine: MachineCount::default(),
+            quiet_at: None,
             first: 0,
         }
     }
@@ -112,15 +129,6 @@ impl KillCounters {
         saved.collect()
     }
 
-    /// Reads all counters, and takes their kills as reported: these happened before any agent watched.
-    pub(super) fn start_at_current(&mut self, tree: &impl CounterTree, now: Duration) -> Sweep {
-        let sweep = self.sweep(tree, now);
-        for state in self.known.values_mut() {
-            state.reported = state.seen;
-        }
-        sweep
-    }
-
     /// Reads all counters that may have risen. A counter of v2 is read before those below
     /// it: the kernel counts from the inside out, so the inner counters show all kills of the outer one but those
     /// in cgroups that are gone.
@@ -134,7 +142,7 @@ impl KillCounters {
                 let mut cgroups = vec![root];
                 while let Some(cgroup) = cgroups.pop() {
                     let risen = self.read(tree, &cgroup, &mut sweep).filter(|count| count.kills > 0);
-                    cgroups.extend(tree.children(&cgroup));
+                    cgroups.extend(sweep.unless_failed(tree.children(&cgroup)));
                     sweep.rises.extend(risen.map(|count| (cgroup, count)));
                 }
             }
@@ -147,11 +155,18 @@ impl KillCounters {
             first: self.first,
             last: tree.machine_kills().unwrap_or(u64::MAX),
         };
+        self.quiet_at = None;
         if sweep.failed.is_none() {
-            self.machine.update(kills, now);
+            let is_same = self.machine.update(kills, now);
+            self.quiet_at = kills.filter(|_| is_same);
             // The kernel raises the machine's count first, so this sweep may have missed the last kill.
             let is_complete = self.machine.complete_at(now).is_some();
             self.first = kills.map_or(0, |kills| kills + u64::from(is_complete));
+        }
+        if self.starts {
+            self.known.values_mut().for_each(|state| state.reported = state.seen);
+            sweep.rises.clear();
+            self.starts = sweep.failed.is_some();
         }
         sweep
     }
@@ -208,13 +223,7 @@ impl KillCounters {
 
     /// Reads one counter. Returns by how much the counter rose, `None` if it did not and shows all reported kills.
     fn read(&mut self, tree: &impl CounterTree, cgroup: &CgroupPath, sweep: &mut Sweep) -> Option<Count> {
-        let reading = match tree.read(cgroup) {
-            Ok(reading) => reading?,
-            Err(error) => {
-                sweep.failed.get_or_insert(error);
-                return None;
-            }
-        };
+        let reading = sweep.unless_failed(tree.read(cgroup))?;
         let now = reading.count;
         if now == Count::default() && !self.known.contains_key(cgroup) {
             return None;
@@ -240,12 +249,15 @@ impl KillCounters {
         (rise.kills > 0 || !shows_all).then_some(rise)
     }
 
-    /// Reads the counter of a cgroup and, if it rose, those inside. Returns by how much the counter rose. A kill that was
-    /// reported and not counted is taken back at every level: the next agent would find a kill inside at this one alone.
+    /// Reads the counter of a cgroup and, if it rose, those inside. Returns by how much the counter rose. After an error
+    /// inside, the kills that no counter there shows are left to the next sweep, at every level: they may be in a cgroup
+    /// that was not read. So is a kill taken back that was reported and not counted: the next agent would find a kill
+    /// inside at this one alone.
     fn descend(&mut self, tree: &impl CounterTree, cgroup: &CgroupPath, sweep: &mut Sweep) -> Option<Count> {
-        let risen = self.read(tree, cgroup, sweep)?;
+        let mut risen = self.read(tree, cgroup, sweep)?;
         let mut here = risen;
         if self.has_counters_inside(cgroup) {
+            let failed_outside = sweep.failed.take();
             let ahead = self.known.get(cgroup).map_or(0, |state| state.ahead);
             let mut below = Count {
                 kills: ahead,
@@ -254,7 +266,7 @@ impl KillCounters {
             let mut read = BTreeSet::new();
             // Kills in none of the listed cgroups may be in a new one.
             for _ in 0..2 {
-                let new = tree.children(cgroup).into_iter();
+                let new = sweep.unless_failed(tree.children(cgroup)).into_iter();
                 for child in new.filter(|child| read.insert(child.clone())) {
                     let rise = self.descend(tree, &child, sweep).unwrap_or_default();
                     below.kills += rise.kills;
@@ -267,6 +279,11 @@ impl KillCounters {
             let state = self.known.entry(cgroup.clone()).or_default();
             state.ahead = below.kills.saturating_sub(risen.kills);
             here = risen.beyond(below);
+            if sweep.failed.is_some() {
+                state.seen = state.seen.beyond(here);
+                (risen, here) = (risen.beyond(here), Count::default());
+            }
+            sweep.failed = failed_outside.or_else(|| sweep.failed.take());
         }
         sweep.rises.extend((here.kills > 0).then(|| (cgroup.clone(), here)));
         Some(risen)

@@ -40,7 +40,7 @@ pub(super) trait NodeIo: CounterTree {
     /// The cgroup that the kernel kills as a whole when it kills a process in this one for that limit
     /// (`mem_cgroup_get_oom_group`): the outermost one with `memory.oom.group` set, up to the one with the limit.
     fn group_of(&self, cgroup: &CgroupPath, limit: &Limit) -> Option<CgroupPath>;
-    /// The processes in a cgroup and below; `None` if the cgroup is gone.
+    /// The processes in a cgroup and below; `None` if the cgroup is gone, or cannot be read.
     fn processes(&self, cgroup: &CgroupPath) -> Option<Vec<u32>>;
     /// Whether this task is one of the agent's own threads.
     fn is_own_thread(&self, task: u32) -> bool;
@@ -202,9 +202,9 @@ impl CounterTree for NodeFiles {
         reading
     }
 
-    fn children(&self, cgroup: &CgroupPath) -> Vec<CgroupPath> {
+    fn children(&self, cgroup: &CgroupPath) -> Result<Vec<CgroupPath>> {
         let Some(hierarchy) = &self.hierarchy else {
-            return Vec::new();
+            return Ok(Vec::new());
         };
         let mount = hierarchy.mount(Resource::Memory);
         let directory = fs::metadata(cgroup.under(mount));
@@ -212,16 +212,13 @@ impl CounterTree for NodeFiles {
         let mut open = self.open.borrow_mut();
         let mut known = open.get_mut(cgroup);
         if let Some(known) = known.as_ref().filter(|known| links.is_some() && known.links == links) {
-            return known.children.clone();
+            return Ok(known.children.clone());
         }
-        let found = children(mount, cgroup).unwrap_or_else(|error| {
-            tracing::warn!(%error, "kills in these cgroups are found by the log only");
-            Vec::new()
-        });
+        let found = children(mount, cgroup)?;
         if let Some(known) = &mut known {
             (known.links, known.children) = (links, found.clone());
         }
-        found
+        Ok(found)
     }
 
     fn machine_kills(&self) -> Option<u64> {
@@ -256,7 +253,7 @@ impl NodeIo for NodeFiles {
 
     fn processes(&self, cgroup: &CgroupPath) -> Option<Vec<u32>> {
         let mut processes = pids(&self.file(cgroup, "cgroup.procs")?);
-        for inner in self.children(cgroup) {
+        for inner in self.children(cgroup).ok()? {
             processes.extend(self.processes(&inner).unwrap_or_default());
         }
         Some(processes)

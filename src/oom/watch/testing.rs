@@ -32,6 +32,8 @@ pub(super) struct Kernel {
     pub(super) memory: BTreeMap<CgroupPath, HitLimit>,
     /// Cgroups whose counters cannot be read.
     pub(super) unreadable: BTreeSet<CgroupPath>,
+    /// Cgroups in which no others can be listed.
+    pub(super) unlisted: BTreeSet<CgroupPath>,
     pub(super) own_threads: BTreeSet<u32>,
 }
 
@@ -78,13 +80,11 @@ impl CounterTree for Kernel {
         Ok(self.counters.borrow().get(cgroup).copied())
     }
 
-    fn children(&self, cgroup: &CgroupPath) -> Vec<CgroupPath> {
+    fn children(&self, cgroup: &CgroupPath) -> anyhow::Result<Vec<CgroupPath>> {
+        ensure!(!self.unlisted.contains(cgroup), "{cgroup}: cannot be listed");
         let counters = self.counters.borrow();
-        counters
-            .keys()
-            .filter(|path| path.parent().as_ref() == Some(cgroup))
-            .cloned()
-            .collect()
+        let inside = counters.keys().filter(|path| path.parent().as_ref() == Some(cgroup));
+        Ok(inside.cloned().collect())
     }
 
     fn machine_kills(&self) -> Option<u64> {

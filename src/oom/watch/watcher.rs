@@ -53,8 +53,8 @@ struct Watcher {
     refresh_from: Duration,
     /// When to stop waiting for the tree of cgroups.
     tree_due: Duration,
-    /// The machine's counts of kills at the two latest sweeps.
-    machine_kills: [Option<u64>; 2],
+    /// The machine's count of kills at the latest sweep.
+    machine_kills: Option<u64>,
     /// When to decide again.
     decide_from: Duration,
     /// Whether to send a checkpoint even without reports.
@@ -92,7 +92,7 @@ impl Watcher {
             refresh: None,
             refresh_from: Duration::ZERO,
             tree_due: now + TREE_WITHIN,
-            machine_kills: [None; 2],
+            machine_kills: None,
             decide_from: Duration::ZERO,
             ticked: false,
             problems,
@@ -284,10 +284,9 @@ impl Watcher {
     fn sweep_if_needed(&mut self) {
         let now = monotonic();
         let kills = machine_kill_count();
-        let [before, last] = self.machine_kills;
-        self.machine_kills = [last, kills];
-        let is_quiet = kills.is_some() && [before, last] == [kills; 2];
-        if is_quiet && self.attribution.swept.is_some() && !self.attribution.joiner.has_kills_waiting() {
+        let last = std::mem::replace(&mut self.machine_kills, kills);
+        let quiet_at = self.attribution.tree.as_ref().and_then(|tree| tree.quiet_at);
+        if quiet_at.is_some() && quiet_at == kills && !self.attribution.joiner.has_kills_waiting() {
             self.schedule.completed(now, monotonic());
             if !self.schedule.is_expecting() {
                 self.files.close_counters();

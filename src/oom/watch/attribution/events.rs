@@ -290,7 +290,7 @@ fn container_limit(
     let limit = memory.limit_bytes.filter(|limit| *limit <= pod_limit)?;
     // The usage long after the kill, or after the end of the pod, is no sign of the usage at the kill.
     let read = is_live.then(|| other_usage(pod, &container, names, files));
-    let Some((others, sandbox)) = read.filter(|_| files.memory(pod).is_some()) else {
+    let Some(Ok((others, sandbox))) = read.filter(|_| files.memory(pod).is_some()) else {
         let usage_bytes = None;
         return (is_only && limit == pod_limit).then_some(HitLimit { usage_bytes, ..memory });
     };
@@ -310,9 +310,14 @@ fn container_in(pod: &CgroupPath, cgroup: &CgroupPath) -> Option<CgroupPath> {
 
 /// The usage in bytes of a pod's other cgroups, and of those among them that are no containers. The latter is 0 while
 /// the agent does not know the containers.
-fn other_usage(pod: &CgroupPath, container: &CgroupPath, names: &PodNames, files: &impl NodeIo) -> (u64, u64) {
+fn other_usage(
+    pod: &CgroupPath,
+    container: &CgroupPath,
+    names: &PodNames,
+    files: &impl NodeIo,
+) -> anyhow::Result<(u64, u64)> {
     let (mut all, mut sandbox) = (0_u64, 0_u64);
-    for other in files.children(pod).into_iter().filter(|other| other != container) {
+    for other in files.children(pod)?.into_iter().filter(|other| other != container) {
         let Some(memory) = files.memory(&other) else { continue };
         let usage = memory.usage_bytes.unwrap_or(0);
         all = all.saturating_add(usage);
@@ -320,7 +325,7 @@ fn other_usage(pod: &CgroupPath, container: &CgroupPath, names: &PodNames, files
             sandbox = sandbox.saturating_add(usage);
         }
     }
-    (all, sandbox)
+    Ok((all, sandbox))
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ impl CounterTree for Busy<'_> {
         reading
     }
 
-    fn children(&self, cgroup: &CgroupPath) -> Vec<CgroupPath> {
+    fn children(&self, cgroup: &CgroupPath) -> Result<Vec<CgroupPath>> {
         self.kernel.children(cgroup)
     }
 
@@ -46,10 +46,14 @@ impl CounterTree for Listed {
         Ok(reading)
     }
 
-    fn children(&self, cgroup: &CgroupPath) -> Vec<CgroupPath> {
+    fn children(&self, cgroup: &CgroupPath) -> Result<Vec<CgroupPath>> {
         let mut lists = self.lists.borrow_mut();
-        let list = lists.entry(cgroup.clone());
-        list.or_insert_with(|| self.kernel.children(cgroup)).clone()
+        if let Some(list) = lists.get(cgroup) {
+            return Ok(list.clone());
+        }
+        let list = self.kernel.children(cgroup)?;
+        lists.insert(cgroup.clone(), list.clone());
+        Ok(list)
     }
 
     fn machine_kills(&self) -> Option<u64> {
@@ -57,8 +61,16 @@ impl CounterTree for Listed {
     }
 }
 
+/// The counters of an agent that goes on where another one ended, which reported no kill.
 fn kill_counters(counting: CgroupVersion) -> KillCounters {
-    KillCounters::new(counting, root(), &[])
+    KillCounters::new(counting, root(), &[], false)
+}
+
+/// The counters of an agent that has just started on this node.
+fn started(counting: CgroupVersion, kernel: &Kernel) -> KillCounters {
+    let mut started = KillCounters::new(counting, root(), &[], true);
+    assert_eq!(risen(started.sweep(kernel, Duration::ZERO)), []);
+    started
 }
 
 /// The rises of a sweep, by cgroup.
@@ -71,7 +83,7 @@ fn risen(sweep: Sweep) -> Vec<(CgroupPath, u64)> {
 fn restarted(kill_counters: &KillCounters) -> KillCounters {
     let saved = serde_json::to_string(&kill_counters.saved()).unwrap();
     let saved: Vec<SavedCounter> = serde_json::from_str(&saved).unwrap();
-    KillCounters::new(kill_counters.version, kill_counters.root.clone(), &saved)
+    KillCounters::new(kill_counters.version, kill_counters.root.clone(), &saved, false)
 }
 
 #[test]
@@ -121,8 +133,7 @@ fn only_new_cgroups_kills_are_news() {
         kernel.local = local;
         kernel.make(&container(0, 1));
         kernel.kill(&container(0, 1));
-        let mut kill_counters = kill_counters(counting);
-        kill_counters.start_at_current(&kernel, Duration::ZERO);
+        let mut kill_counters = started(counting, &kernel);
         assert_eq!(risen(kill_counters.sweep(&kernel, Duration::ZERO)), []);
         kernel.make(&container(1, 1));
         kernel.kill(&container(1, 1));
@@ -139,8 +150,7 @@ fn a_cgroup_of_the_same_name_is_new() {
     let mut kernel = Kernel::default();
     kernel.make(&container(0, 1));
     (0..3).for_each(|_| kernel.kill(&container(0, 1)));
-    let mut kill_counters = kill_counters(CgroupVersion::V2);
-    kill_counters.start_at_current(&kernel, Duration::ZERO);
+    let mut kill_counters = started(CgroupVersion::V2, &kernel);
     kernel.remove(&container(0, 1));
     kernel.make(&container(0, 1));
     (0..4).for_each(|_| kernel.kill(&container(0, 1)));
@@ -160,8 +170,7 @@ fn a_counter_that_falls_is_another_cgroups() {
     kernel.local = true;
     kernel.make(&container(0, 1));
     (0..3).for_each(|_| kernel.kill(&container(0, 1)));
-    let mut kill_counters = kill_counters(CgroupVersion::V1);
-    kill_counters.start_at_current(&kernel, Duration::ZERO);
+    let mut kill_counters = started(CgroupVersion::V1, &kernel);
     assert_eq!(risen(kill_counters.sweep(&kernel, Duration::ZERO)), []);
     kernel.replace(&container(0, 1));
     (0..2).for_each(|_| kernel.kill(&container(0, 1)));
@@ -229,11 +238,83 @@ fn inner_cgroups_belong_to_their_container() {
     assert_eq!(below.counted_in(&inner), Some(container(0, 1)));
     assert_eq!(risen(below.sweep(&kernel, Duration::ZERO)), [(container(0, 1), 1)]);
     kernel.local = true;
-    let mut local = kill_counters(CgroupVersion::V1);
-    local.start_at_current(&kernel, Duration::ZERO);
+    let mut local = started(CgroupVersion::V1, &kernel);
     kernel.kill(&inner);
     assert_eq!(risen(local.sweep(&kernel, Duration::ZERO)), [(inner.clone(), 1)]);
     assert_eq!(local.counted_in(&CgroupPath::new("/system.slice").unwrap()), None);
+}
+
+#[test]
+fn kills_wait_for_a_counter_that_failed() {
+    let [first, second] = [container(0, 1), container(0, 2)];
+    let (pod, gone) = (first.parent().unwrap(), container(0, 3));
+    let mut kernel = Kernel::default();
+    [&first, &second].iter().for_each(|path| kernel.make(path));
+    let mut kill_counters = kill_counters(CgroupVersion::V2);
+    let mut both = |unreadable: Option<&CgroupPath>, unlisted: Option<&CgroupPath>| {
+        kernel.make(&gone);
+        [&first, &second, &gone].iter().for_each(|path| kernel.kill(path));
+        kernel.remove(&gone);
+        kernel.unreadable.extend(unreadable.cloned());
+        kernel.unlisted.extend(unlisted.cloned());
+        let sweep = kill_counters.sweep(&kernel, Duration::ZERO);
+        assert!(sweep.failed.is_some());
+        kernel.unreadable.clear();
+        kernel.unlisted.clear();
+        let later = risen(kill_counters.sweep(&kernel, Duration::ZERO));
+        assert_eq!(risen(kill_counters.sweep(&kernel, Duration::ZERO)), []);
+        (
+            sweep.rises.into_iter().map(|(cgroup, _)| cgroup).collect::<Vec<_>>(),
+            later,
+        )
+    };
+    let [one, two, three] = [&first, &second, &pod].map(|path| (path.clone(), 1));
+    assert_eq!(
+        both(Some(&first), None),
+        (vec![second.clone()], vec![one.clone(), three.clone()])
+    );
+    let all = vec![one, two, three];
+    assert_eq!(both(Some(&pod), None), (Vec::new(), all.clone()));
+    assert_eq!(both(None, Some(&pod)), (Vec::new(), all.clone()));
+    assert_eq!(both(None, Some(&root())), (Vec::new(), all));
+}
+
+#[test]
+fn an_error_at_the_start_makes_no_news() {
+    for (counting, local) in [(CgroupVersion::V2, false), (CgroupVersion::V1, true)] {
+        let mut kernel = Kernel::default();
+        kernel.local = local;
+        kernel.make(&container(0, 1));
+        kernel.kill(&container(0, 1));
+        kernel.unreadable.insert(container(0, 1));
+        let mut kill_counters = KillCounters::new(counting, root(), &[], true);
+        let sweep = kill_counters.sweep(&kernel, Duration::ZERO);
+        assert!(sweep.failed.is_some() && sweep.rises.is_empty());
+        kernel.unreadable.clear();
+        assert_eq!(risen(kill_counters.sweep(&kernel, Duration::ZERO)), []);
+        kernel.kill(&container(0, 1));
+        assert_eq!(
+            risen(kill_counters.sweep(&kernel, Duration::ZERO)),
+            [(container(0, 1), 1)]
+        );
+    }
+}
+
+#[test]
+fn a_sweep_that_failed_is_not_quiet() {
+    let mut kernel = Kernel::default();
+    kernel.make(&container(0, 1));
+    let mut kill_counters = kill_counters(CgroupVersion::V2);
+    let mut quiet_after = |kernel: &Kernel| {
+        kill_counters.sweep(kernel, Duration::ZERO);
+        kill_counters.quiet_at
+    };
+    assert_eq!([(); 3].map(|()| quiet_after(&kernel)), [None, Some(0), Some(0)]);
+    kernel.kill(&container(0, 1));
+    kernel.unreadable.insert(container(0, 1));
+    assert_eq!([(); 3].map(|()| quiet_after(&kernel)), [None; 3]);
+    kernel.unreadable.clear();
+    assert_eq!([(); 2].map(|()| quiet_after(&kernel)), [None, Some(1)]);
 }
 
 /// An event between two sweeps.
@@ -243,7 +324,13 @@ enum Happens {
     Remake(Index),
     Look,
     LookWhileKilling(Vec<Index>),
+    /// Some cgroups cannot be read, and others not listed.
+    LookInVain(Vec<Index>, Vec<Index>),
     Restart,
+}
+
+fn cgroups() -> impl Strategy<Value = Vec<Index>> {
+    proptest::collection::vec(any::<Index>(), 0..3)
 }
 
 fn happens() -> impl Strategy<Value = Happens> {
@@ -252,6 +339,7 @@ fn happens() -> impl Strategy<Value = Happens> {
         1 => any::<Index>().prop_map(Happens::Remake),
         3 => Just(Happens::Look),
         2 => proptest::collection::vec(any::<Index>(), 1..12).prop_map(Happens::LookWhileKilling),
+        2 => (cgroups(), cgroups()).prop_map(|(unreadable, unlisted)| Happens::LookInVain(unreadable, unlisted)),
         1 => Just(Happens::Restart),
     ]
 }
@@ -289,6 +377,17 @@ proptest! {
                     let busy = Busy { kernel: &kernel, victims: RefCell::new(victims) };
                     let sweep = kill_counters.sweep(&busy, now);
                     killed += u64::try_from(before - busy.victims.borrow().len()).unwrap();
+                    sweep
+                }
+                Happens::LookInVain(unreadable, unlisted) => {
+                    let each = containers.iter().flat_map(|path| [path.clone(), path.parent().unwrap()]);
+                    let each: Vec<_> = each.chain([root()]).collect();
+                    let of = |places: Vec<Index>| places.iter().map(|at| each[at.index(each.len())].clone()).collect();
+                    (kernel.unreadable, kernel.unlisted) = (of(unreadable), of(unlisted));
+                    let mut sweep = kill_counters.sweep(&kernel, now);
+                    sweep.failed = None;
+                    kernel.unreadable.clear();
+                    kernel.unlisted.clear();
                     sweep
                 }
             };

@@ -77,8 +77,9 @@ pub struct Parser {
     report_without_pid: Option<Kill>,
     /// Reports without a pid about several cgroups: the next kill may be that of any.
     unclaimed: Vec<Kill>,
-    /// The process that the kernel chose and has not killed yet (before Linux 5.1).
-    chosen: Option<Kill>,
+    /// The processes that the kernel chose and has not killed yet (before Linux 5.1), each with its report. Before Linux 4.2
+    /// the kernel kills in several cgroups at a time.
+    chosen: VecDeque<Kill>,
     group: Option<KilledGroup>,
     last_kill: Option<Kill>,
     /// The times of the latest kills by pid, the oldest first.
@@ -166,8 +167,9 @@ impl Parser {
     /// How many facts the parser keeps.
     #[cfg(test)]
     pub(super) fn held(&self) -> usize {
-        let reports = self.reports.len() + self.unclaimed.len() + self.alone.iter().map(Vec::len).sum::<usize>();
-        reports + self.killed.len() + self.printed.len()
+        let reports = self.reports.len() + self.chosen.len() + self.unclaimed.len();
+        let alone = self.alone.iter().map(Vec::len).sum::<usize>();
+        reports + alone + self.killed.len() + self.printed.len()
     }
 
     /// The number of lines that reported a kill, second reports of the same kill included.
@@ -184,8 +186,11 @@ impl Parser {
 
     /// The lines that follow belong to none of the lines before: more time has passed, or the log ends.
     pub fn end_reports(&mut self) {
-        let named = std::mem::take(&mut self.reports).into_iter().chain(self.chosen.take());
-        named.for_each(|report| self.keep_alone(report));
+        let (named, chosen) = (std::mem::take(&mut self.reports), std::mem::take(&mut self.chosen));
+        named
+            .into_iter()
+            .chain(chosen)
+            .for_each(|report| self.keep_alone(report));
         self.keep_unclaimed();
         let (alone, kill_lines) = (self.alone.take(), self.kill_lines);
         *self = Self {
@@ -219,8 +224,9 @@ impl Parser {
     }
 
     fn forget_reports(&mut self) {
-        (self.begun, self.report_without_pid, self.chosen, self.group) = (None, None, None, None);
+        (self.begun, self.report_without_pid, self.group) = (None, None, None);
         self.reports.clear();
+        self.chosen.clear();
         self.unclaimed.clear();
     }
 
@@ -243,11 +249,8 @@ impl Parser {
     fn add_report(&mut self, line: &Line, report: Kill) {
         let at = line.timestamp_us;
         self.count_report(at);
-        let is_old = |report: &Kill| !within(report.timestamp_us, at);
-        while self.reports.len() == MANY_REPORTS || self.reports.front().is_some_and(is_old) {
-            let oldest = self.reports.pop_front();
-            oldest.into_iter().for_each(|report| self.keep_alone(report));
-        }
+        let old = take_old(&mut self.reports, |report| !within(report.timestamp_us, at));
+        old.into_iter().for_each(|report| self.keep_alone(report));
         let begun = self.take_begun(at);
         self.reports.push_back(Kill {
             usage: begun.usage,
@@ -285,19 +288,37 @@ impl Parser {
 
     /// The kernel has chosen a process to kill.
     fn choose(&mut self, line: &Line, chosen: Kill) {
-        if let Some(earlier) = self.chosen.take() {
-            self.keep_alone(earlier);
-        }
-        let named = self.take_named_report(chosen.pid, line.timestamp_us);
-        let report = named.or_else(|| self.unnamed_report(&chosen, line.timestamp_us));
+        let at = line.timestamp_us;
+        self.chosen.retain(|earlier| earlier.pid != chosen.pid);
+        // Without times, an earlier one counts as killed, or as gone before.
+        let old = take_old(&mut self.chosen, |earlier| {
+            at.is_none() || !within(earlier.timestamp_us, at)
+        });
+        old.into_iter().for_each(|earlier| self.keep_alone(earlier));
+        let named = self.take_named_report(chosen.pid, at);
+        let report = named.or_else(|| self.unnamed_report(&chosen, at));
         let report = report.unwrap_or_else(|| chosen.clone());
-        self.chosen = Some(Kill {
+        self.chosen.push_back(Kill {
             pid: chosen.pid,
             comm: chosen.comm,
             seq: line.seq,
-            timestamp_us: line.timestamp_us,
+            timestamp_us: at,
             ..report
         });
+    }
+
+    /// Takes the report of the chosen process if this is the one, or its child. A child of one of several is explained by
+    /// none, and leaves open which of the others are still to be killed.
+    fn take_chosen(&mut self, pid: u32, at: Option<u64>) -> Option<Kill> {
+        self.chosen.retain(|chosen| within(chosen.timestamp_us, at));
+        let its = self.chosen.iter().position(|chosen| chosen.pid == pid);
+        if its.is_none() && self.chosen.len() > 1 {
+            for chosen in &mut self.chosen {
+                (chosen.limit, chosen.task_cgroup) = (Limit::Unknown, None);
+                (chosen.invoker, chosen.usage) = (None, None);
+            }
+        }
+        self.chosen.remove(its.unwrap_or(0))
     }
 
     /// The report without a pid, if it is about this process.
@@ -320,12 +341,11 @@ impl Parser {
 
     /// Takes the report about a killed process.
     fn take_report(&mut self, kill: &Kill, at: Option<u64>) -> Option<Kill> {
-        let chosen = self.chosen.take().filter(|chosen| within(chosen.timestamp_us, at));
         if self.reports.iter().any(|report| report.pid == kill.pid) {
             return self.take_named_report(kill.pid, at);
         }
         let is_in_group = self.group.as_ref().is_some_and(|group| within(group.last, at));
-        match chosen {
+        match self.take_chosen(kill.pid, at) {
             None if !is_in_group => self.unnamed_report(kill, at),
             chosen => chosen,
         }
@@ -359,12 +379,12 @@ impl Parser {
             }
         }
         // The kernel reports no process that it has killed, so a report after the kill is about a later process of that
-        // pid; but a file may be merged from several copies of the log. Without times, any report distinguishes the two.
+        // pid; but a file may be merged from several copies of the log. Without times, any such report distinguishes the two.
         let before = self.killed.get(&pid).copied().flatten();
         let is_new = report.as_ref().is_some_and(|report| {
             let times = report.timestamp_us.zip(before);
             let is_later = times.is_some_and(|(reported, killed)| reported > killed);
-            at.is_none() || (is_later && report.pid == pid && self.alone.is_none())
+            report.pid == pid && (at.is_none() || is_later && self.alone.is_none())
         });
         let is_known = self.is_known(pid, at);
         self.remember(pid, at);
@@ -379,6 +399,13 @@ impl Parser {
         self.last_kill = Some(kill.clone());
         Some(Event::Kill(Box::new(kill)))
     }
+}
+
+/// Takes out the first reports that are old, whose kills do not come any more, and makes room for another one.
+fn take_old(reports: &mut VecDeque<Kill>, is_old: impl Fn(&Kill) -> bool) -> Vec<Kill> {
+    let old = reports.iter().take_while(|report| is_old(report)).count();
+    let too_many = (reports.len() + 1).saturating_sub(MANY_REPORTS);
+    reports.drain(..old.max(too_many)).collect()
 }
 
 /// A group that the kernel is killing, from the line with its name on.

@@ -57,6 +57,25 @@ fn a_reported_process_is_no_earlier_one() {
 }
 
 #[test]
+fn kills_at_once_are_told_once() {
+    let chosen = |pod: &str, pid: u32| {
+        format!(
+            "x invoked oom-killer: gfp_mask=0xd0, order=0, oom_score_adj=984\n\
+             Task in /{pod}/c killed as a result of limit of /{pod}\n\
+             Memory cgroup out of memory: Kill process {pid} (x) score 9 or sacrifice child\n"
+        )
+    };
+    let killed = [6, 8].map(|pid| format!("Killed process {pid} (x) total-vm:4kB, anon-rss:3kB\n"));
+    let log = chosen("a", 6) + &chosen("b", 8) + &killed.concat();
+    let kills = parse_log(log.as_bytes());
+    let limits: Vec<_> = kills
+        .iter()
+        .map(|kill| (kill.pid, kill.limit.cgroup().unwrap().as_str()))
+        .collect();
+    assert_eq!(limits, [(6, "/a"), (8, "/b")]);
+}
+
+#[test]
 fn a_late_group_joins_its_first_victim() {
     let log = "Memory cgroup out of memory: Killed process 7 (x) total-vm:4kB\n\
                Tasks in /a are going to be killed due to memory.oom.group set\n\

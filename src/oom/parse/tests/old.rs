@@ -118,6 +118,25 @@ fn two_reports_at_once_explain_neither_kill() {
 }
 
 #[test]
+fn kills_at_once_have_their_own_reports() {
+    let reports = [task_in(GROUP, POD), task_in("/b/c", "/b")];
+    let other = CHOSEN.replace("process 6", "process 8");
+    let at_once = [INVOKED, &reports[0], CHOSEN, INVOKED, &reports[1], &other].map(str::to_owned);
+    let found = |pids: [u32; 2]| {
+        let lines: Vec<String> = at_once.iter().cloned().chain(pids.map(old_killed)).collect();
+        let found = kills_in(&lines.iter().map(String::as_str).collect::<Vec<_>>());
+        let explained = found.iter().map(|kill| (kill.pid, cgroup_of(kill).map(str::to_owned)));
+        explained.collect::<Vec<_>>()
+    };
+    let [first, second] = [(6, Some(GROUP.to_owned())), (8, Some("/b/c".to_owned()))];
+    assert_eq!(found([6, 8]), [first.clone(), second.clone()]);
+    assert_eq!(found([8, 6]), [second, first]);
+    for [one, two] in [[7, 9], [7, 6], [9, 8]] {
+        assert_eq!(found([one, two]), [(one, None), (two, None)], "of which is the child?");
+    }
+}
+
+#[test]
 fn a_kill_belongs_to_the_latest_report() {
     let report = task_in(GROUP, POD);
     let second = [&report, CHOSEN, &old_killed(7), CHOSEN, &old_killed(8)].map(ToOwned::to_owned);

@@ -71,15 +71,14 @@ impl Parsed {
 pub struct Parser {
     /// The report that the kernel is printing: who invoked the OOM killer, and how full the cgroup was.
     begun: Option<Kill>,
-    /// Complete reports that name a pid, the oldest first, each as the part of a [`Kill`] that it has.
-    reports: VecDeque<Kill>,
-    /// The latest complete report that names no pid (before Linux 5.0), with that of the process it explained, or zero.
-    report_without_pid: Option<Kill>,
-    /// Reports without a pid about several cgroups: the next kill may be that of any.
-    unclaimed: Vec<Kill>,
+    /// Complete reports that explain no process yet, the oldest first, each as the part of a [`Kill`] that it has. Before
+    /// Linux 5.0 they name no pid: it is zero.
+    reports: Vec<Kill>,
+    /// The report without a pid that explained the latest process.
+    explained: Option<Kill>,
     /// The processes that the kernel chose and has not killed yet (before Linux 5.1), each with its report. Before Linux 4.2
     /// the kernel kills in several cgroups at a time.
-    chosen: VecDeque<Kill>,
+    chosen: Vec<Kill>,
     group: Option<KilledGroup>,
     last_kill: Option<Kill>,
     /// The times of the latest kills by pid, the oldest first.
@@ -110,11 +109,19 @@ impl Parser {
             return self.kill(line, kill).map_or(Parsed::Known, Parsed::Event);
         }
         if let Some(report) = summary(text) {
-            self.add_report(line, report);
+            self.count_report(at);
+            let begun = self.take_begun(at);
+            self.add_report(Kill {
+                usage: begun.usage,
+                invoker: begun.invoker,
+                seq: line.seq,
+                timestamp_us: at,
+                ..report
+            });
         } else if is_invocation(text) {
             // The first line of a report. The kernel's rate limit holds back whole reports.
             self.group = None;
-            self.report_without_pid.take_if(|report| report.pid != 0);
+            self.explained = None;
             self.begun = Some(Kill {
                 timestamp_us: at,
                 ..Kill::default()
@@ -122,7 +129,8 @@ impl Parser {
         } else if let (Some(begun), Some(task)) = (&mut self.begun, invoker(text)) {
             begun.invoker.get_or_insert(task);
         } else if let Some(usage) = usage(text) {
-            match (&self.begun, &mut self.report_without_pid) {
+            let latest = self.reports.last_mut().filter(|report| report.pid == 0);
+            match (&self.begun, latest.or(self.explained.as_mut())) {
                 (None, Some(report)) => report.usage = Some(usage),
                 _ => {
                     self.begun = Some(Kill {
@@ -133,12 +141,20 @@ impl Parser {
             }
         } else if let Some((limit, task_cgroup)) = task_and_limit(text) {
             self.count_report(at);
+            self.explained = None;
             let report = Kill {
                 limit,
                 task_cgroup,
                 ..self.take_begun(at)
             };
-            self.set_report_without_pid(report);
+            let is_same = |other: &&mut Kill| {
+                let both = [&report, &**other].map(|one| (one.pid, &one.limit, &one.task_cgroup));
+                both[0] == both[1] && within(other.timestamp_us, at)
+            };
+            match self.reports.iter_mut().find(is_same) {
+                Some(same) => same.timestamp_us = at,
+                None => self.add_report(report),
+            }
         } else if let Some(chosen) = chosen(text) {
             self.choose(line, chosen);
         } else if let Some(cgroup) = group(text) {
@@ -167,9 +183,8 @@ impl Parser {
     /// How many facts the parser keeps.
     #[cfg(test)]
     pub(super) fn held(&self) -> usize {
-        let reports = self.reports.len() + self.chosen.len() + self.unclaimed.len();
-        let alone = self.alone.iter().map(Vec::len).sum::<usize>();
-        reports + alone + self.killed.len() + self.printed.len()
+        let reports = self.reports.len() + self.chosen.len() + self.alone.iter().map(Vec::len).sum::<usize>();
+        reports + self.killed.len() + self.printed.len()
     }
 
     /// The number of lines that reported a kill, second reports of the same kill included.
@@ -186,12 +201,8 @@ impl Parser {
 
     /// The lines that follow belong to none of the lines before: more time has passed, or the log ends.
     pub fn end_reports(&mut self) {
-        let (named, chosen) = (std::mem::take(&mut self.reports), std::mem::take(&mut self.chosen));
-        named
-            .into_iter()
-            .chain(chosen)
-            .for_each(|report| self.keep_alone(report));
-        self.keep_unclaimed();
+        let (reports, chosen) = (std::mem::take(&mut self.reports), std::mem::take(&mut self.chosen));
+        self.keep_alone(reports.into_iter().chain(chosen));
         let (alone, kill_lines) = (self.alone.take(), self.kill_lines);
         *self = Self {
             alone,
@@ -205,29 +216,23 @@ impl Parser {
         self.alone.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    fn keep_alone(&mut self, report: Kill) {
-        let (pid, at) = (report.pid, report.timestamp_us);
-        // Without times, a report distinguishes a process from an earlier one of that pid.
-        let is_known = pid != 0 && at.is_some() && self.is_known(pid, at);
-        if let Some(alone) = self.alone.as_mut().filter(|_| !is_known) {
-            alone.push(report);
-            self.remember(pid, at);
+    /// Keeps reports whose process will not be named any more.
+    fn keep_alone(&mut self, reports: impl IntoIterator<Item = Kill>) {
+        for report in reports {
+            let (pid, at) = (report.pid, report.timestamp_us);
+            // Without times, a report distinguishes a process from an earlier one of that pid.
+            let is_known = pid != 0 && at.is_some() && self.is_known(pid, at);
+            if let Some(alone) = self.alone.as_mut().filter(|_| !is_known) {
+                alone.push(report);
+                self.remember(pid, at);
+            }
         }
     }
 
-    /// Keeps the reports without a pid that explain no kill.
-    fn keep_unclaimed(&mut self) {
-        let is_whole = |report: &mut Kill| report.pid == 0 && report.task_cgroup.is_some();
-        let latest = self.report_without_pid.take_if(is_whole);
-        let reports = std::mem::take(&mut self.unclaimed).into_iter().chain(latest);
-        reports.for_each(|report| self.keep_alone(report));
-    }
-
     fn forget_reports(&mut self) {
-        (self.begun, self.report_without_pid, self.group) = (None, None, None);
+        (self.begun, self.explained, self.group) = (None, None, None);
         self.reports.clear();
         self.chosen.clear();
-        self.unclaimed.clear();
     }
 
     /// Takes the report that the kernel is printing, if its last line is recent, for a line of this time.
@@ -246,44 +251,12 @@ impl Parser {
         self.printed.push_front(at);
     }
 
-    fn add_report(&mut self, line: &Line, report: Kill) {
-        let at = line.timestamp_us;
-        self.count_report(at);
-        let old = take_old(&mut self.reports, |report| !within(report.timestamp_us, at));
-        old.into_iter().for_each(|report| self.keep_alone(report));
-        let begun = self.take_begun(at);
-        self.reports.push_back(Kill {
-            usage: begun.usage,
-            invoker: begun.invoker,
-            seq: line.seq,
-            timestamp_us: at,
-            ..report
+    fn add_report(&mut self, report: Kill) {
+        let old = take_old(&mut self.reports, |other| {
+            !within(other.timestamp_us, report.timestamp_us)
         });
-    }
-
-    fn set_report_without_pid(&mut self, mut report: Kill) {
-        let differs = |one: &Kill, other: &Kill| {
-            let is_same = (&one.limit, &one.task_cgroup) == (&other.limit, &other.task_cgroup);
-            !is_same || !within(one.timestamp_us, other.timestamp_us)
-        };
-        let is_recent = |earlier: &mut Kill| earlier.pid == 0 && within(earlier.timestamp_us, report.timestamp_us);
-        match self.report_without_pid.take_if(is_recent) {
-            Some(earlier) if differs(&earlier, &report) => {
-                if self.unclaimed.len() >= MANY_REPORTS {
-                    self.keep_unclaimed();
-                }
-                for one in [earlier, report.clone()] {
-                    if one.task_cgroup.is_some() && self.unclaimed.iter().all(|other| differs(&one, other)) {
-                        self.unclaimed.push(one);
-                    }
-                }
-                // Before Linux 4.2 the kernel kills in several cgroups at a time: either report may be that of the next kill.
-                (report.limit, report.task_cgroup) = (Limit::Unknown, None);
-            }
-            Some(_) => {}
-            None => self.keep_unclaimed(),
-        }
-        self.report_without_pid = Some(report);
+        self.keep_alone(old);
+        self.reports.push(report);
     }
 
     /// The kernel has chosen a process to kill.
@@ -294,11 +267,11 @@ impl Parser {
         let old = take_old(&mut self.chosen, |earlier| {
             at.is_none() || !within(earlier.timestamp_us, at)
         });
-        old.into_iter().for_each(|earlier| self.keep_alone(earlier));
+        self.keep_alone(old);
         let named = self.take_named_report(chosen.pid, at);
         let report = named.or_else(|| self.unnamed_report(&chosen, at));
         let report = report.unwrap_or_else(|| chosen.clone());
-        self.chosen.push_back(Kill {
+        self.chosen.push(Kill {
             pid: chosen.pid,
             comm: chosen.comm,
             seq: line.seq,
@@ -318,15 +291,22 @@ impl Parser {
                 (chosen.invoker, chosen.usage) = (None, None);
             }
         }
-        self.chosen.remove(its.unwrap_or(0))
+        let at = its.or((!self.chosen.is_empty()).then_some(0))?;
+        Some(self.chosen.remove(at))
     }
 
-    /// The report without a pid, if it is about this process.
+    /// The report without a pid, if it is about this process. Of several, the process may be that of any: before Linux 4.2
+    /// the kernel kills in several cgroups at a time.
     fn unnamed_report(&mut self, process: &Kill, at: Option<u64>) -> Option<Kill> {
         let may_suppress = self.may_suppress(at);
-        let report = self.report_without_pid.as_mut()?;
-        self.unclaimed.clear();
-        let is_first = std::mem::replace(&mut report.pid, process.pid) == 0;
+        let mut unnamed: Vec<Kill> = self.reports.extract_if(.., |report| report.pid == 0).collect();
+        let first = unnamed.pop();
+        let is_first = first.is_some();
+        if is_first {
+            self.explained = first.filter(|_| unnamed.is_empty());
+        }
+        let report = self.explained.as_mut()?;
+        report.pid = process.pid;
         let is_same = process.limit == Limit::Unknown || process.limit == report.limit;
         let is_its = is_same && within(report.timestamp_us, at) && (is_first || !may_suppress);
         is_its.then(|| report.clone())
@@ -335,8 +315,7 @@ impl Parser {
     /// Takes the report that names this pid, if it is recent.
     fn take_named_report(&mut self, pid: u32, at: Option<u64>) -> Option<Kill> {
         let index = self.reports.iter().position(|report| report.pid == pid)?;
-        let report = self.reports.remove(index);
-        report.filter(|report| within(report.timestamp_us, at))
+        Some(self.reports.remove(index)).filter(|report| within(report.timestamp_us, at))
     }
 
     /// Takes the report about a killed process.
@@ -402,7 +381,7 @@ impl Parser {
 }
 
 /// Takes out the first reports that are old, whose kills do not come any more, and makes room for another one.
-fn take_old(reports: &mut VecDeque<Kill>, is_old: impl Fn(&Kill) -> bool) -> Vec<Kill> {
+fn take_old(reports: &mut Vec<Kill>, is_old: impl Fn(&Kill) -> bool) -> Vec<Kill> {
     let old = reports.iter().take_while(|report| is_old(report)).count();
     let too_many = (reports.len() + 1).saturating_sub(MANY_REPORTS);
     reports.drain(..old.max(too_many)).collect()

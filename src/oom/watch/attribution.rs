@@ -165,8 +165,8 @@ impl Attribution {
         let reported = &mut self.checkpoint.records;
         records.iter().for_each(|record| reported.mark_reported(*record));
         let Some(tree) = &mut self.tree else { return };
-        kills.iter().for_each(|cgroup| tree.mark_reported(cgroup));
-        again.iter().for_each(|group| tree.mark_counted_twice(group));
+        kills.iter().for_each(|cgroup| tree.mark_reported(cgroup, false));
+        again.iter().for_each(|group| tree.mark_reported(group, true));
     }
 
     /// The checkpoint to store together with all reports so far, if it has changed.

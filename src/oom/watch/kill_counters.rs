@@ -171,17 +171,13 @@ impl KillCounters {
         sweep
     }
 
-    /// The agent has reported a kill in this cgroup.
-    pub(super) fn mark_reported(&mut self, cgroup: &CgroupPath) {
-        self.each_counting(cgroup, |reported| reported.kills += 1);
-    }
-
-    /// The agent has accounted for the second count of a group's first victim.
-    pub(super) fn mark_counted_twice(&mut self, group: &CgroupPath) {
-        self.each_counting(group, |reported| {
+    /// The agent has reported a kill in this cgroup, or accounted for the second count of a group's first victim.
+    pub(super) fn mark_reported(&mut self, cgroup: &CgroupPath, is_second: bool) {
+        for cgroup in self.counting(cgroup) {
+            let reported = &mut self.known.entry(cgroup).or_default().reported;
             reported.kills += 1;
-            reported.groups += 1;
-        });
+            reported.groups += u64::from(is_second);
+        }
     }
 
     /// The inode of a cgroup and the number of reported kills in it: together unique for the next kill.
@@ -193,12 +189,6 @@ impl KillCounters {
     /// The innermost cgroup whose counter shows kills in this one.
     pub(super) fn counted_in(&self, cgroup: &CgroupPath) -> Option<CgroupPath> {
         self.counting(cgroup).into_iter().next()
-    }
-
-    fn each_counting(&mut self, cgroup: &CgroupPath, add: impl Fn(&mut Count)) {
-        for cgroup in self.counting(cgroup) {
-            add(&mut self.known.entry(cgroup).or_default().reported);
-        }
     }
 
     /// The cgroups whose counters show a kill in this one, the innermost first.

@@ -191,8 +191,8 @@ fn an_uncounted_kill_hides_no_later_one() {
     kernel.make(&container(0, 1));
     let mut kill_counters = kill_counters(CgroupVersion::V2);
     kernel.kill(&container(0, 1));
-    kill_counters.mark_reported(&container(0, 1));
-    kill_counters.mark_reported(&container(0, 1));
+    kill_counters.mark_reported(&container(0, 1), false);
+    kill_counters.mark_reported(&container(0, 1), false);
     assert_eq!(
         risen(kill_counters.sweep(&kernel, Duration::ZERO)),
         [(container(0, 1), 1)]
@@ -216,7 +216,7 @@ fn kills_reported_twice_hide_none_from_the_next() {
         risen(kill_counters.sweep(&kernel, Duration::ZERO)),
         [(container(0, 1), 1)]
     );
-    (0..3).for_each(|_| kill_counters.mark_reported(&container(0, 1)));
+    (0..3).for_each(|_| kill_counters.mark_reported(&container(0, 1), false));
     assert_eq!(risen(kill_counters.sweep(&kernel, Duration::ZERO)), []);
     let mut kill_counters = restarted(&kill_counters);
     kernel.remove(&container(0, 1));
@@ -399,7 +399,7 @@ proptest! {
                     (numbers.first..=numbers.last).contains(number) && path.below(&cgroup).is_some()
                 });
                 prop_assert!(u64::try_from(meant.count()).unwrap() >= kills, "{:?}: {} in {}", numbers, kills, cgroup);
-                (0..kills).for_each(|_| kill_counters.mark_reported(&cgroup));
+                (0..kills).for_each(|_| kill_counters.mark_reported(&cgroup, false));
             }
         }
         prop_assert_eq!(shown, killed);

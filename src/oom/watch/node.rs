@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
+use procfs::process::{Process, Stat};
 
 use super::kill_counters::CounterTree;
 use super::pod_names::NodePods;
@@ -61,10 +62,9 @@ pub(super) struct NodeFiles {
 #[derive(Debug)]
 struct OpenCounter {
     counter: Counter,
-    /// The cgroups inside, and the number of links of the directory with them. One removed and one new cgroup leave
-    /// that number as it is; then the counter of the removed one is found gone.
-    children: Vec<CgroupPath>,
-    links: Option<u64>,
+    /// The number of links of the directory, and the cgroups inside. One removed and one new cgroup leave that number as
+    /// it is; then the counter of the removed one is found gone.
+    listed: Option<(u64, Vec<CgroupPath>)>,
 }
 
 /// The most counters to keep open.
@@ -146,10 +146,7 @@ impl NodeFiles {
         let process = Path::new(PROC).join(kill.pid.to_string());
         // The process may be gone, and another one may have its id. Through syslog(2) a line may be forged where the log's clock is
         // coarse.
-        let is_victim = || {
-            let comm = read(&process.join("comm"));
-            comm.is_some_and(|comm| comm.trim_end_matches('\n') == kill.comm) && is_ending(&process)
-        };
+        let is_victim = || stat(kill.pid).is_some_and(|stat| stat.comm == kill.comm && is_ending(&stat));
         if self.sees_pids && role.is_none() && is_victim() {
             if let (None, Some(hierarchy), Ok(pid)) = (named, &self.hierarchy, kill.pid.try_into()) {
                 cgroup = cgroup_of_pid(hierarchy, Path::new(PROC), pid);
@@ -184,7 +181,7 @@ impl CounterTree for NodeFiles {
             }
             open.remove(cgroup);
             if let Some(around) = cgroup.parent().and_then(|parent| open.get_mut(&parent)) {
-                around.links = None;
+                around.listed = None;
             }
         }
         let Some(counter) = self.counter_file(cgroup).map_or(Ok(None), Counter::open)? else {
@@ -192,12 +189,8 @@ impl CounterTree for NodeFiles {
         };
         let reading = counter.read();
         if open.len() < MOST_OPEN {
-            let new = OpenCounter {
-                counter,
-                children: Vec::new(),
-                links: None,
-            };
-            open.insert(cgroup.clone(), new);
+            let listed = None;
+            open.insert(cgroup.clone(), OpenCounter { counter, listed });
         }
         reading
     }
@@ -207,18 +200,19 @@ impl CounterTree for NodeFiles {
             return Ok(Vec::new());
         };
         let mount = hierarchy.mount(Resource::Memory);
-        let directory = fs::metadata(cgroup.under(mount));
-        let links = directory.ok().map(|directory| directory.nlink());
+        let links = fs::metadata(cgroup.under(mount)).map(|directory| directory.nlink());
         let mut open = self.open.borrow_mut();
-        let mut known = open.get_mut(cgroup);
-        if let Some(known) = known.as_ref().filter(|known| links.is_some() && known.links == links) {
-            return Ok(known.children.clone());
+        let (Ok(links), Some(known)) = (links, open.get_mut(cgroup)) else {
+            return Ok(children(mount, cgroup)?);
+        };
+        match &known.listed {
+            Some((of, inside)) if *of == links => Ok(inside.clone()),
+            _ => {
+                let inside = children(mount, cgroup)?;
+                known.listed = Some((links, inside.clone()));
+                Ok(inside)
+            }
         }
-        let found = children(mount, cgroup)?;
-        if let Some(known) = &mut known {
-            (known.links, known.children) = (links, found.clone());
-        }
-        Ok(found)
     }
 
     fn machine_kills(&self) -> Option<u64> {
@@ -277,19 +271,16 @@ fn init_process(directory: &Path) -> Option<u32> {
     processes.into_iter().find(is_first)
 }
 
+fn stat(pid: u32) -> Option<Stat> {
+    Process::new(pid.try_into().ok()?).ok()?.stat().ok()
+}
+
 /// Whether a process ends, or is about to: the kernel sends SIGKILL to a victim before it logs the kill (`__oom_kill_process`).
-fn is_ending(process: &Path) -> bool {
+const fn is_ending(process: &Stat) -> bool {
     /// `PF_EXITING` and `PF_SIGNALED` (include/linux/sched.h).
-    const ENDING: u64 = 0x4 | 0x400;
+    const ENDING: u32 = 0x4 | 0x400;
     const SIGKILL: u64 = 1 << 8;
-    let stat = read(&process.join("stat")).unwrap_or_default();
-    // proc_pid_stat(5) numbers the fields from 1. The second, a name, may hold anything.
-    let after_name = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
-    let has = |field: usize, bits: u64| {
-        let value = after_name.split(' ').nth(field - 3);
-        value.is_some_and(|value| value.parse().is_ok_and(|value: u64| value & bits != 0))
-    };
-    has(9, ENDING) || has(31, SIGKILL)
+    process.flags & ENDING != 0 || process.signal & SIGKILL != 0
 }
 
 fn is_init_of_its_namespace(process: &Path, pid: u32) -> bool {
@@ -322,20 +313,19 @@ mod tests {
 
     #[test]
     fn a_process_that_lives_on_is_no_victim() {
-        let of = |pid: u32| Path::new(PROC).join(pid.to_string());
-        assert!(!is_ending(&of(std::process::id())));
+        let ends = |pid: u32| stat(pid).is_some_and(|stat| is_ending(&stat));
+        assert!(!ends(std::process::id()));
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-        assert!(!is_ending(&of(child.id())));
+        assert!(!ends(child.id()));
         child.kill().unwrap();
         // For a moment it has taken the signal and is not marked yet.
-        assert!((0..1000).any(|_| is_ending(&of(child.id()))));
-        let has_ended = || read(&of(child.id()).join("stat")).unwrap().contains(") Z ");
-        while !has_ended() {
+        assert!((0..1000).any(|_| ends(child.id())));
+        while stat(child.id()).unwrap().state != 'Z' {
             std::thread::yield_now();
         }
-        assert!(is_ending(&of(child.id())), "nobody has waited for it");
+        assert!(ends(child.id()), "nobody has waited for it");
         child.wait().unwrap();
-        assert!(!is_ending(&of(child.id())));
+        assert!(stat(child.id()).is_none());
     }
 
     /// The files of a node with cgroup v1.

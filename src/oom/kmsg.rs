@@ -2,7 +2,7 @@
 //! [`Notice`]s.
 //!
 //! If the kernel overwrote records before the agent read them, the reader returns [`Notice::Lost`], and the receiver
-//! reads all counters at once. Events that were in the log when the reader opened it are [`Origin::Replayed`]. Records are
+//! reads all counters at once. Events that were in the log when the reader opened it are marked. Records are
 //! numbered by their time, so an agent continues where another one ended that read another source.
 //!
 //! One `read` of the device returns one record. EAGAIN is the end for now. EPIPE says that the kernel overwrote
@@ -57,15 +57,6 @@ impl BootId {
     }
 }
 
-/// Whether the kernel logged an event while this agent read the log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Origin {
-    Live,
-    /// The event was in the log before the reader reached the end for the first time.
-    #[default]
-    Replayed,
-}
-
 /// An event with its record and its time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogEvent {
@@ -73,7 +64,8 @@ pub struct LogEvent {
     /// The number of the record that completed the event.
     pub seq: u64,
     pub place: LogPlace,
-    pub origin: Origin,
+    /// Whether the event was in the log before the reader reached the end for the first time.
+    pub replayed: bool,
 }
 
 /// What the reader returns.
@@ -320,7 +312,8 @@ const EXACT_FOR: Duration = SLACK.saturating_mul(SLEW);
 #[derive(Debug, Default)]
 struct Tracker {
     records: RecordNumbers,
-    origin: Origin,
+    /// Whether the reader has reached the end.
+    is_live: bool,
     /// Whether the agent waits for the next record, so that it reads the record at once.
     waited: bool,
     clock: LogClock,
@@ -342,7 +335,7 @@ impl Tracker {
 
     /// The reader returned everything that was in the log.
     fn at_end(&mut self, now: Duration) {
-        (self.waited, self.origin) = (true, Origin::Live);
+        (self.waited, self.is_live) = (true, true);
         if self.numbers.wants_count() {
             self.numbers.at_end(machine_kill_count(), now);
         }
@@ -374,7 +367,7 @@ impl Tracker {
                 is_exact: now <= self.exact_until,
                 numbers,
             },
-            origin: self.origin,
+            replayed: !self.is_live,
         })
     }
 }

@@ -27,18 +27,18 @@ fn record(tracker: &mut Tracker, seq: u64, text: &str) -> Option<Notice> {
     event.map(Notice::Event)
 }
 
-/// The number, time in microseconds, origin and cgroup of a kill.
-fn kill(notice: &Notice) -> Option<(u64, u128, Origin, Option<String>)> {
+/// The number, time in microseconds and cgroup of a kill, and whether it is replayed.
+fn kill(notice: &Notice) -> Option<(u64, u128, bool, Option<String>)> {
     match notice {
         Notice::Event(LogEvent {
             event: Event::Kill(kill),
             seq,
             place,
-            origin,
+            replayed,
         }) => Some((
             *seq,
             place.time.as_micros(),
-            *origin,
+            *replayed,
             kill.task_cgroup.as_ref().map(ToString::to_string),
         )),
         _ => None,
@@ -50,15 +50,12 @@ fn replayed_and_live_kills_differ() {
     let mut tracker = Tracker::default();
     assert_eq!(record(&mut tracker, 5, "first"), None);
     let replayed = record(&mut tracker, 6, KILLED);
-    assert_eq!(
-        kill(&replayed.unwrap()),
-        Some((number(6), 6_000, Origin::Replayed, None))
-    );
+    assert_eq!(kill(&replayed.unwrap()), Some((number(6), 6_000, true, None)));
     tracker.at_end(Duration::ZERO);
     let live = record(&mut tracker, 7, &KILLED.replace('7', "8"));
     assert_eq!(
         kill(&live.unwrap()),
-        Some((number(7), 8_000, Origin::Live, None)),
+        Some((number(7), 8_000, false, None)),
         "a live record has the time it was read at"
     );
 }
@@ -88,7 +85,7 @@ fn overwritten_records_explain_nothing() {
     assert_eq!(record(&mut tracker, 5, &summary(7)), None);
     tracker.lost();
     let notice = record(&mut tracker, 9, KILLED);
-    assert_eq!(kill(&notice.unwrap()), Some((number(9), 9_000, Origin::Replayed, None)));
+    assert_eq!(kill(&notice.unwrap()), Some((number(9), 9_000, true, None)));
 }
 
 #[test]
@@ -149,13 +146,13 @@ async fn a_silent_log_is_waited_for() {
     assert!(reader.read_up_to().is_some());
     log.write_all(format!("3,5,5000,-;{KILLED}\n").as_bytes()).unwrap();
     let told = reader.next().await.unwrap();
-    assert!(matches!(kill(&told), Some((_, _, Origin::Live, None))), "{told:?}");
+    assert!(matches!(kill(&told), Some((_, _, false, None))), "{told:?}");
     log.write_all(format!("3,6,6000,-;{}\n", KILLED.replace("process 7", "process 8")).as_bytes())
         .unwrap();
     let asked = monotonic();
     assert!(reader.read_up_to().unwrap() < asked);
     let told = told_now(&mut reader);
-    assert_eq!(kills(&told), [(number(6), Origin::Live)]);
+    assert_eq!(kills(&told), [(number(6), false)]);
     assert!(reader.read_up_to().unwrap() >= asked, "everything was told by then");
 }
 
@@ -214,7 +211,7 @@ async fn both_sources_give_a_kill_one_number() {
         let kill = KILLED.replace("process 7", &format!("process {pid}"));
         let record = format!("3,{seq},{at}000,-;{kill}\n");
         let event = tracker.line(Line::of_record(record.as_bytes())?, Duration::from_secs(2))?;
-        Some((event.seq, event.origin))
+        Some((event.seq, event.replayed))
     });
     assert_eq!(by_device.collect::<Vec<_>>(), by_syslog);
     assert_eq!(by_syslog.len(), 3);
@@ -225,9 +222,9 @@ fn told_now(reader: &mut KmsgReader) -> Vec<Notice> {
     std::iter::from_fn(|| reader.next_now().unwrap()).collect()
 }
 
-fn kills(notices: &[Notice]) -> Vec<(u64, Origin)> {
+fn kills(notices: &[Notice]) -> Vec<(u64, bool)> {
     let kills = notices.iter().filter_map(kill);
-    kills.map(|(seq, _, origin, _)| (seq, origin)).collect()
+    kills.map(|(seq, _, replayed, _)| (seq, replayed)).collect()
 }
 
 #[tokio::test]
@@ -236,17 +233,13 @@ async fn syslog_returns_each_line_once() {
     text.lock().unwrap().0 = killed(7, 1500) + "<12>[    1.500001] " + KILLED + "\n";
     let mut reader = reader_of(&text);
     let first = told_now(&mut reader);
-    assert_eq!(
-        kills(&first),
-        [(number(1500), Origin::Replayed)],
-        "a process wrote the other"
-    );
+    assert_eq!(kills(&first), [(number(1500), true)], "a process wrote the other");
     assert_eq!(first.len(), 1);
     text.lock().unwrap().0 += &killed(8, 1600);
     assert_eq!(told_now(&mut reader), [], "nothing says that there is news");
     reader.wake();
     tokio::time::sleep(Duration::from_millis(501)).await;
-    assert_eq!(kills(&told_now(&mut reader)), [(number(1600), Origin::Live)]);
+    assert_eq!(kills(&told_now(&mut reader)), [(number(1600), false)]);
 }
 
 #[tokio::test]
@@ -322,7 +315,7 @@ async fn a_log_wrapped_between_calls_has_lost_lines() {
     tokio::time::sleep(Duration::from_millis(501)).await;
     let told = told_now(&mut reader);
     assert_eq!(told[0], Notice::Lost);
-    assert_eq!(kills(&told), [(number(9000), Origin::Live)]);
+    assert_eq!(kills(&told), [(number(9000), false)]);
 }
 
 #[test]

@@ -23,7 +23,7 @@ use crate::model::{CgroupVersion, ChangeRecord};
 use crate::oom::clock::{Moment, monotonic};
 use crate::oom::counters::machine_kill_count;
 use crate::oom::join::{LATEST, Progress};
-use crate::oom::kmsg::{BootId, KmsgReader, Notice, Origin};
+use crate::oom::kmsg::{BootId, KmsgReader, Notice};
 use crate::oom::parse::Event;
 use crate::oom::report::OomReport;
 
@@ -149,8 +149,8 @@ impl Watcher {
     fn handle_notice(&mut self, notice: Notice) {
         match notice {
             Notice::Event(event) => {
-                let probe = match (&event.event, event.origin) {
-                    (Event::Kill(kill), Origin::Live) => self.files.probe(kill),
+                let probe = match &event.event {
+                    Event::Kill(kill) if !event.replayed => self.files.probe(kill),
                     _ => <_>::default(),
                 };
                 self.attribution.add_event(event, probe, Moment::now(), &self.files);

@@ -11,7 +11,7 @@ use crate::model::CgroupPath;
 use crate::oom::clock::Moment;
 use crate::oom::join::OomKill;
 use crate::oom::kill::{Kill, Level, Limit};
-use crate::oom::kmsg::{LogEvent, Origin, record_name};
+use crate::oom::kmsg::{LogEvent, record_name};
 use crate::oom::parse::Event;
 use crate::oom::report::{Candidates, Confidence, HitLimit, KillFacts, OomReport, Role, Victim};
 
@@ -32,7 +32,7 @@ impl Attribution {
         now: Moment,
         files: &impl NodeIo,
     ) {
-        let replayed = log.origin == Origin::Replayed;
+        let replayed = log.replayed;
         let records = &mut self.checkpoint.records;
         records.are_unknown &= replayed;
         if records.are_unknown {

@@ -8,11 +8,15 @@ use super::events::MOST_CANDIDATES;
 use super::*;
 use crate::oom::join::LogPlace;
 use crate::oom::kill::Kill;
-use crate::oom::kmsg::{LogEvent, Origin, record_number};
+use crate::oom::kmsg::{LogEvent, record_number};
 use crate::oom::numbers::Numbers;
 use crate::oom::parse::Event;
 use crate::oom::report::Confidence;
 use crate::oom::{Limit, ReportedMemory};
+
+/// Whether an event is replayed.
+const LIVE: bool = false;
+const REPLAYED: bool = true;
 
 fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
@@ -66,29 +70,24 @@ fn kill(pid: u32, record: u64, task: Option<CgroupPath>) -> Kill {
     }
 }
 
-fn logged(event: Event, seq: u64, time: u64, origin: Origin) -> LogEvent {
+fn logged(event: Event, seq: u64, time: u64, replayed: bool) -> LogEvent {
     LogEvent {
         event,
         seq,
         place: LogPlace {
             // A replayed record was not read at once.
-            is_exact: origin == Origin::Live,
+            is_exact: !replayed,
             time: ms(time),
             numbers: Numbers::ANY,
         },
-        origin,
+        replayed,
     }
 }
 
 fn live(attribution: &mut Attribution, kernel: &Kernel, kill: Kill, time: u64) {
     let record = kill.seq.unwrap();
     let event = Event::Kill(Box::new(kill));
-    attribution.add_event(
-        logged(event, record, time, Origin::Live),
-        <_>::default(),
-        at(time),
-        kernel,
-    );
+    attribution.add_event(logged(event, record, time, LIVE), <_>::default(), at(time), kernel);
 }
 
 fn sweep(attribution: &mut Attribution, kernel: &Kernel, time: u64) {
@@ -208,7 +207,7 @@ fn a_set_clock_changes_only_times_of_kills() {
         let now = record;
         let event = Event::Kill(Box::new(kill(7, record, Some(container(0, 1)))));
         let wall = stepped(now).wall;
-        let event = logged(event, number(record), now, Origin::Live);
+        let event = logged(event, number(record), now, LIVE);
         attribution.add_event(event, <_>::default(), stepped(now), &kernel);
         assert!(attribution.sweep(ms(now + 1), &kernel, || stepped(now + 1)).is_none());
         attribution.release(stepped(now + 20_000), ms(now + 20_000), &kernel);
@@ -276,12 +275,7 @@ fn a_group_is_told_once_it_is_whole() {
         pid: 7,
         group: group.clone(),
     };
-    first.add_event(
-        logged(again, number(43), 13, Origin::Live),
-        <_>::default(),
-        at(13),
-        &kernel,
-    );
+    first.add_event(logged(again, number(43), 13, LIVE), <_>::default(), at(13), &kernel);
     first.release(at(13), ms(13), &kernel);
     let told = std::mem::take(&mut first.reports);
     assert_eq!((told.len(), &told[0].group), (1, &vec![7, 8]));
@@ -310,7 +304,7 @@ fn a_group_that_is_gone_is_one_kill() {
         }
         if again {
             let group = group.clone();
-            let second = logged(Event::Again { pid: 7, group }, number(3_000_000), 2020, Origin::Live);
+            let second = logged(Event::Again { pid: 7, group }, number(3_000_000), 2020, LIVE);
             attribution.add_event(second, <_>::default(), at(2020), &kernel);
         }
         let reports = finish(&mut attribution, &kernel, 2030).into_iter();
@@ -393,18 +387,14 @@ fn kills_between_two_agents_are_marked() {
         checkpoint(&mut first)
     };
     let marks = |reports: Vec<OomReport>| reports.iter().map(|report| report.while_down).collect::<Vec<_>>();
-    for (continues, origin, is_marked) in [
-        (true, Origin::Replayed, true),
-        (true, Origin::Live, false),
-        (false, Origin::Replayed, false),
-    ] {
+    for (continues, replayed, is_marked) in [(true, REPLAYED, true), (true, LIVE, false), (false, REPLAYED, false)] {
         let mut kernel = Kernel::default();
         kernel.make(&path);
         let saved = saved(&kernel);
         let mut next = attribution(continues.then_some(saved.as_slice()), 5000);
         kernel.kill(&path);
         let killed = Event::Kill(Box::new(kill(7, 6000, Some(path.clone()))));
-        let killed = logged(killed, number(6000), 6000, origin);
+        let killed = logged(killed, number(6000), 6000, replayed);
         next.add_event(killed, <_>::default(), at(6001), &kernel);
         assert_eq!(marks(finish(&mut next, &kernel, 6002)), [is_marked], "{continues}");
     }
@@ -477,7 +467,7 @@ fn a_lost_log_doubles_no_kill() {
     attribution.joiner.has_log = true;
     let second = Event::Kill(Box::new(kill(8, 41, Some(container(0, 1)))));
     attribution.add_event(
-        logged(second, number(41), 99, Origin::Replayed),
+        logged(second, number(41), 99, REPLAYED),
         <_>::default(),
         at(200),
         &kernel,
@@ -520,7 +510,7 @@ fn numbers_of_the_device_are_not_continued() {
     kernel.kill(&container(0, 1));
     let mut next = attribution(Some(saved.as_bytes()), 5000);
     let logged_before = Event::Kill(Box::new(kill(7, 40, Some(container(0, 1)))));
-    let logged_before = logged(logged_before, number(40), 40, Origin::Replayed);
+    let logged_before = logged(logged_before, number(40), 40, REPLAYED);
     next.add_event(logged_before, <_>::default(), at(5001), &kernel);
     sweep(&mut next, &kernel, 5002);
     let told = finish(&mut next, &kernel, 9000);
@@ -546,7 +536,7 @@ fn a_kill_with_a_number_of_the_device_is_not_repeated() {
     for start in [5000, 50_000] {
         let mut next = attribution(Some(&saved), start);
         let event = Event::Kill(Box::new(killed.clone()));
-        let replayed = logged(event, number(40), start + 1, Origin::Replayed);
+        let replayed = logged(event, number(40), start + 1, REPLAYED);
         next.add_event(replayed, <_>::default(), at(start + 1), &kernel);
         assert_eq!(finish(&mut next, &kernel, start + 2), []);
         saved = checkpoint(&mut next);

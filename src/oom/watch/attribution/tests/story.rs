@@ -136,13 +136,8 @@ impl Node {
         for (index, record) in self.log.iter().enumerate().skip(self.read).take(most) {
             self.read = index + 1;
             let number = record.kill.seq.unwrap();
-            let origin = if index < self.replayed {
-                Origin::Replayed
-            } else {
-                Origin::Live
-            };
             let event = Event::Kill(Box::new(record.kill.clone()));
-            let told = logged(event, number, record.time, origin);
+            let told = logged(event, number, record.time, index < self.replayed);
             self.attribution
                 .add_event(told, <_>::default(), at(self.now), &self.kernel);
         }

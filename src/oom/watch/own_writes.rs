@@ -5,6 +5,7 @@
 //! write and a kill.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::model::objects::PodUid;
@@ -21,21 +22,11 @@ pub const BLAME_WINDOW: Duration = Duration::from_secs(60);
 /// A kill within this time after a hook gets the hook's evidence.
 const EVIDENCE_WINDOW: Duration = Duration::from_secs(3600);
 
-/// A write that lowered a limit.
-#[derive(Debug)]
-struct Lowered {
-    pod_uid: PodUid,
-    target: Target,
-    /// The earliest time at which the lower limit may have applied.
-    from: Duration,
-    at: Duration,
-    write: OwnWrite,
-}
-
 /// The agent's latest writes and hooks.
 #[derive(Debug, Default)]
 pub(super) struct OwnWrites {
-    lowered: Vec<Lowered>,
+    /// The passes that lowered a limit, each with the moment of its end.
+    lowered: Vec<(Duration, Arc<ChangeRecord>)>,
     /// The latest hooks that were to leave evidence, by the UID of the pod and the name of the container.
     evidence: BTreeMap<(PodUid, ContainerName), RequestedEvidence>,
 }
@@ -54,7 +45,7 @@ fn moment_of(record: &ChangeRecord, now: Moment) -> Moment {
 
 impl OwnWrites {
     /// Takes the record of a pass or a hook, which has just ended.
-    pub(super) fn record(&mut self, record: &ChangeRecord, now: Moment) {
+    pub(super) fn record(&mut self, record: &Arc<ChangeRecord>, now: Moment) {
         let at = moment_of(record, now);
         if let Cause::Hook { container, .. } = &record.cause {
             let of = (record.pod.uid.clone(), ContainerName::from(container.as_str()));
@@ -69,17 +60,8 @@ impl OwnWrites {
             };
             self.evidence.extend(known.map(|known| (of, known)));
         }
-        let stages = &record.stages;
-        let took = stages.verified + stages.runtime;
-        for step in &record.steps {
-            let Some(what) = lowering(step) else { continue };
-            self.lowered.push(Lowered {
-                pod_uid: record.pod.uid.clone(),
-                target: step.target.clone(),
-                from: at.monotonic.saturating_sub(took),
-                at: at.monotonic,
-                write: OwnWrite { time: record.at, what },
-            });
+        if record.steps.iter().any(|step| lowering(step).is_some()) {
+            self.lowered.push((at.monotonic, Arc::clone(record)));
         }
     }
 
@@ -94,14 +76,18 @@ impl OwnWrites {
             }
             _ => false,
         };
-        let blamed = |lowered: &&Lowered| {
-            lowered.pod_uid == *pod.uid
-                && hit(&lowered.target)
-                && lowered.from <= killed
-                && killed.saturating_sub(lowered.at) <= BLAME_WINDOW
+        let blamed = |(at, record): &&(Duration, Arc<ChangeRecord>)| {
+            // The lower limit may have applied from the first write on.
+            let took = record.stages.verified + record.stages.runtime;
+            record.pod.uid == *pod.uid
+                && at.saturating_sub(took) <= killed
+                && killed.saturating_sub(*at) <= BLAME_WINDOW
         };
-        let latest = self.lowered.iter().rev().find(blamed)?;
-        Some(latest.write.clone())
+        self.lowered.iter().rev().filter(blamed).find_map(|(_, record)| {
+            let mut steps = record.steps.iter().rev().filter(|step| hit(&step.target));
+            let what = steps.find_map(lowering)?;
+            Some(OwnWrite { time: record.at, what })
+        })
     }
 
     /// The evidence of a hook in the container of a kill at this time, or that the hook had not ended.
@@ -125,7 +111,7 @@ impl OwnWrites {
     pub(super) fn forget(&mut self, now: Duration) {
         // The agent reports a kill some seconds after it happened.
         self.lowered
-            .retain(|lowered| now.saturating_sub(lowered.at) <= BLAME_WINDOW * 2);
+            .retain(|(at, _)| now.saturating_sub(*at) <= BLAME_WINDOW * 2);
         self.evidence
             .retain(|_, (asked, _)| now.saturating_sub(asked.monotonic) <= EVIDENCE_WINDOW * 2);
     }
@@ -224,7 +210,7 @@ mod tests {
             },
         };
         // It arrives a little later.
-        writes.record(&record, clocks(1003));
+        writes.record(&Arc::new(record), clocks(1003));
         writes
     }
 
@@ -355,7 +341,7 @@ mod tests {
             let (moment, container) = ("on-memory-pressure", "app".to_owned());
             let mut record = ChangeRecord::new(pod(), Cause::Hook { moment, container }, outcome);
             record.at = clocks(second).wall;
-            writes.record(&record, clocks(second));
+            writes.record(&Arc::new(record), clocks(second));
             let seen = [999, 1001, 1005, 1009, 5000].map(|second| {
                 let evidence = writes.evidence(&kill(Level::Container), seconds(second))?;
                 Some((evidence.time, evidence.path, evidence.unfinished))
@@ -394,7 +380,7 @@ mod tests {
         let (moment, container) = ("on-memory-pressure", "app".to_owned());
         let mut record = ChangeRecord::new(pod(), Cause::Hook { moment, container }, Outcome::Unchanged);
         record.at = at(1000);
-        writes.record(&record, clocks(1000));
+        writes.record(&Arc::new(record), clocks(1000));
         let has = |writes: &OwnWrites, second| writes.evidence(&kill(Level::Container), seconds(second)).is_some();
         assert_eq!(
             [1000, 4600, 4601].map(|second| has(&writes, second)),

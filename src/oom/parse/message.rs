@@ -103,9 +103,8 @@ fn outcome(text: &str) -> (Limit, &str) {
 /// `OOM victim 7 (comm) is already exiting. Skip killing the task`: the chosen process was gone before the kernel could
 /// kill it.
 pub(super) fn skipped(text: &str) -> Option<u32> {
-    let (_, outcome) = outcome(text);
-    let (pid, rest) = outcome.strip_prefix("OOM victim ")?.split_once(" (")?;
-    number(pid).filter(|_| rest.ends_with(" is already exiting. Skip killing the task"))
+    let (victim, _, after) = process(text, "OOM victim ")?;
+    (after == " is already exiting. Skip killing the task").then_some(victim.pid)
 }
 
 /// Whether the kernel found no process to kill, or panics instead (`vm.panic_on_oom`). It prints the reason of a panic twice.
@@ -136,36 +135,37 @@ pub(super) fn group(text: &str) -> Option<CgroupPath> {
 /// `Kill process 7 (comm) score 1250 or sacrifice child`.
 pub(super) fn chosen(text: &str) -> Option<Kill> {
     // A command may be named `Kill process 7`.
-    kill_process(text, |after| after.starts_with(" score "))
+    let (kill, _, after) = process(text, "Kill process ")?;
+    after.starts_with(" score ").then_some(kill)
 }
 
 /// `Kill process 7 (comm) sharing same memory`: older kernels name each other process that they kill for the limit of the last
 /// one.
 pub(super) fn sharer(text: &str, last_limit: Option<&Limit>) -> Option<Kill> {
-    let kill = kill_process(text, |after| after == " sharing same memory")?;
+    let (kill, _, after) = process(text, "Kill process ")?;
     let limit = last_limit.cloned().unwrap_or_default();
-    Some(Kill { limit, ..kill })
+    (after == " sharing same memory").then_some(Kill { limit, ..kill })
 }
 
-fn kill_process(text: &str, is_end: impl Fn(&str) -> bool) -> Option<Kill> {
+/// The process of a line with this verb, the text between its pid and its command, and the text after both.
+fn process<'t>(text: &'t str, verb: &str) -> Option<(Kill, &'t str, &'t str)> {
     let (limit, outcome) = outcome(text);
-    let (pid, rest) = outcome.strip_prefix("Kill process ")?.split_once(" (")?;
-    let (comm, _) = split_comm(rest).filter(|(_, after)| is_end(after))?;
-    Some(Kill {
+    let (pid, rest) = outcome.strip_prefix(verb)?.split_once(" (")?;
+    let (pid, before) = pid.split_once(',').unwrap_or((pid, ""));
+    let (comm, after) = split_comm(rest)?;
+    let kill = Kill {
         pid: number(pid)?,
         comm: comm.to_owned(),
         limit,
         ..Kill::default()
-    })
+    };
+    Some((kill, before, after))
 }
 
 /// `Killed process 7 (comm) total-vm:…`; in vendors' kernels also `… 7 (comm), UID 0, total-vm:…` and `… 7, UID 0, (comm)
 /// total-vm:…`. A line that was cut has zero for the amounts that it lost.
 pub(super) fn killed(text: &str) -> Option<Kill> {
-    let (limit, outcome) = outcome(text);
-    let (pid, rest) = outcome.strip_prefix("Killed process ")?.split_once(" (")?;
-    let (pid, before) = pid.split_once(',').unwrap_or((pid, ""));
-    let (comm, after) = split_comm(rest)?;
+    let (kill, before, after) = process(text, "Killed process ")?;
     // The first of each name is the kernel's.
     let fields = || before.split(',').chain(after.split([',', ' ', '\n'])).map(str::trim);
     let field = |name: &str| fields().find_map(|field| field.strip_prefix(name));
@@ -176,9 +176,6 @@ pub(super) fn killed(text: &str) -> Option<Kill> {
             .find_map(|text| text.split_once("UID ")?.1.split(',').next())
     };
     Some(Kill {
-        pid: number(pid)?,
-        comm: comm.to_owned(),
-        limit,
         memory: ReportedMemory {
             total_vm_bytes: bytes("total-vm:"),
             anon_rss_bytes: bytes("anon-rss:"),
@@ -187,7 +184,7 @@ pub(super) fn killed(text: &str) -> Option<Kill> {
         },
         oom_score_adj: field("oom_score_adj:").and_then(|score| score.parse().ok()),
         uid: field("UID:").or_else(vendors_uid).and_then(number),
-        ..Kill::default()
+        ..kill
     })
 }
 

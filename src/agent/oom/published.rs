@@ -5,7 +5,6 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
@@ -65,37 +64,31 @@ fn add(kills: &mut VecDeque<Arc<OomReport>>, kill: Arc<OomReport>) {
 
 /// Sends kills to the controller, in order. It may be slow: the latest kills wait for it, and nothing else does.
 #[derive(Debug)]
-pub(super) struct ToController {
-    events: mpsc::Sender<Event>,
-    /// While any kill waits, one task sends them.
-    waiting: Arc<Mutex<VecDeque<Arc<OomReport>>>>,
-}
+pub(super) struct ToController(watch::Sender<VecDeque<Arc<OomReport>>>);
 
 impl ToController {
+    /// Panics: outside of a tokio runtime.
     pub(super) fn new(events: mpsc::Sender<Event>) -> Self {
-        let waiting = Arc::default();
-        Self { events, waiting }
+        let waiting = watch::Sender::default();
+        tokio::spawn(send_waiting(events, waiting.clone()));
+        Self(waiting)
     }
 
     fn send(&self, kill: Arc<OomReport>) {
-        let mut waiting = self.waiting.lock();
-        let is_first = waiting.is_empty();
-        add(&mut waiting, kill);
-        if is_first {
-            tokio::spawn(send_waiting(self.events.clone(), Arc::clone(&self.waiting)));
-        }
+        self.0.send_modify(|waiting| add(waiting, kill));
     }
 }
 
-async fn send_waiting(events: mpsc::Sender<Event>, waiting: Arc<Mutex<VecDeque<Arc<OomReport>>>>) {
-    while let Ok(permit) = events.reserve().await {
-        let mut waiting = waiting.lock();
-        if let Some(kill) = waiting.pop_front() {
-            permit.send(Event::Killed(kill));
-        }
-        if waiting.is_empty() {
-            return;
-        }
+async fn send_waiting(events: mpsc::Sender<Event>, waiting: watch::Sender<VecDeque<Arc<OomReport>>>) {
+    let mut kills = waiting.subscribe();
+    while kills.wait_for(|kills| !kills.is_empty()).await.map(drop).is_ok()
+        && let Ok(permit) = events.reserve().await
+    {
+        waiting.send_modify(|kills| {
+            if let Some(kill) = kills.pop_front() {
+                permit.send(Event::Killed(kill));
+            }
+        });
     }
 }
 

@@ -167,18 +167,16 @@ impl KillMetrics {
 
     /// Ends the series of pods that have been gone for [`SERIES_STAY`].
     pub(super) fn end_old_series(&mut self, pods: &[Arc<LivePod>], now: Instant) {
-        let mut old = Vec::new();
-        for (labels, used) in &mut self.series {
-            let [(_, namespace), (_, name), ..] = labels;
+        let is_old = |[(_, namespace), (_, name), ..]: &KillLabels, used: &mut Instant| {
             let lives = |pod: &Arc<LivePod>| pod.id.namespace == *namespace && pod.id.name == *name;
             // Kills outside of pods have a few series that stay.
             if name.is_empty() || pods.iter().any(lives) {
                 *used = now;
-            } else if now.duration_since(*used) > SERIES_STAY {
-                old.push(labels.clone());
             }
-        }
-        old.iter().for_each(|labels| self.end_series(labels));
+            now.duration_since(*used) > SERIES_STAY
+        };
+        let old: Vec<_> = self.series.extract_if(is_old).collect();
+        old.iter().for_each(|(labels, _)| self.end_series(labels));
     }
 
     fn end_series(&mut self, labels: &KillLabels) {

@@ -12,6 +12,7 @@ use futures::future::BoxFuture;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, interval, sleep};
 
+use super::BATCHES;
 use super::published::Published;
 use crate::oom::watch::{Batch, NodePods};
 use crate::report::Report;
@@ -55,7 +56,7 @@ impl<S: Fn(Vec<Report>, Vec<u8>) -> Commit> Recorder<S> {
     /// Runs until the watcher has ended and everything is stored, or the disk takes too long.
     pub(super) async fn run(mut self, mut batches: mpsc::Receiver<Batch>) {
         let mut tidy = interval(TIDY);
-        let mut waiting = Waiting::default();
+        let (mut waiting, mut taken) = (Waiting::default(), Vec::new());
         loop {
             // Cancel-safe: both branches take a value only when they return.
             tokio::select! {
@@ -63,14 +64,9 @@ impl<S: Fn(Vec<Report>, Vec<u8>) -> Commit> Recorder<S> {
                     let now = Instant::now().into_std();
                     self.published.metrics.end_old_series(&self.node_pods.borrow().pods, now);
                 }
-                batch = batches.recv() => match batch {
-                    Some(batch) => waiting.add(batch),
-                    None => return,
-                },
+                count = batches.recv_many(&mut taken, BATCHES) => if count == 0 { return },
             }
-            while let Ok(batch) = batches.try_recv() {
-                waiting.add(batch);
-            }
+            taken.drain(..).for_each(|batch| waiting.add(batch));
             while let Some(checkpoint) = waiting.checkpoint.take() {
                 if !self.store(checkpoint, &mut waiting, &mut batches).await {
                     return tracing::error!("not all kills are stored: the next agent reports the others again");

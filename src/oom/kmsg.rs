@@ -130,26 +130,6 @@ pub(super) fn record_name(seq: u64) -> String {
     }
 }
 
-/// Numbers records, in the order in which the log has them.
-#[derive(Debug, Default)]
-struct RecordNumbers {
-    /// The number of the last kill.
-    last: u64,
-}
-
-impl RecordNumbers {
-    /// The number of the next record. Numbers of kills ascend, also where their times do not: a lower one would count as
-    /// reported.
-    fn next(&mut self, line: &Line) -> Option<u64> {
-        let number = record_number(line.timestamp_us?, 0);
-        if !KILLED.iter().any(|words| line.text.contains(words)) {
-            return Some(number);
-        }
-        self.last = number.max(self.last).saturating_add(1);
-        Some(self.last)
-    }
-}
-
 /// Checks that syslog(2) answers this process. Blocks for a moment.
 ///
 /// Errors: why it does not.
@@ -311,7 +291,8 @@ const EXACT_FOR: Duration = SLACK.saturating_mul(SLEW);
 /// The position in the log.
 #[derive(Debug, Default)]
 struct Tracker {
-    records: RecordNumbers,
+    /// The number of the last record of a kill.
+    last_kill: u64,
     /// Whether the reader has reached the end.
     is_live: bool,
     /// Whether the agent waits for the next record, so that it reads the record at once.
@@ -341,9 +322,20 @@ impl Tracker {
         }
     }
 
+    /// The number of the next record. Numbers of kills ascend, also where their times do not: a lower one would count as
+    /// reported.
+    fn number(&mut self, line: &Line) -> Option<u64> {
+        let number = record_number(line.timestamp_us?, 0);
+        if !KILLED.iter().any(|words| line.text.contains(words)) {
+            return Some(number);
+        }
+        self.last_kill = number.max(self.last_kill).saturating_add(1);
+        Some(self.last_kill)
+    }
+
     /// Takes a line, and the time at which the read returned.
     fn line(&mut self, line: Line, now: Duration) -> Option<LogEvent> {
-        let (seq, timestamp_us) = (self.records.next(&line)?, line.timestamp_us?);
+        let (seq, timestamp_us) = (self.number(&line)?, line.timestamp_us?);
         let line = Line { seq: Some(seq), ..line };
         if take(&mut self.waited) {
             self.clock.observe(timestamp_us, now);

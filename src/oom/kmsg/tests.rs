@@ -64,10 +64,10 @@ fn replayed_and_live_kills_differ() {
 #[test]
 fn numbers_of_kills_ascend() {
     for text in [KILLED, "Kill process 7 (x) sharing same memory"] {
-        let mut numbers = RecordNumbers::default();
+        let mut tracker = Tracker::default();
         let mut next = |us: u64| {
             let record = format!("3,5,{us},-;{text}\n");
-            numbers.next(&Line::of_record(record.as_bytes()).unwrap()).unwrap()
+            tracker.number(&Line::of_record(record.as_bytes()).unwrap()).unwrap()
         };
         let names = [137, 136, 138, 20_000, 9_000].map(&mut next).map(record_name);
         assert_eq!(

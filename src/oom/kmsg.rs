@@ -2,7 +2,7 @@
 //! [`Notice`]s.
 //!
 //! If the kernel overwrote records before the agent read them, the reader returns [`Notice::Lost`], and the receiver
-//! reads all counters at once. Events that were in the log when the reader opened it are marked. Records are
+//! reads all counters at once. Events that were in the log when the reader opened it are marked as replayed. Records are
 //! numbered by their time, so an agent continues where another one ended that read another source.
 //!
 //! One `read` of the device returns one record. EAGAIN is the end for now. EPIPE says that the kernel overwrote

@@ -241,8 +241,8 @@ impl KillCounters {
 
     /// Reads the counter of a cgroup and, if it rose, those inside. Returns by how much the counter rose. After an error
     /// inside, the kills that no counter there shows are left to the next sweep, at every level: they may be in a cgroup
-    /// that was not read. So is a kill taken back that was reported and not counted: the next agent would find a kill
-    /// inside at this one alone.
+    /// that was not read. A kill that was reported and not counted is taken back at every level, too: the next agent would
+    /// find a kill inside at this one alone.
     fn descend(&mut self, tree: &impl CounterTree, cgroup: &CgroupPath, sweep: &mut Sweep) -> Option<Count> {
         let mut risen = self.read(tree, cgroup, sweep)?;
         let mut here = risen;

@@ -43,13 +43,21 @@ pub(super) enum WakeUpReason {
     Expected,
 }
 
+/// What the kernel notifies the watcher of.
 #[derive(Debug, Default)]
-pub(super) struct WakeUp {
-    events: Option<AsyncFd<InotifyFd>>,
-    alarm: Option<AsyncFd<EventFd>>,
-    /// The existing cgroups with an alarm, by the inode of their directory. The kernel itself removes the alarms of the others.
-    registered: HashMap<CgroupPath, u64>,
-    quiet_until: Option<Instant>,
+pub(super) enum WakeUp {
+    #[default]
+    Nothing,
+    /// Changes of counters: v2.
+    Changes(AsyncFd<InotifyFd>),
+    /// Cgroups whose memory has run out: v1.
+    Alarms {
+        alarm: AsyncFd<EventFd>,
+        /// The existing cgroups with an alarm, by the inode of their directory. The kernel itself removes the alarms of the
+        /// others.
+        registered: HashMap<CgroupPath, u64>,
+        quiet_until: Option<Instant>,
+    },
 }
 
 impl WakeUp {
@@ -57,13 +65,13 @@ impl WakeUp {
     ///
     /// Errors: those of the kernel. Then only the sweep once a second finds kills.
     pub(super) fn watch(&mut self, counter: &Path) -> io::Result<()> {
-        let events = match self.events.take() {
-            Some(events) => events,
-            None => inotify()?,
-        };
-        let events = self.events.insert(events);
-        let added = events.get_ref().0.add_watch(counter, AddWatchFlags::IN_MODIFY);
-        added.map(drop).map_err(io::Error::from)
+        if !matches!(self, Self::Changes(_)) {
+            *self = Self::Changes(inotify()?);
+        }
+        if let Self::Changes(events) = self {
+            events.get_ref().0.add_watch(counter, AddWatchFlags::IN_MODIFY)?;
+        }
+        Ok(())
     }
 
     /// Sets the alarm for those of these containers (v1) that have none. Ignores a container that is gone.
@@ -74,30 +82,30 @@ impl WakeUp {
         hierarchy: &Hierarchy,
         containers: impl Iterator<Item = &'c CgroupPath>,
     ) -> Result<(), String> {
-        let alarm = match self.alarm.take() {
-            Some(alarm) => alarm,
-            None => {
-                self.registered.clear();
-                EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
-                    .map_err(io::Error::from)
-                    .and_then(async_fd)
-                    .map_err(|error| format!("no eventfd: {error}"))?
-            }
+        if !matches!(self, Self::Alarms { .. }) {
+            let alarm = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
+            let alarm = alarm.map_err(io::Error::from).and_then(async_fd);
+            *self = Self::Alarms {
+                alarm: alarm.map_err(|error| format!("no eventfd: {error}"))?,
+                registered: HashMap::new(),
+                quiet_until: None,
+            };
+        }
+        let Self::Alarms { alarm, registered, .. } = self else {
+            return Ok(());
         };
-        let alarm = self.alarm.insert(alarm);
         let inode =
             |path: &CgroupPath| fs::metadata(path.under(hierarchy.mount(Resource::Memory))).map(|found| found.ino());
-        self.registered
-            .retain(|path, registered| inode(path).is_ok_and(|inode| inode == *registered));
+        registered.retain(|path, registered| inode(path).is_ok_and(|inode| inode == *registered));
         let mut failed = Ok(());
         for path in containers {
-            if self.registered.contains_key(path) {
+            if registered.contains_key(path) {
                 continue;
             }
             // Read before the alarm is set: a cgroup that is made anew meanwhile gets its alarm the next time.
             let inode = inode(path).unwrap_or_default();
             match CgroupDir::open(hierarchy, path).and_then(|dir| dir.alarm_at_oom(alarm.get_ref())) {
-                Ok(()) => drop(self.registered.insert(path.clone(), inode)),
+                Ok(()) => drop(registered.insert(path.clone(), inode)),
                 Err(error) if error.is_gone() => {}
                 Err(error) => failed = failed.and(Err(error.to_string())),
             }
@@ -107,39 +115,30 @@ impl WakeUp {
 
     /// Waits for a notification. Cancel-safe: a notification stays until it is read, and the read does not wait.
     pub(super) async fn notified(&mut self) -> io::Result<WakeUpReason> {
-        let (events, alarm, quiet_until) = (&self.events, &self.alarm, self.quiet_until);
-        let raised = async {
-            if let Some(until) = quiet_until {
-                sleep_until(until).await;
+        let notified = match self {
+            Self::Nothing => std::future::pending().await,
+            Self::Changes(events) => {
+                let read = read_when_ready(events, |events| events.0.read_events().map(drop)).await;
+                read.map(|()| WakeUpReason::Counted)
             }
-            read_when_ready(alarm.as_ref(), |alarm| alarm.read().map(drop)).await
+            Self::Alarms { alarm, quiet_until, .. } => {
+                if let Some(until) = *quiet_until {
+                    sleep_until(until).await;
+                }
+                let read = read_when_ready(alarm, |alarm| alarm.read().map(drop)).await;
+                *quiet_until = Some(Instant::now() + MIN_INTERVAL);
+                read.map(|()| WakeUpReason::Expected)
+            }
         };
-        tokio::select! {
-            result = read_when_ready(events.as_ref(), |events| events.0.read_events().map(drop)) => {
-                if result.is_err() {
-                    self.events = None;
-                }
-                result.map(|()| WakeUpReason::Counted)
-            }
-            result = raised => {
-                match result {
-                    Ok(()) => self.quiet_until = Some(Instant::now() + MIN_INTERVAL),
-                    // The kernel removes the alarms of a closed eventfd.
-                    Err(_) => self.alarm = None,
-                }
-                result.map(|()| WakeUpReason::Expected)
-            }
+        if notified.is_err() {
+            // The kernel removes the alarms of a closed eventfd.
+            *self = Self::Nothing;
         }
+        notified
     }
 }
 
-async fn read_when_ready<T: AsRawFd>(
-    descriptor: Option<&AsyncFd<T>>,
-    read: impl Fn(&T) -> nix::Result<()>,
-) -> io::Result<()> {
-    let Some(descriptor) = descriptor else {
-        return std::future::pending().await;
-    };
+async fn read_when_ready<T: AsRawFd>(descriptor: &AsyncFd<T>, read: impl Fn(&T) -> nix::Result<()>) -> io::Result<()> {
     let read = |descriptor: &T| read(descriptor).map_err(io::Error::from);
     descriptor.async_io(Interest::READABLE, read).await
 }

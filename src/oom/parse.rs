@@ -269,7 +269,7 @@ impl Parser {
         });
         self.keep_alone(old);
         let named = self.take_named_report(chosen.pid, at);
-        let report = named.or_else(|| self.unnamed_report(&chosen, at));
+        let report = named.or_else(|| self.unnamed_report(&chosen, true, at));
         let report = report.unwrap_or_else(|| chosen.clone());
         self.chosen.push(Kill {
             pid: chosen.pid,
@@ -285,19 +285,22 @@ impl Parser {
     fn take_chosen(&mut self, pid: u32, at: Option<u64>) -> Option<Kill> {
         self.chosen.retain(|chosen| within(chosen.timestamp_us, at));
         let its = self.chosen.iter().position(|chosen| chosen.pid == pid);
+        if its.is_none() && (self.chosen.is_empty() || self.is_known(pid, at)) {
+            return None;
+        }
         if its.is_none() && self.chosen.len() > 1 {
             for chosen in &mut self.chosen {
                 (chosen.limit, chosen.task_cgroup) = (Limit::Unknown, None);
                 (chosen.invoker, chosen.usage) = (None, None);
             }
         }
-        let at = its.or((!self.chosen.is_empty()).then_some(0))?;
-        Some(self.chosen.remove(at))
+        Some(self.chosen.remove(its.unwrap_or(0)))
     }
 
     /// The report without a pid, if it is about this process. Of several, the process may be that of any: before Linux 4.2
-    /// the kernel kills in several cgroups at a time.
-    fn unnamed_report(&mut self, process: &Kill, at: Option<u64>) -> Option<Kill> {
+    /// the kernel kills in several cgroups at a time. An earlier report is only about a process that was chosen for a cgroup's
+    /// limit, or that shares memory: the line of a kill names no cause.
+    fn unnamed_report(&mut self, process: &Kill, is_chosen: bool, at: Option<u64>) -> Option<Kill> {
         let may_suppress = self.may_suppress(at);
         let mut unnamed: Vec<Kill> = self.reports.extract_if(.., |report| report.pid == 0).collect();
         let first = unnamed.pop();
@@ -307,9 +310,10 @@ impl Parser {
         }
         let report = self.explained.as_mut()?;
         report.pid = process.pid;
-        let is_same = process.limit == Limit::Unknown || process.limit == report.limit;
-        let is_its = is_same && within(report.timestamp_us, at) && (is_first || !may_suppress);
-        is_its.then(|| report.clone())
+        let is_limited = process.limit != Limit::Unknown;
+        let is_same = !is_limited || process.limit == report.limit;
+        let is_only = is_first || (is_chosen || is_limited) && !may_suppress;
+        (is_same && is_only && within(report.timestamp_us, at)).then(|| report.clone())
     }
 
     /// Takes the report that names this pid, if it is recent.
@@ -325,7 +329,7 @@ impl Parser {
         }
         let is_in_group = self.group.as_ref().is_some_and(|group| within(group.last, at));
         match self.take_chosen(kill.pid, at) {
-            None if !is_in_group => self.unnamed_report(kill, at),
+            None if !is_in_group => self.unnamed_report(kill, false, at),
             chosen => chosen,
         }
     }

@@ -153,6 +153,16 @@ fn a_kill_belongs_to_the_latest_report() {
     assert_eq!(explained(&found[10]), (20, Level::Unspecified, None));
 }
 
+/// As in a log that was searched for `killed`: the second kill may be for the node's memory.
+#[test]
+fn a_kill_without_choice_claims_no_earlier_report() {
+    let found = kills_in(&[&task_in(GROUP, POD), &old_killed(7), &old_killed(8)]);
+    assert_eq!(
+        found.iter().map(explained).collect::<Vec<_>>(),
+        [(7, Level::Pod, Some(GROUP)), (8, Level::Unspecified, None)]
+    );
+}
+
 #[test]
 fn a_new_report_ends_the_old_one() {
     let report = task_in(GROUP, POD);

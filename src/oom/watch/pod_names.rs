@@ -50,25 +50,6 @@ pub(super) struct Owner {
     pub(super) unnamed: bool,
 }
 
-impl KnownCgroup {
-    fn owner(&self) -> Owner {
-        let (PodId { uid, namespace, name }, container) = (self.pod.id.clone(), self.container.as_ref());
-        let container = container.and_then(|container| self.pod.containers.get_key_value(container));
-        Owner {
-            pod: Some(ReportedPod {
-                namespace,
-                name,
-                uid: uid.to_string(),
-            }),
-            container: container.map(|(name, live)| ReportedContainer {
-                name: name.to_string(),
-                id: live.id.to_string(),
-            }),
-            unnamed: false,
-        }
-    }
-}
-
 impl PodNames {
     /// Replaces the pods on the node.
     pub(super) fn update(&mut self, node: &NodePods, now: Duration) {
@@ -93,16 +74,28 @@ impl PodNames {
 
     /// The pod and container of a cgroup.
     pub(super) fn owner(&self, cgroup: &CgroupPath) -> Owner {
-        let known = self.known(cgroup).map(KnownCgroup::owner).unwrap_or_default();
-        if known.container.is_some() {
-            return known;
+        let known = self.known(cgroup);
+        let pod = known.map(|known| {
+            let PodId { uid, namespace, name } = known.pod.id.clone();
+            let uid = uid.to_string();
+            ReportedPod { namespace, name, uid }
+        });
+        let live = known.and_then(|known| known.pod.containers.get_key_value(known.container.as_ref()?));
+        if let Some((name, live)) = live {
+            let (name, id) = (name.to_string(), live.id.to_string());
+            let container = Some(ReportedContainer { name, id });
+            return Owner {
+                pod,
+                container,
+                unnamed: false,
+            };
         }
         let (Some(place), container) = pod_and_container(self.place(cgroup)) else {
             return Owner::default();
         };
         Owner {
-            unnamed: known.pod.is_none() || container.is_some(),
-            pod: known.pod.or_else(|| {
+            unnamed: pod.is_none() || container.is_some(),
+            pod: pod.or_else(|| {
                 Some(ReportedPod {
                     uid: place.uid.to_string(),
                     ..ReportedPod::default()

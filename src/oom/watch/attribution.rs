@@ -133,7 +133,6 @@ impl Attribution {
             });
             self.add_kills(kills, now, files);
         }
-        self.apply_join_results();
         if !self.joiner.has_log {
             // The agent reports these kills now, and must not report them again from the log.
             self.checkpoint.log_from = by + SLACK;
@@ -145,15 +144,12 @@ impl Attribution {
     pub(super) fn decide(&mut self, progress: Progress, now: Moment, files: &impl NodeIo) {
         let kills = self.joiner.decide_up_to(progress);
         self.add_kills(kills, now, files);
-        self.apply_join_results();
     }
 
-    fn add_kills(&mut self, kills: Vec<OomKill>, now: Moment, files: &impl NodeIo) {
+    /// Takes the results of a call of the joiner.
+    fn add_kills(&mut self, kills: impl IntoIterator<Item = OomKill>, now: Moment, files: &impl NodeIo) {
         kills.into_iter().for_each(|kill| self.add_kill(kill, now, files));
         self.listed.clear();
-    }
-
-    fn apply_join_results(&mut self) {
         let records = std::mem::take(&mut self.joiner.known_records);
         let again = std::mem::take(&mut self.joiner.duplicates);
         self.mark_reported(&records, &[], &again);

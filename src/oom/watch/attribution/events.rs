@@ -53,16 +53,13 @@ impl Attribution {
                     cgroup = kill.task_cgroup.as_ref().or(found.as_ref()).map(CgroupPath::as_str),
                     "the kernel logged a kill"
                 );
-                match self.joiner.logged(log.place, *kill, found) {
-                    Some(kill) => self.add_kill(kill, now, files),
-                    None => self.apply_join_results(),
-                }
+                let kill = self.joiner.logged(log.place, *kill, found);
+                self.add_kills(kill, now, files);
             }
             Event::Again { pid, group } => {
                 let group = self.local_path(group);
-                if let Some(kill) = self.joiner.logged_again(log.place, pid, &group) {
-                    self.add_kill(kill, now, files);
-                }
+                let kill = self.joiner.logged_again(log.place, pid, &group);
+                self.add_kills(kill, now, files);
                 self.add_duplicate(log.seq, group, now.monotonic);
             }
         }

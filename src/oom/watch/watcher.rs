@@ -304,6 +304,10 @@ impl Watcher {
     fn sweep(&mut self) {
         let before = monotonic();
         let failed = self.attribution.sweep(before, &self.files, Moment::now);
+        if failed.is_some() {
+            // The process may have too few descriptors for the next sweep.
+            self.files.close_counters();
+        }
         self.problems.counters = failed.map(|error| format!("{error}; kills there are found in the kernel's log only"));
         self.schedule.completed(before, monotonic());
     }

@@ -325,6 +325,7 @@ impl Parser {
     /// Takes the report about a killed process.
     fn take_report(&mut self, kill: &Kill, at: Option<u64>) -> Option<Kill> {
         if self.reports.iter().any(|report| report.pid == kill.pid) {
+            self.chosen.retain(|chosen| chosen.pid != kill.pid);
             return self.take_named_report(kill.pid, at);
         }
         let is_in_group = self.group.as_ref().is_some_and(|group| within(group.last, at));

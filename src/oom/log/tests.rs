@@ -75,6 +75,15 @@ fn kills_at_once_are_told_once() {
     assert_eq!(limits, [(6, "/a"), (8, "/b")]);
 }
 
+/// As where two copies of a log are merged.
+#[test]
+fn a_repeated_report_makes_no_second_kill() {
+    let report = "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,task_memcg=/a,task=x,pid=7,uid=0";
+    let chosen = "Out of memory: Kill process 7 (x) score 9 or sacrifice child";
+    let log = [report, chosen, report, KILLED].join("\n");
+    assert_eq!(parse_log(log.as_bytes()).len(), 1);
+}
+
 #[test]
 fn a_late_group_joins_its_first_victim() {
     let log = "Memory cgroup out of memory: Killed process 7 (x) total-vm:4kB\n\

@@ -62,9 +62,14 @@ struct CounterState {
     read: bool,
     /// Kills that counters of cgroups inside showed before this one: the sweep reads this one first.
     ahead: u64,
+    /// Since when kills are left to later sweeps, because a counter inside cannot be read.
+    left_since: Option<Duration>,
     /// When a sweep first found the cgroup gone.
     gone: Option<Duration>,
 }
+
+/// Kills wait this long for a counter that cannot be read. Then the cgroup around it has those that are not reported.
+const READ_WITHIN: Duration = Duration::from_secs(60);
 
 /// The agent remembers a cgroup this long after the cgroup is gone: the agent may still report kills in it, each with
 /// a number of its own.
@@ -84,8 +89,10 @@ pub(super) struct SavedCounter {
 pub(super) struct KillCounters {
     pub(super) version: CgroupVersion,
     pub(super) root: CgroupPath,
-    /// Whether no sweep has read every counter yet and no earlier agent watched: what the counters show is no news.
+    /// Whether no sweep has read every counter within [`READ_WITHIN`] yet and no earlier agent watched: what the counters show
+    /// is no news.
     pub(super) starts: bool,
+    first_sweep: Option<Duration>,
     known: BTreeMap<CgroupPath, CounterState>,
     /// As of the last sweep that read every counter.
     machine: MachineCount,
@@ -97,7 +104,7 @@ pub(super) struct KillCounters {
 
 impl KillCounters {
     /// The counters of `root` and everything below, with the saved counts of these cgroups. An agent that `starts`
-    /// reports no kill from before its first sweep that reads every counter.
+    /// reports no kill from before its first sweep that reads every counter, or [`READ_WITHIN`] after its first one.
     pub(super) fn new(version: CgroupVersion, root: CgroupPath, saved: &[SavedCounter], starts: bool) -> Self {
         let of_tree = saved.iter().filter(|saved| saved.cgroup.below(&root).is_some());
         let state = |saved: &SavedCounter| CounterState {
@@ -111,6 +118,7 @@ impl KillCounters {
             version,
             root,
             starts,
+            first_sweep: None,
             known,
             machine: MachineCount::default(),
             quiet_at: None,
@@ -137,7 +145,7 @@ impl KillCounters {
         let kills = tree.machine_kills();
         let root = self.root.clone();
         match self.version {
-            CgroupVersion::V2 => drop(self.descend(tree, &root, &mut sweep)),
+            CgroupVersion::V2 => drop(self.descend(tree, &root, now, &mut sweep)),
             CgroupVersion::V1 => {
                 let mut cgroups = vec![root];
                 while let Some(cgroup) = cgroups.pop() {
@@ -166,7 +174,8 @@ impl KillCounters {
         if self.starts {
             self.known.values_mut().for_each(|state| state.reported = state.seen);
             sweep.rises.clear();
-            self.starts = sweep.failed.is_some();
+            let first = *self.first_sweep.get_or_insert(now);
+            self.starts = sweep.failed.is_some() && now < first.saturating_add(READ_WITHIN);
         }
         sweep
     }
@@ -241,9 +250,15 @@ impl KillCounters {
 
     /// Reads the counter of a cgroup and, if it rose, those inside. Returns by how much the counter rose. After an error
     /// inside, the kills that no counter there shows are left to the next sweep, at every level: they may be in a cgroup
-    /// that was not read. A kill that was reported and not counted is taken back at every level, too: the next agent would
-    /// find a kill inside at this one alone.
-    fn descend(&mut self, tree: &impl CounterTree, cgroup: &CgroupPath, sweep: &mut Sweep) -> Option<Count> {
+    /// that was not read. This ends after [`READ_WITHIN`]. A kill that was reported and not counted is taken back at every
+    /// level, too: the next agent would find a kill inside at this one alone.
+    fn descend(
+        &mut self,
+        tree: &impl CounterTree,
+        cgroup: &CgroupPath,
+        now: Duration,
+        sweep: &mut Sweep,
+    ) -> Option<Count> {
         let mut risen = self.read(tree, cgroup, sweep)?;
         let mut here = risen;
         if self.has_counters_inside(cgroup) {
@@ -258,7 +273,7 @@ impl KillCounters {
             for _ in 0..2 {
                 let new = sweep.unless_failed(tree.children(cgroup)).into_iter();
                 for child in new.filter(|child| read.insert(child.clone())) {
-                    let rise = self.descend(tree, &child, sweep).unwrap_or_default();
+                    let rise = self.descend(tree, &child, now, sweep).unwrap_or_default();
                     below.kills += rise.kills;
                     below.groups += rise.groups;
                 }
@@ -269,9 +284,16 @@ impl KillCounters {
             let state = self.known.entry(cgroup.clone()).or_default();
             state.ahead = below.kills.saturating_sub(risen.kills);
             here = risen.beyond(below);
-            if sweep.failed.is_some() {
+            let is_unclear = sweep.failed.is_some() && here.kills > 0;
+            let since = is_unclear.then(|| state.left_since.unwrap_or(now));
+            state.left_since = since.filter(|since| now < since.saturating_add(READ_WITHIN));
+            if state.left_since.is_some() {
                 state.seen = state.seen.beyond(here);
                 (risen, here) = (risen.beyond(here), Count::default());
+            } else if is_unclear {
+                // The kernel's log may have had the others.
+                let unreported = state.seen.beyond(state.reported).beyond(below);
+                here.kills = here.kills.min(unreported.kills);
             }
             sweep.failed = failed_outside.or_else(|| sweep.failed.take());
         }

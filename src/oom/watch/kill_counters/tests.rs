@@ -280,6 +280,28 @@ fn kills_wait_for_a_counter_that_failed() {
 }
 
 #[test]
+fn a_counter_that_keeps_failing_hides_no_kill() {
+    let [first, second] = [container(0, 1), container(0, 2)];
+    for (starts, told) in [(false, vec![(first.parent().unwrap(), 1)]), (true, Vec::new())] {
+        let mut kernel = Kernel::default();
+        [&first, &second].iter().for_each(|path| kernel.make(path));
+        kernel.unreadable.insert(first.clone());
+        (0..2).for_each(|_| kernel.kill(&first));
+        let mut kill_counters = KillCounters::new(CgroupVersion::V2, root(), &[], starts);
+        // The kernel's log had one of them.
+        kill_counters.mark_reported(&first, false);
+        let mut risen_at = |at: u64| {
+            let mut sweep = kill_counters.sweep(&kernel, Duration::from_secs(at));
+            sweep.failed = None;
+            risen(sweep)
+        };
+        assert_eq!([0, 59, 60].map(&mut risen_at), [Vec::new(), Vec::new(), told]);
+        kernel.kill(&second);
+        assert_eq!(risen_at(61), [(second.clone(), 1)]);
+    }
+}
+
+#[test]
 fn an_error_at_the_start_makes_no_news() {
     for (counting, local) in [(CgroupVersion::V2, false), (CgroupVersion::V1, true)] {
         let mut kernel = Kernel::default();

@@ -357,7 +357,7 @@ fn a_report_has_all_facts_of_the_victim() {
         uid: Some(1000),
         ..kill(7, 40, Some(container(0, 1)))
     };
-    let event = logged(Event::Kill(Box::new(killed)), number(40), 10, Origin::Live);
+    let event = logged(Event::Kill(Box::new(killed)), number(40), 10, false);
     attribution.add_event(event, (None, Role::Child), at(10), &kernel);
     let told = finish(&mut attribution, &kernel, 20);
     let victim = Victim {

@@ -124,7 +124,7 @@ fn what_is_recommended_must_fit_beside_what_others_request() {
     let mut state = pod(list(100, 100));
     let mut capacity = node(list(100, 100), list(800, 800));
     let refused = capacity.admit(&state, &recommended(list(201, 100))).unwrap_err();
-    assert!(refused.contains("200m of 1 are left"), "{refused}");
+    assert!(refused.contains("200m of 1000m are left"), "{refused}");
     let fits = recommended(list(200, 200));
     assert_eq!(capacity.admit(&state, &fits), Ok(()));
     let before = capacity.requests_of(&state);
@@ -159,7 +159,7 @@ fn what_a_pod_goes_back_to_is_taken_as_well() {
     capacity.update(before, &shrunk);
     let other = pod(list(200, 200));
     let refused = capacity.admit(&other, &recommended(list(301, 200))).unwrap_err();
-    assert!(refused.contains("300m of 1 are left"), "{refused}");
+    assert!(refused.contains("300m of 1000m are left"), "{refused}");
 }
 
 #[test]

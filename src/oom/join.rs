@@ -8,8 +8,8 @@
 //! * The joiner returns a kill at once if the log names its cgroup, or `/proc` still knew the cgroup. Later this kill
 //!   accounts for one rise of its container.
 //! * A kill without a cgroup, and a rise, wait until the agent knows everything up to their time on both sides
-//!   ([`Progress`]). Then the joiner pairs as many as possible. A kill is certain if every rise that it may be in is of
-//!   one container. Otherwise the container is certain, and the victim is one of several.
+//!   ([`Progress`]). Then the joiner pairs as many as possible. A kill is certain if all such pairings have it in one
+//!   container. Otherwise the container is certain, and the victim is one of several.
 //! * A kill without a number whose time is not exact, as after a loss of records, has a certain container only from the
 //!   log or `/proc`: the rise that it seems to be in may have come after it.
 //! * A kill or a rise without a partner waits longer for one, and is returned alone if none comes ([`LATEST`]). Its
@@ -23,7 +23,7 @@
 //!
 //! No kill may be in two rises: a v2 counter also counts kills below its cgroup, so the caller feeds only the part of a
 //! rise that the counters below do not show. The joiner must never return a kill twice, nor place a victim where it
-//! only may have been: so a kill counts as certain only if no other rise fits it that far, however late it was logged ([`LATEST`]).
+//! only may have been: so a kill counts as certain only if no pairing has it elsewhere, however late it was logged ([`LATEST`]).
 
 mod match_group;
 
@@ -34,7 +34,7 @@ use super::kill::{Kill, Level};
 use super::numbers::Numbers;
 use super::report::Confidence;
 use crate::model::CgroupPath;
-use match_group::{Certainty, LogState, Logged, MatchGroup, claim, expire};
+use match_group::{Logged, MatchGroup};
 
 pub use match_group::CounterDelta;
 
@@ -106,14 +106,12 @@ pub struct Joiner {
     /// In the order of arrival.
     logged: Vec<Logged>,
     rises: Vec<CounterDelta>,
-    /// Rises that the kernel has not logged in time.
-    unmatched: Vec<CounterDelta>,
     /// Rises that were returned alone and whose records may still come: such a record is no second kill. A
     /// checkpoint has to keep these.
     pub(super) reported_by_counter: Vec<CounterDelta>,
     /// The records that came for them, until the caller takes them.
     pub(super) known_records: Vec<u64>,
-    /// Rises that went to a kill which may have been in another one: a later kill may have been in these.
+    /// Rises that went to kills which may have been in others: a later kill may have been in these.
     guessed: Vec<CounterDelta>,
     /// The cgroups of groups whose first victim was counted twice and logged once, one for each time,
     /// until the caller takes them.
@@ -133,46 +131,54 @@ impl Joiner {
     /// process that is already exiting, so `/` counts as unknown.
     pub fn logged(&mut self, at: LogPlace, kill: Kill, found: Option<CgroupPath>) -> Option<OomKill> {
         let known = |path: &CgroupPath| *path != CgroupPath::root();
-        let named = kill.task_cgroup.clone().filter(known);
-        let named = named.or_else(|| container_limit(&kill));
+        // If the limit of a container was hit, the victim was in there.
+        let limit = kill.limit.cgroup().filter(|_| kill.limit.level() == Level::Container);
+        let named = kill.task_cgroup.clone().filter(known).or_else(|| limit.cloned());
         let (cgroup, confidence) = match (named, found.filter(known)) {
-            (Some(cgroup), _) => (cgroup, Confidence::Exact),
-            (None, Some(cgroup)) => (cgroup, Confidence::Procfs),
-            (None, None) => {
-                self.logged.push(Logged::new(at, LogState::Waiting(Arc::new(kill))));
-                return None;
-            }
+            (Some(cgroup), _) => (Some(cgroup), Confidence::Exact),
+            (None, Some(cgroup)) => (Some(cgroup), Confidence::Procfs),
+            (None, None) => (None, Confidence::LogAlone),
         };
-        let kill = OomKill::of(Arc::new(kill), Some(cgroup.clone()), confidence, at.time);
-        // The counters decide, and numbers do not: an earlier late kill may have taken the rise of this one.
-        let any = LogPlace {
-            numbers: Numbers::ANY,
-            ..at
+        let mut logged = Logged {
+            at,
+            cgroup: cgroup.clone(),
+            kill: Some(OomKill {
+                cgroup,
+                confidence,
+                record: kill.seq,
+                processes: Arc::from([Arc::new(kill)]),
+                at: at.time,
+            }),
+            is_again: false,
         };
-        let held = Logged::new(any, LogState::Held(Box::new(kill.clone())));
-        let mut reported = self.reported_by_counter.iter();
-        if reported.any(|rise| held.may_be_in(rise, AWAITED)) {
-            self.logged.push(held);
-            return None;
+        if logged.cgroup.is_some() {
+            // The counters decide, and numbers do not: an earlier late kill may have taken the rise of this one.
+            logged.at.numbers = Numbers::ANY;
         }
-        self.logged.push(Logged::new(at, LogState::Placed(cgroup)));
-        Some(kill)
+        let mut reported = self.reported_by_counter.iter();
+        let waits = logged.cgroup.is_none() || reported.any(|rise| logged.may_be_in(rise, AWAITED));
+        let returned = logged.kill.take_if(|_| !waits);
+        self.logged.push(logged);
+        returned
     }
 
     /// Takes the second line of a group's first victim, which the kernel also counted a second time.
     pub fn logged_again(&mut self, at: LogPlace, pid: u32, group: &CgroupPath) -> Option<OomKill> {
-        let again = |at| Logged::new(at, LogState::Again(group.clone()));
+        let again = Logged {
+            at,
+            cgroup: Some(group.clone()),
+            kill: None,
+            is_again: true,
+        };
         // A rise that was returned long before may be of an earlier kill: the counters decide, also of a line that is read late.
-        let read_at_once = LogPlace { is_exact: true, ..at };
-        if claim(&mut self.reported_by_counter, &again(read_at_once), LATEST).is_none() {
-            self.logged.push(again(at));
+        let mut read_at_once = again.clone();
+        read_at_once.at.is_exact = true;
+        if self.claim_reported(&read_at_once, LATEST).is_none() {
+            self.logged.push(again);
         }
         let is_it = |logged: &mut Logged| logged.waiting().is_some_and(|kill| kill.pid == pid);
         let first = self.logged.extract_if(.., is_it).next()?;
-        let LogState::Waiting(kill) = first.who else {
-            return None;
-        };
-        let mut kill = Arc::unwrap_or_clone(kill);
+        let mut kill = Kill::clone(first.waiting()?);
         kill.task_cgroup = Some(group.clone());
         kill.group = Some(group.clone());
         self.logged(first.at, kill, None)
@@ -195,12 +201,12 @@ impl Joiner {
 
     /// Whether a kill or a rise waits for progress.
     pub fn is_waiting(&self) -> bool {
-        !self.rises.is_empty() || !self.unmatched.is_empty() || self.has_kills_waiting()
+        !self.rises.is_empty() || self.has_kills_waiting()
     }
 
     /// Whether a kill waits for the counters.
     pub fn has_kills_waiting(&self) -> bool {
-        self.logged.iter().any(Logged::is_undecided)
+        self.logged.iter().any(|logged| logged.kill.is_some())
     }
 
     /// Returns the kills about which nothing can change any more.
@@ -212,14 +218,9 @@ impl Joiner {
     fn decide(&mut self, progress: Progress) -> Vec<OomKill> {
         let (mut kills, mut late) = (Vec::new(), Vec::new());
         let logged = std::mem::take(&mut self.logged);
-        let unlogged = self.unmatched.iter().chain(&self.reported_by_counter);
-        let certainty = Certainty {
-            counters_read: self.counters_read,
-            unlogged: unlogged.chain(&self.guessed).cloned().collect(),
-        };
         for group in MatchGroup::independent(logged, std::mem::take(&mut self.rises)) {
             match group.due(progress) {
-                Some(end) => late.extend(group.decide(end, &certainty, self, &mut kills)),
+                Some(end) => late.extend(group.decide(end, self, &mut kills)),
                 None => {
                     self.logged.extend(group.logged);
                     self.rises.extend(group.rises);
@@ -228,71 +229,61 @@ impl Joiner {
         }
         kills.extend(self.place_late(late, progress));
         let read = if self.has_log { progress.log } else { progress.counters };
-        for rise in expire(&mut self.unmatched, progress, &self.logged) {
+        let is_alone = |rise: &mut CounterDelta| rise.is_alone(progress, &self.logged);
+        for rise in Vec::from_iter(self.rises.extract_if(.., is_alone)) {
             kills.extend(self.kills_without_record(&rise, read));
         }
         if progress != Progress::END {
             // The agent would have read their records by now.
-            let may_be_read = |rise: &CounterDelta, delay| rise.by.saturating_add(delay) >= read;
-            self.reported_by_counter.retain(|rise| may_be_read(rise, AWAITED));
-            self.guessed.retain(|rise| may_be_read(rise, LATEST));
+            for rises in [&mut self.reported_by_counter, &mut self.guessed] {
+                rises.retain(|rise| rise.by.saturating_add(AWAITED) >= read);
+            }
         }
         kills
     }
 
-    /// Places kills without a partner among the rises that were not logged in time, also those that were returned alone.
-    /// Kills with a known cgroup come first, and wait for their own rise until every counter was read.
+    /// Returns the kills without a partner, except those that a rise shows which was returned alone. Kills with a known
+    /// cgroup come first, and wait for their own rise until every counter was read.
     fn place_late(&mut self, mut late: Vec<Logged>, progress: Progress) -> Vec<OomKill> {
-        late.sort_by_key(|logged| logged.waiting().is_some());
+        late.sort_by_key(|logged| logged.cgroup.is_none());
         let mut kills = Vec::new();
         for logged in late {
-            let claimed = claim(&mut self.unmatched, &logged, LATEST);
-            if claimed.is_none() && self.may_have_other_rise(&logged, progress) {
+            let at = logged.at.time;
+            let is_unread = logged.cgroup.is_some() && at.saturating_add(SLACK) >= progress.counters;
+            let may_be_read = is_unread && at.saturating_add(AWAITED) > progress.log;
+            if may_be_read || self.rises.iter().any(|rise| logged.may_be_in(rise, LATEST)) {
                 self.logged.push(logged);
-            } else {
-                kills.extend(self.place(&logged, claimed));
+            } else if let Some(kill) = logged.kill.clone() {
+                let Some(reported) = self.claim_reported(&logged, AWAITED) else {
+                    kills.push(kill);
+                    continue;
+                };
+                self.known_records.extend(kill.record);
+                self.guessed.extend(logged.cgroup.is_none().then_some(reported));
             }
         }
         kills
     }
 
-    /// Whether a late kill may be in a rise that is not read or not decided yet.
-    fn may_have_other_rise(&self, logged: &Logged, progress: Progress) -> bool {
-        let at = logged.at.time;
-        let is_unread = logged.waiting().is_none() && at.saturating_add(SLACK) >= progress.counters;
-        let may_be_read = is_unread && at.saturating_add(AWAITED) > progress.log;
-        may_be_read || self.rises.iter().any(|rise| logged.may_be_in(rise, LATEST))
+    /// Whether a kill may be in another rise than the waiting ones that it fits.
+    fn is_in_doubt(&self, logged: &Logged) -> bool {
+        let at = logged.at;
+        let is_anywhere = !at.is_exact && at.numbers.first != at.numbers.last;
+        let mut earlier = self.reported_by_counter.iter().chain(&self.guessed);
+        is_anywhere
+            || at.time.saturating_add(SLACK) >= self.counters_read
+            || earlier.any(|rise| logged.may_be_in(rise, LATEST))
     }
 
-    /// Places a late kill in the rise that it `claimed`. Returns the kill, unless it was returned before.
-    fn place(&mut self, logged: &Logged, claimed: Option<CounterDelta>) -> Option<OomKill> {
-        match &logged.who {
-            LogState::Placed(_) | LogState::Again(_) => None,
-            LogState::Held(kill) => {
-                let is_known = claimed.is_none() && self.claim_reported(logged, kill.record).is_some();
-                (!is_known).then(|| OomKill::clone(kill))
-            }
-            LogState::Waiting(kill) => {
-                let of = |cgroup, confidence| OomKill::of(Arc::clone(kill), cgroup, confidence, logged.at.time);
-                if let Some(rise) = claimed {
-                    // The kill in this rise may also be another one that the kernel logs as late.
-                    let placed = of(Some(rise.cgroup.clone()), Confidence::Ambiguous);
-                    self.guessed.push(rise);
-                    return Some(placed);
-                }
-                let Some(reported) = self.claim_reported(logged, kill.seq) else {
-                    return Some(of(None, Confidence::LogAlone));
-                };
-                self.guessed.push(reported);
-                None
-            }
-        }
-    }
-
-    /// Takes a kill off a rise that was returned alone: its record is of no other kill.
-    fn claim_reported(&mut self, logged: &Logged, record: Option<u64>) -> Option<CounterDelta> {
-        let rise = claim(&mut self.reported_by_counter, logged, AWAITED)?;
-        self.known_records.extend(record);
+    /// Takes a kill off the innermost rise that was returned alone and that the kill fits, if the kernel takes up to
+    /// `delay` to log: its record is of no other kill. Returns that rise.
+    fn claim_reported(&mut self, logged: &Logged, delay: Duration) -> Option<CounterDelta> {
+        let possible = self.reported_by_counter.iter().enumerate();
+        let possible = possible.filter(|(_, rise)| logged.may_be_in(rise, delay));
+        let (at, _) = possible.min_by_key(|(_, rise)| rise.order())?;
+        let rise = self.reported_by_counter.swap_remove(at);
+        self.reported_by_counter
+            .extend(rise.left(rise.kills.get() - 1, rise.again));
         Some(rise)
     }
 
@@ -319,12 +310,6 @@ impl Joiner {
     }
 }
 
-/// The cgroup whose limit was hit, if it is a container: the victim was in there.
-fn container_limit(kill: &Kill) -> Option<CgroupPath> {
-    let is_container = kill.limit.level() == Level::Container;
-    kill.limit.cgroup().filter(|_| is_container).cloned()
-}
-
 /// A kill with its cgroup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OomKill {
@@ -343,16 +328,6 @@ pub struct OomKill {
 }
 
 impl OomKill {
-    fn of(kill: Arc<Kill>, cgroup: Option<CgroupPath>, confidence: Confidence, at: Duration) -> Self {
-        Self {
-            cgroup,
-            confidence,
-            record: kill.seq,
-            processes: Arc::from([kill]),
-            at,
-        }
-    }
-
     /// The killed process, if it is certain.
     pub fn victim(&self) -> Option<&Kill> {
         let is_known = self.confidence != Confidence::Ambiguous;

@@ -1,15 +1,13 @@
-//! Pairs kills with rises that they fit.
+//! Pairs kills with rises that they fit, as many as possible.
 //!
-//! A rise that the kernel has not logged in time may be logged late ([`claim`]), or is returned alone ([`expire`]). The
-//! kernel sends the signal to the victim between counting and logging (`__oom_kill_process`), and may run the victim
-//! and others first; a busy hypervisor may run nothing at all. Times decide which rise a kill takes, and any kill may be late:
-//! it is certain only if no rise of another cgroup fits it up to [`LATEST`], and every counter was read since.
+//! The kernel sends the signal to the victim between counting and logging (`__oom_kill_process`), and may run the victim
+//! and others first; a busy hypervisor may run nothing at all. So any kill may be logged late. A kill takes a rise of its
+//! time if there is one, else one of up to [`LATEST`] before.
 //!
-//! [`matched`] pairs as many as possible, from a table of which kill fits which rise.
+//! A kill is certain if every pairing of as many kills has it in the same cgroup ([`Matching::reach`]).
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, HashMap};
-use std::iter::once;
+use std::collections::HashMap;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{AWAITED, FLOODS, Joiner, LATEST, LOG_DELAY, LogPlace, OomKill, PATIENCE, Progress, SLACK};
 use crate::model::CgroupPath;
-use crate::oom::kill::{Kill, Limit};
+use crate::oom::kill::Kill;
 use crate::oom::numbers::Numbers;
 use crate::oom::report::Confidence;
 
@@ -26,23 +24,12 @@ use crate::oom::report::Confidence;
 #[derive(Debug, Clone)]
 pub(super) struct Logged {
     pub(super) at: LogPlace,
-    pub(super) who: LogState,
-    /// Whether a rise that this kill may have been in went to another kill, or neither time nor number show where it
-    /// may have been.
-    pub(super) in_doubt: bool,
-}
-
-/// Whether the joiner has returned a kill.
-#[derive(Debug, Clone)]
-pub(super) enum LogState {
-    /// It has, for this cgroup, and the kill accounts for a rise there.
-    Placed(CgroupPath),
-    /// This is the second line of a kill in this group. It accounts for a rise there that is no kill.
-    Again(CgroupPath),
-    /// It has not: the cgroup is known, and a rise that was returned alone may show this kill.
-    Held(Box<OomKill>),
-    /// It has not: the cgroup of the kill is unknown.
-    Waiting(Arc<Kill>),
+    /// Its cgroup, if the log or `/proc` named it.
+    pub(super) cgroup: Option<CgroupPath>,
+    /// What the joiner still has to return: a kill without a cgroup, or one that a rise may show that was returned alone.
+    pub(super) kill: Option<OomKill>,
+    /// Whether this is the second line of a group's first victim. It accounts for a rise that is no kill.
+    pub(super) is_again: bool,
 }
 
 /// The rise of a counter between two reads.
@@ -73,79 +60,44 @@ impl CounterDelta {
         end == Duration::MAX || self.by.saturating_add(LOG_DELAY) < end
     }
 
-    /// The rest of the rise without these kills.
-    pub(super) fn without<'a>(self, logged: impl Iterator<Item = &'a Logged> + Clone) -> Option<Self> {
-        let logged_again = logged.clone().filter(|logged| matches!(logged.who, LogState::Again(_)));
-        let again = self.again.saturating_sub(count(logged_again));
-        let kills = NonZeroU64::new(self.kills.get().saturating_sub(count(logged)))?;
-        Some(Self { kills, again, ..self })
+    /// This rise with so many kills left.
+    pub(super) fn left(&self, kills: u64, again: u64) -> Option<Self> {
+        let kills = NonZeroU64::new(kills)?;
+        let rise = self.clone();
+        Some(Self { kills, again, ..rise })
+    }
+
+    /// Whether no kill can belong to this rise any more, neither a later nor an undecided one.
+    pub(super) fn is_alone(&self, progress: Progress, undecided: &[Logged]) -> bool {
+        let is_known = self.by.saturating_add(LATEST) < progress.log;
+        let is_stuck = self.by.saturating_add(PATIENCE) < progress.log.max(progress.counters);
+        is_stuck || (is_known && !undecided.iter().any(|logged| logged.may_be_in(self, LATEST)))
+    }
+
+    /// Rises of inner cgroups come first, so that none of them is left for the cgroups around.
+    pub(super) fn order(&self) -> (Reverse<usize>, Duration) {
+        (Reverse(self.cgroup.segments().count()), self.by)
     }
 }
 
 impl Logged {
-    pub(super) const fn new(at: LogPlace, who: LogState) -> Self {
-        Self {
-            at,
-            who,
-            in_doubt: !at.is_exact && at.numbers.first != at.numbers.last,
-        }
-    }
-
     /// The kill, if its cgroup is unknown.
-    pub(super) const fn waiting(&self) -> Option<&Arc<Kill>> {
-        match &self.who {
-            LogState::Waiting(kill) => Some(kill),
-            LogState::Placed(_) | LogState::Again(_) | LogState::Held(_) => None,
-        }
-    }
-
-    /// Whether the joiner still has to return this kill.
-    pub(super) const fn is_undecided(&self) -> bool {
-        matches!(self.who, LogState::Waiting(_) | LogState::Held(_))
+    pub(super) fn waiting(&self) -> Option<&Arc<Kill>> {
+        self.kill.as_ref().filter(|_| self.cgroup.is_none())?.processes.first()
     }
 
     /// Whether this kill fits the rise, if the kernel takes up to `delay` to log.
     pub(super) fn may_be_in(&self, rise: &CounterDelta, delay: Duration) -> bool {
         let at = self.at.time;
         // A time that is not exact may be too late by seconds: of an agent without a processor, it is the time of reading.
-        let is_exact = self.at.is_exact || self.waiting().is_some();
+        let is_exact = self.at.is_exact || self.cgroup.is_none();
         let delay = if is_exact { delay } else { delay.max(AWAITED) };
         let in_time = rise.after <= at.saturating_add(SLACK) && at <= rise.by.saturating_add(delay);
-        let is_within = |cgroup: &CgroupPath| cgroup.below(&rise.cgroup).is_some();
-        in_time
-            && self.at.numbers.meets(rise.numbers)
-            && match &self.who {
-                LogState::Placed(cgroup) | LogState::Again(cgroup) => is_within(cgroup),
-                LogState::Held(kill) => kill.cgroup.as_ref().is_some_and(is_within),
-                LogState::Waiting(kill) => match &kill.limit {
-                    Limit::Cgroup(limit) => rise.cgroup.below(limit).is_some(),
-                    Limit::Node | Limit::Unknown => true,
-                },
-            }
-    }
-
-    /// The delay within which this kill may take a rise. A kill with a known cgroup may be late: time only decides
-    /// which of the cgroup's rises it takes. A late kill without a cgroup is placed by [`claim`].
-    const fn delay(&self) -> Duration {
-        if self.waiting().is_some() { LOG_DELAY } else { LATEST }
-    }
-}
-
-/// What bounds how certain a kill's cgroup can be, beside its group.
-#[derive(Debug)]
-pub(super) struct Certainty {
-    /// The agent has read every counter since this moment: the rise of a later kill may be still to come.
-    pub(super) counters_read: Duration,
-    /// Earlier rises whose kills the kernel had not logged in time, or that went to a kill by guess: this kill may be
-    /// one of those, logged late.
-    pub(super) unlogged: Vec<CounterDelta>,
-}
-
-impl Certainty {
-    /// Whether the kill may be in another cgroup than this one.
-    fn may_be_elsewhere(&self, logged: &Logged, cgroup: &CgroupPath) -> bool {
-        let mut others = self.unlogged.iter().filter(|rise| rise.cgroup != *cgroup);
-        logged.at.time.saturating_add(SLACK) >= self.counters_read || others.any(|rise| logged.may_be_in(rise, LATEST))
+        let is_there = || match (&self.cgroup, self.waiting().and_then(|kill| kill.limit.cgroup())) {
+            (Some(cgroup), _) => cgroup.below(&rise.cgroup).is_some(),
+            (None, limit) => limit.is_none_or(|limit| rise.cgroup.below(limit).is_some()),
+        };
+        in_time && self.at.numbers.meets(rise.numbers) && is_there()
     }
 }
 
@@ -164,24 +116,16 @@ impl MatchGroup {
             ..Self::default()
         };
         let mut groups: Vec<Self> = rises.into_iter().map(alone).collect();
-        let mut without_rise = Vec::new();
         for logged in logged {
             let is_concerned = |group: &mut Self| group.rises.iter().any(|rise| logged.may_be_in(rise, LATEST));
-            let whole = groups.extract_if(.., is_concerned).reduce(|mut whole, group| {
+            let mut whole = Self::default();
+            for group in groups.extract_if(.., is_concerned) {
                 whole.logged.extend(group.logged);
                 whole.rises.extend(group.rises);
-                whole
-            });
-            let list = if whole.is_some() {
-                &mut groups
-            } else {
-                &mut without_rise
-            };
-            let mut group = whole.unwrap_or_default();
-            group.logged.push(logged);
-            list.push(group);
+            }
+            whole.logged.push(logged);
+            groups.push(whole);
         }
-        groups.extend(without_rise);
         groups
     }
 
@@ -192,25 +136,21 @@ impl MatchGroup {
         }
         let times = self.logged.iter().map(|logged| logged.at.time);
         let began = times.chain(self.rises.iter().map(|rise| rise.by)).min()?;
-        let until = |known: Duration, within: Duration| {
-            (began.saturating_add(within) < known).then(|| known.saturating_sub(within / 2))
-        };
         let size = self.logged.len() + self.rises.len();
-        let flood = FLOODS.iter().find(|(many, _)| size > *many);
-        // Without a rise that is over, there is nothing to decide in a flood.
-        let is_news = |end: &Duration| self.rises.iter().any(|rise| rise.is_over(*end));
-        flood
-            .and_then(|(_, within)| until(progress.log.min(progress.counters), *within))
-            .filter(is_news)
-            .or_else(|| until(progress.log.max(progress.counters), PATIENCE))
+        let floods = FLOODS.iter().filter(|(many, _)| size > *many);
+        let floods = floods.map(|(_, within)| (progress.log.min(progress.counters), *within));
+        let stages = floods.chain([(progress.log.max(progress.counters), PATIENCE)]);
+        let old = stages.filter(|(known, within)| began.saturating_add(*within) < *known);
+        old.map(|(known, within)| known.saturating_sub(within / 2)).max()
     }
 
     /// Whether the group is complete: rises that come later begin after these kills, and kills that come later were
-    /// logged after these rises. If the group has more counted than logged kills, late kills are considered, too. A
-    /// kill of this group may also be late for a rise elsewhere: that one waits in [`Joiner::unmatched`].
+    /// logged after these rises. If the group has more counted than logged kills, late kills are considered, too.
     fn is_final(&self, progress: Progress) -> bool {
-        let is_all_logged = counted(self.rises.iter()) <= count(self.logged.iter());
-        let delay = if is_all_logged { LOG_DELAY } else { LATEST };
+        let counted = self.rises.iter().map(|rise| rise.kills.get());
+        let counted = counted.fold(0, u64::saturating_add);
+        let unlogged = self.logged.iter().fold(counted, |left, _| left.saturating_sub(1));
+        let delay = if unlogged == 0 { LOG_DELAY } else { LATEST };
         let are_known =
             |logged: &Logged| logged.at.time.saturating_add(SLACK) < progress.counters && logged.at.time < progress.log;
         let are_over = |rise: &CounterDelta| rise.by.saturating_add(delay) < progress.log;
@@ -219,254 +159,163 @@ impl MatchGroup {
 
     /// Pairs each kill that the kernel logged before `end` with a rise, except where the rise may still belong to later
     /// kills. The undecided rest goes back to the joiner. Returns the kills that fit no rise.
-    pub(super) fn decide(
-        mut self,
-        end: Duration,
-        certainty: &Certainty,
-        joiner: &mut Joiner,
-        kills: &mut Vec<OomKill>,
-    ) -> Vec<Logged> {
-        self.sort(end);
-        let places = Places::of(&self, end);
+    pub(super) fn decide(mut self, end: Duration, joiner: &mut Joiner, kills: &mut Vec<OomKill>) -> Vec<Logged> {
+        let matching = self.matched(end);
+        let is_whole = end == Duration::MAX && !self.logged.iter().any(|logged| joiner.is_in_doubt(logged));
+        let uncertain = self.uncertain(&matching, joiner, is_whole);
         for (at, rise) in self.rises.iter().enumerate() {
-            if rise.is_over(end) {
-                joiner.unmatched.extend(rise.clone().without(places.kills_in(at)));
-            } else {
+            if !rise.is_over(end) {
                 joiner.rises.push(rise.clone());
+                continue;
             }
+            let each = self.logged.iter().zip(&matching.taken);
+            let again = each.filter(|(logged, taken)| logged.is_again && **taken == Some(at));
+            let again = again.fold(rise.again, |left, _| left.saturating_sub(1));
+            joiner.rises.extend(rise.left(matching.free[at], again));
+            joiner.guessed.extend((!is_whole).then(|| rise.clone()));
         }
-        let (mut late, mut lists) = (Vec::new(), Lists::default());
+        let (mut late, mut lists) = (Vec::new(), HashMap::new());
         for (at, logged) in self.logged.iter().enumerate() {
-            match places.rise_of(at) {
-                Some(rise) if rise.is_over(end) => match &logged.who {
-                    LogState::Held(kill) => kills.push(OomKill::clone(kill)),
-                    LogState::Waiting(kill) => {
-                        if !places.is_whole {
-                            joiner.guessed.push(rise.clone());
-                        }
-                        kills.push(places.paired(at, kill, certainty, &mut lists));
-                    }
-                    LogState::Placed(_) | LogState::Again(_) => {}
-                },
-                None if logged.at.time < end => late.push(logged.clone()),
-                Some(_) | None => joiner.logged.push(self.undecided(logged, end)),
+            let rise = matching.taken[at].map(|rise| &self.rises[rise]);
+            let Some(over) = rise.filter(|rise| rise.is_over(end)) else {
+                let is_late = rise.is_none() && logged.at.time < end;
+                let list = if is_late { &mut late } else { &mut joiner.logged };
+                list.push(logged.clone());
+                continue;
+            };
+            let Some(mut kill) = logged.kill.clone() else { continue };
+            if logged.cgroup.is_none() {
+                kill.cgroup = Some(over.cgroup.clone());
+                kill.confidence = Confidence::OnlyCounterThatRose;
             }
+            if uncertain[at] {
+                let is_late = !logged.may_be_in(over, LOG_DELAY);
+                joiner.guessed.extend((is_whole && is_late).then(|| over.clone()));
+                kill.confidence = Confidence::Ambiguous;
+                let list = lists.entry(&over.cgroup);
+                let list = list.or_insert_with(|| self.candidates(&over.cgroup, &matching, &uncertain));
+                kill.processes = Arc::clone(list);
+            }
+            kills.push(kill);
         }
         late
     }
 
-    /// Sorts kills and rises: the first ones find partners first.
-    fn sort(&mut self, end: Duration) {
+    /// Pairs as many kills as possible with rises. The first ones find partners first.
+    fn matched(&mut self, end: Duration) -> Matching {
         // The newest kills come last: their own rise may be still to come, and they may take another one. Of the
         // others, those with a known cgroup come first, so that none of their rises is left for a kill without one.
         self.logged.sort_by_key(|logged| {
             let is_new = logged.at.time >= end;
-            let waits = logged.waiting().is_some();
-            (is_new, !is_new && waits, logged.at.time)
+            (is_new, !is_new && logged.cgroup.is_none(), logged.at.time)
         });
-        // Rises of inner cgroups come first, so that none of them is left for the cgroups around.
-        self.rises
-            .sort_by_key(|rise| (Reverse(rise.cgroup.segments().count()), rise.by));
-    }
-
-    /// A kill to decide later. It is in doubt if it may have been in a rise that is decided now.
-    fn undecided(&self, logged: &Logged, end: Duration) -> Logged {
-        let mut decided = self.rises.iter().filter(|rise| rise.is_over(end));
-        Logged {
-            in_doubt: logged.in_doubt || decided.any(|rise| logged.may_be_in(rise, LATEST)),
-            ..logged.clone()
-        }
-    }
-}
-
-/// Where each kill of a group may be: what decides which kills are certain.
-struct Places<'g> {
-    group: &'g MatchGroup,
-    /// The rise that each kill takes; the index after the last rise for a kill without.
-    rises: Vec<usize>,
-    /// The rises that each kill may be in, and the index after the last for none of them.
-    possible: Vec<BTreeSet<usize>>,
-    /// Whether the group is complete and rests on no guess.
-    is_whole: bool,
-}
-
-impl<'g> Places<'g> {
-    fn of(group: &'g MatchGroup, end: Duration) -> Self {
-        let fits = |logged: &Logged| {
-            let rises = group.rises.iter();
-            rises.map(|rise| logged.may_be_in(rise, logged.delay())).collect()
+        self.rises.sort_by_key(CounterDelta::order);
+        let mut matching = Matching {
+            fits: Vec::new(),
+            free: self.rises.iter().map(|rise| rise.kills.get()).collect(),
+            taken: vec![None; self.logged.len()],
         };
-        let table: Vec<Vec<bool>> = group.logged.iter().map(fits).collect();
-        let rises = matched(&table, group.rises.iter().map(|rise| rise.kills.get()).collect());
-        let left = count(rises.iter().filter(|rise| **rise == group.rises.len()));
-        // Any of the kills may be late, and any may be the one that is left over.
-        let possible = group.logged.iter().map(|logged| {
-            let late = group.rises.iter().enumerate();
-            let late = late.filter(|(_, rise)| logged.may_be_in(rise, LATEST));
-            let none = (left > 0 && logged.waiting().is_some()).then_some(group.rises.len());
-            late.map(|(at, _)| at).chain(none).collect()
-        });
-        let mut places = Self {
-            group,
-            rises,
-            possible: possible.collect(),
-            is_whole: end == Duration::MAX && !group.logged.iter().any(|logged| logged.in_doubt),
+        let old = self.logged.partition_point(|logged| logged.at.time < end);
+        for (delay, kills) in [(LOG_DELAY, self.logged.len()), (LATEST, old)] {
+            let fits = |logged: &Logged| {
+                // A kill with a known cgroup may be late: time only decides which of the cgroup's rises it takes.
+                let delay = if logged.cgroup.is_some() { LATEST } else { delay };
+                let fits = |rise: &usize| logged.may_be_in(&self.rises[*rise], delay);
+                (0..self.rises.len()).filter(fits).collect()
+            };
+            matching.fits = self.logged.iter().map(fits).collect();
+            matching.extend(kills);
+        }
+        matching
+    }
+
+    /// Whether each kill without a cgroup may be in another cgroup than that of the rise that it takes, or is late for
+    /// this rise. In a group that is not whole, it may be in each rise that it fits.
+    fn uncertain(&self, matching: &Matching, joiner: &Joiner, is_whole: bool) -> Vec<bool> {
+        let without = (0..self.logged.len()).filter(|kill| matching.taken[*kill].is_none());
+        // A kill of such a rise may be the one without a rise.
+        let wanted = matching.reach(without.collect(), |_, _| true);
+        let mut known = HashMap::new();
+        let is_uncertain = |(kill, logged): (usize, &Logged)| {
+            let Some(own) = matching.taken[kill].filter(|_| logged.cgroup.is_none()) else {
+                return false;
+            };
+            let rise = &self.rises[own];
+            let may_be_elsewhere = || {
+                let is_open = |mover, to: usize| mover != kill || self.rises[to].cgroup != rise.cgroup;
+                let reached = matching.reach(vec![kill], is_open);
+                let mut others = (0..reached.len()).filter(|other| reached[*other].is_some());
+                others.any(|other| other == own || matching.free[other] > 0 || !is_whole)
+            };
+            let is_late = !logged.may_be_in(rise, LOG_DELAY);
+            let fits = (own, &matching.fits[kill]);
+            let is_guess = is_late || joiner.is_in_doubt(logged) || wanted[own].is_some();
+            is_guess || *known.entry(fits).or_insert_with(may_be_elsewhere)
         };
-        if places.is_whole {
-            places.rule_out(left);
-        }
-        places
-    }
-
-    /// Where as many kills can only be in one rise as it has counted, no other kill was there. If every counted kill is logged,
-    /// the kills of a rise that no more kills fit than it has counted are in no other one. Goes on until nothing changes. `left`
-    /// kills are in no rise.
-    fn rule_out(&mut self, left: u64) {
-        let rises = self.group.rises.iter();
-        let is_all_logged = left == 0 && counted(rises.clone()) == count(self.possible.iter());
-        let each = rises.map(|rise| rise.kills.get()).chain([left]);
-        let mut open: Vec<(usize, u64)> = each.enumerate().collect();
-        loop {
-            let before = open.len();
-            open.retain(|(rise, counted)| {
-                let here = self.possible.iter_mut().filter(|rises| rises.contains(rise));
-                let (alone, others): (Vec<_>, Vec<_>) = here.partition(|rises| rises.len() == 1);
-                let is_full = count(alone.iter()) >= *counted;
-                let takes_all = is_all_logged && count(alone.iter().chain(&others)) <= *counted;
-                for rises in others {
-                    if is_full {
-                        rises.remove(rise);
-                    } else if takes_all {
-                        rises.retain(|other| other == rise);
-                    }
-                }
-                !(is_full || takes_all)
-            });
-            if open.len() == before {
-                return;
-            }
-        }
-    }
-
-    /// The rise that a kill takes.
-    fn rise_of(&self, at: usize) -> Option<&'g CounterDelta> {
-        self.group.rises.get(self.rises[at])
-    }
-
-    /// The kills that take a rise.
-    fn kills_in(&self, rise: usize) -> impl Iterator<Item = &Logged> + Clone {
-        let each = self.group.logged.iter().zip(&self.rises);
-        each.filter(move |(_, taken)| **taken == rise).map(|(logged, _)| logged)
-    }
-
-    /// Whether the kill may be in no rise of this cgroup.
-    fn may_be_elsewhere(&self, at: usize, cgroup: &CgroupPath) -> bool {
-        let mut rises = self.possible[at].iter().map(|rise| self.group.rises.get(*rise));
-        rises.any(|rise| rise.is_none_or(|rise| rise.cgroup != *cgroup))
-    }
-
-    /// The kill in its rise.
-    fn paired(&self, at: usize, kill: &Arc<Kill>, certainty: &Certainty, lists: &mut Lists<'g>) -> OomKill {
-        let (logged, cgroup) = (&self.group.logged[at], &self.group.rises[self.rises[at]].cgroup);
-        let paired = OomKill::of(
-            Arc::clone(kill),
-            Some(cgroup.clone()),
-            Confidence::OnlyCounterThatRose,
-            logged.at.time,
-        );
-        if !(logged.in_doubt || self.may_be_elsewhere(at, cgroup) || certainty.may_be_elsewhere(logged, cgroup)) {
-            return paired;
-        }
-        let list = lists.entry(cgroup).or_insert_with(|| self.candidates(cgroup));
-        OomKill {
-            confidence: Confidence::Ambiguous,
-            processes: Arc::clone(list),
-            ..paired
-        }
+        self.logged.iter().enumerate().map(is_uncertain).collect()
     }
 
     /// The kills that may be in this cgroup.
-    fn candidates(&self, cgroup: &CgroupPath) -> Arc<[Arc<Kill>]> {
-        let logged = self.group.logged.iter().zip(&self.possible);
-        let is_here = |rise: &usize| self.group.rises.get(*rise).is_some_and(|rise| rise.cgroup == *cgroup);
-        let candidates = logged.filter(|(_, rises)| rises.iter().any(is_here));
-        candidates.filter_map(|(logged, _)| logged.waiting().cloned()).collect()
+    fn candidates(&self, cgroup: &CgroupPath, matching: &Matching, uncertain: &[bool]) -> Arc<[Arc<Kill>]> {
+        let is_here = |rise: &usize| self.rises[*rise].cgroup == *cgroup;
+        let each = self.logged.iter().enumerate().filter(|(kill, _)| {
+            let may_be_here = uncertain[*kill] || matching.taken[*kill].is_none_or(|rise| is_here(&rise));
+            may_be_here && matching.fits[*kill].iter().any(is_here)
+        });
+        each.filter_map(|(_, logged)| logged.waiting().cloned()).collect()
     }
 }
 
-/// The possible victims of each cgroup: in a flood most kills share one list.
-type Lists<'g> = HashMap<&'g CgroupPath, Arc<[Arc<Kill>]>>;
-
-/// The number of kills in these rises.
-fn counted<'a>(rises: impl Iterator<Item = &'a CounterDelta>) -> u64 {
-    rises.map(|rise| rise.kills.get()).fold(0, u64::saturating_add)
+/// Which rise each kill takes. Kills and rises are indices.
+#[derive(Debug)]
+struct Matching {
+    /// The rises that each kill fits.
+    fits: Vec<Vec<usize>>,
+    /// How many more kills each rise takes.
+    free: Vec<u64>,
+    taken: Vec<Option<usize>>,
 }
 
-fn count<T>(items: impl Iterator<Item = T>) -> u64 {
-    items.fold(0, |count, _| count + 1)
-}
-
-/// Takes a kill off the innermost rise that it fits, if the kernel takes up to `delay` to log. Returns that rise.
-pub(super) fn claim(rises: &mut Vec<CounterDelta>, logged: &Logged, delay: Duration) -> Option<CounterDelta> {
-    let possible = rises.iter().enumerate();
-    let possible = possible.filter(|(_, rise)| logged.may_be_in(rise, delay));
-    let (at, _) = possible.min_by_key(|(_, rise)| (Reverse(rise.cgroup.segments().count()), rise.by))?;
-    let rise = rises.swap_remove(at);
-    rises.extend(rise.clone().without(once(logged)));
-    Some(rise)
-}
-
-/// Takes out the rises that no kill can belong to any more, neither a later nor an undecided one.
-pub(super) fn expire(rises: &mut Vec<CounterDelta>, progress: Progress, undecided: &[Logged]) -> Vec<CounterDelta> {
-    let is_over = |rise: &mut CounterDelta| {
-        let is_known = rise.by.saturating_add(LATEST) < progress.log;
-        let is_stuck = rise.by.saturating_add(PATIENCE) < progress.log.max(progress.counters);
-        is_stuck || (is_known && !undecided.iter().any(|logged| logged.may_be_in(rise, LATEST)))
-    };
-    rises.extract_if(.., is_over).collect()
-}
-
-/// Pairs as many kills as possible with rises. Among all such pairings, takes one in which the first kills and the
-/// first rises have partners: later kills may need the later rises. `possible` says which kill fits which rise, `free`
-/// how many kills each rise takes. Returns the index of each kill's rise, the index after the last for a kill without.
-///
-/// Each kill takes the first free rise that it can get if others change places. No kill and no rise that has a partner
-/// loses it (Mendelsohn and Dulmage, 1958).
-fn matched(possible: &[Vec<bool>], mut free: Vec<u64>) -> Vec<usize> {
-    let mut held = vec![free.len(); possible.len()];
-    for kill in 0..possible.len() {
-        let Some(first) = free.iter().position(|free| *free > 0) else {
-            break;
-        };
-        // In a flood, most kills fit the first free rise.
-        if possible[kill][first] {
-            (held[kill], free[first]) = (first, free[first] - 1);
-            continue;
+impl Matching {
+    /// Finds rises for the first `kills`. Each kill takes the first free rise that it can get if others change places:
+    /// later kills may need the later rises. No kill and no rise that has a partner loses it (Mendelsohn and Dulmage, 1958).
+    fn extend(&mut self, kills: usize) {
+        let without = (0..kills).filter(|kill| self.taken[*kill].is_none());
+        for kill in without.collect::<Vec<_>>() {
+            let Some(first) = self.free.iter().position(|free| *free > 0) else {
+                return;
+            };
+            // In a flood, most kills fit the first free rise.
+            if self.fits[kill].contains(&first) {
+                self.taken[kill] = Some(first);
+                self.free[first] -= 1;
+                continue;
+            }
+            let takers = self.reach(vec![kill], |_, _| true);
+            let mut next = (0..takers.len()).find(|rise| takers[*rise].is_some() && self.free[*rise] > 0);
+            if let Some(rise) = next {
+                self.free[rise] -= 1;
+            }
+            while let Some((rise, mover)) = next.and_then(|rise| Some((rise, takers[rise]?))) {
+                next = self.taken[mover].replace(rise);
+            }
         }
-        // Which kill would take each rise, if those that hold the rise took others.
-        let mut taker = vec![None; free.len()];
-        let mut movers = vec![kill];
+    }
+
+    /// The rises that these kills can get if others change places, by steps that are open: for each rise the kill that would
+    /// take it.
+    fn reach(&self, mut movers: Vec<usize>, is_open: impl Fn(usize, usize) -> bool) -> Vec<Option<usize>> {
+        let mut takers = vec![None; self.free.len()];
         while let Some(mover) = movers.pop() {
-            for rise in (0..free.len()).filter(|rise| possible[mover][*rise]) {
-                if taker[rise].is_none() {
-                    taker[rise] = Some(mover);
-                    let is_full = free[rise] == 0;
-                    movers.extend((0..kill).filter(|holder| is_full && held[*holder] == rise));
+            for rise in self.fits[mover].iter().copied() {
+                if takers[rise].is_none() && is_open(mover, rise) {
+                    takers[rise] = Some(mover);
+                    movers.extend((0..self.taken.len()).filter(|kill| self.taken[*kill] == Some(rise)));
                 }
             }
         }
-        let Some(mut rise) = (0..free.len()).find(|rise| taker[*rise].is_some() && free[*rise] > 0) else {
-            continue;
-        };
-        free[rise] -= 1;
-        while let Some(mover) = taker[rise] {
-            rise = std::mem::replace(&mut held[mover], rise);
-            if mover == kill {
-                break;
-            }
-        }
+        takers
     }
-    held
 }
 
 #[cfg(test)]
@@ -506,14 +355,20 @@ mod tests {
         fn the_first_kills_and_rises_have_partners(
             possible in prop::collection::vec(prop::collection::vec(prop::bool::weighted(0.4), 5), 0..6),
         ) {
-            let held = matched(&possible, vec![1; 5]);
+            let fits = |kill: &Vec<bool>| (0..5).filter(|rise| kill[*rise]).collect();
+            let mut matching = Matching {
+                fits: possible.iter().map(fits).collect(),
+                free: vec![1; 5],
+                taken: vec![None; possible.len()],
+            };
+            matching.extend(possible.len());
             let kills: Vec<usize> = (0..possible.len()).collect();
-            let with: Vec<usize> = kills.iter().copied().filter(|kill| held[*kill] < 5).collect();
+            let with: Vec<usize> = kills.iter().copied().filter(|kill| matching.taken[*kill].is_some()).collect();
             prop_assert_eq!(&with, &first(kills.len(), |kills| most(&possible, kills, &[0, 1, 2, 3, 4])));
-            let mut taken: Vec<usize> = with.iter().map(|kill| held[*kill]).collect();
+            let mut taken: Vec<usize> = matching.taken.iter().copied().flatten().collect();
             taken.sort_unstable();
             prop_assert_eq!(taken, first(5, |rises| most(&possible, &kills, rises)));
-            prop_assert!(with.iter().all(|kill| possible[*kill][held[*kill]]));
+            prop_assert!(with.iter().all(|kill| matching.fits[*kill].contains(&matching.taken[*kill].unwrap())));
         }
     }
 }

@@ -179,18 +179,15 @@ impl Attribution {
 
     /// The rises whose kills were reported without a record.
     fn reported_by_counter(&self) -> Vec<CounterDelta> {
-        let mut rises = self.joiner.reported_by_counter.clone();
-        for pending in self.pending.iter().filter(|pending| pending.kill.record.is_none()) {
-            let kill = &pending.kill;
-            let of = |rise: &CounterDelta| Some(&rise.cgroup) == kill.cgroup.as_ref() && rise.by == kill.at;
-            if let Some(at) = rises.iter().position(of) {
-                match NonZeroU64::new(rises[at].kills.get() - 1) {
-                    Some(left) => rises[at].kills = left,
-                    None => drop(rises.remove(at)),
-                }
-            }
-        }
-        rises
+        let pending = self.pending.iter().map(|pending| &pending.kill);
+        let pending = pending.filter(|kill| kill.record.is_none());
+        // All kills of a rise wait for the same name, and are reported together.
+        let is_pending = |rise: &CounterDelta| {
+            let mut pending = pending.clone();
+            pending.any(|kill| kill.at == rise.by && kill.cgroup.as_ref() == Some(&rise.cgroup))
+        };
+        let reported = self.joiner.reported_by_counter.iter();
+        reported.filter(|rise| !is_pending(rise)).cloned().collect()
     }
 }
 

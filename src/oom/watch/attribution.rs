@@ -201,7 +201,12 @@ struct PendingKill {
     since: Duration,
     /// The report without names, group and own write.
     report: OomReport,
-    group: Option<PendingGroup>,
+    /// The cgroup of the group that the kernel kills as a whole.
+    group: Option<CgroupPath>,
+    /// The victims known so far.
+    pids: Vec<u32>,
+    /// The time of the latest victim.
+    last: Duration,
     /// Whether the next lines of the log may name a group of which this is the first victim: its cgroup is gone, so no file says.
     may_be_first: bool,
     /// The records of the kill and of its group.
@@ -212,20 +217,11 @@ struct PendingKill {
     again: Vec<CgroupPath>,
 }
 
-/// The group of a kill.
-#[derive(Debug)]
-struct PendingGroup {
-    cgroup: CgroupPath,
-    pids: Vec<u32>,
-    /// The time of the latest addition.
-    last: Duration,
-}
-
 impl PendingKill {
     /// Whether this is the kill of a group that this cgroup is in.
     fn is_group_of(&self, cgroup: &CgroupPath) -> bool {
         let group = self.group.as_ref();
-        group.is_some_and(|group| cgroup.below(&group.cgroup).is_some())
+        group.is_some_and(|group| cgroup.below(group).is_some())
     }
 
     /// Whether other victims of a group may follow.
@@ -235,11 +231,8 @@ impl PendingKill {
 
     /// Adds another victim of the group.
     fn add_victim(&mut self, other: OomKill, now: Duration) {
-        let pid = other.victim().map(|kill| kill.pid);
-        if let Some(group) = &mut self.group {
-            group.pids.extend(pid);
-            group.last = now;
-        }
+        self.pids.extend(other.victim().map(|kill| kill.pid));
+        self.last = now;
         self.records.extend(other.record);
         self.counted.extend(other.cgroup);
     }
@@ -299,23 +292,24 @@ impl Attribution {
 
     fn is_complete(&self, pending: &PendingKill, now: Duration, read: Duration, files: &impl NodeIo) -> bool {
         let is_named = || now >= pending.names_due() || !pending.owner(&self.names).unnamed;
-        let whole = |group: &PendingGroup| {
-            let is_gone = || read >= group.last + GROUP_IS_GONE;
-            read >= group.last + GROUP_GOES_ON || self.is_group_complete(group, files).unwrap_or_else(is_gone)
+        let whole = |group| {
+            let is_whole = self.is_group_complete(group, &pending.pids, files);
+            is_whole.unwrap_or_else(|| read >= pending.last + GROUP_IS_GONE)
         };
-        !pending.may_be_first && is_named() && pending.group.as_ref().is_none_or(whole)
+        let is_over = read >= pending.last + GROUP_GOES_ON;
+        !pending.may_be_first && is_named() && (is_over || pending.group.as_ref().is_none_or(whole))
     }
 
     /// Whether the kernel has killed all of a group: it has logged every process left in the group, and every kill it
     /// counted there. The kernel counts a victim before it kills the victim, so no process is missing from both. Returns
     /// `None` if the cgroup or its counter is gone.
-    fn is_group_complete(&self, group: &PendingGroup, files: &impl NodeIo) -> Option<bool> {
-        let processes = files.processes(&group.cgroup)?;
-        if !processes.iter().all(|pid| group.pids.contains(pid)) {
+    fn is_group_complete(&self, group: &CgroupPath, pids: &[u32], files: &impl NodeIo) -> Option<bool> {
+        let processes = files.processes(group)?;
+        if !processes.iter().all(|pid| pids.contains(pid)) {
             return Some(false);
         }
         let tree = self.tree.as_ref()?;
-        let cgroup = tree.counted_in(&group.cgroup)?;
+        let cgroup = tree.counted_in(group)?;
         let here = |path: &&CgroupPath| path.below(&cgroup).is_some();
         let pending = self.pending.iter();
         let known = pending.flat_map(|pending| pending.counted.iter().chain(&pending.again));
@@ -328,7 +322,7 @@ impl Attribution {
     fn report(&mut self, pending: PendingKill, files: &impl NodeIo) {
         let id = self.id(&pending);
         let Owner { pod, container, .. } = pending.owner(&self.names);
-        let group = pending.group.map(|group| group.pids).filter(|pids| pids.len() > 1);
+        let group = Some(pending.pids).filter(|pids| pids.len() > 1);
         let mut report = pending.report;
         report.id = id;
         (report.facts.pod, report.facts.container) = (pod, container);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::super::checkpoint::RecordFacts;
 use super::super::node::{NO_LIMIT, NodeIo};
 use super::super::pod_names::PodNames;
-use super::{Attribution, GROUP_GOES_ON, PendingGroup, PendingKill};
+use super::{Attribution, GROUP_GOES_ON, PendingKill};
 use crate::model::CgroupPath;
 use crate::oom::clock::Moment;
 use crate::oom::join::OomKill;
@@ -71,9 +71,7 @@ impl Attribution {
             Some(pending) => {
                 pending.records.push(record);
                 pending.again.push(cgroup);
-                if let Some(group) = &mut pending.group {
-                    group.last = now;
-                }
+                pending.last = now;
             }
             None => self.mark_reported(&[record], &[], &[cgroup]),
         }
@@ -86,7 +84,7 @@ impl Attribution {
             confidence = ?kill.confidence, candidates = kill.processes.len(),
             "a kill is attributed to a cgroup"
         );
-        if let Some(group) = self.pending_with_group_of(&kill, now.monotonic) {
+        if let Some(group) = self.pending_with_group_of(&kill) {
             group.add_victim(kill, now.monotonic);
             return;
         }
@@ -99,20 +97,22 @@ impl Attribution {
             while_down,
             ..self.report_of(&kill, is_live, files)
         };
-        let group = pending_group(&kill, now.monotonic, files);
+        let group = pending_group(&kill, files);
         let is_gone = |cgroup: &CgroupPath| files.memory(cgroup).is_none();
         let pending = PendingKill {
             since: now.monotonic,
             report,
             may_be_first: group.is_none() && kill.victim().and(kill.cgroup.as_ref()).is_some_and(is_gone),
             group,
+            pids: kill.victim().map(|kill| kill.pid).into_iter().collect(),
+            last: now.monotonic,
             records: kill.record.into_iter().collect(),
             counted: kill.cgroup.iter().cloned().collect(),
             again: Vec::new(),
             kill,
         };
         let is_unnamed = pending.owner(&self.names).unnamed;
-        let group = pending.group.as_ref().map(|group| group.cgroup.as_str());
+        let group = pending.group.as_ref().map(CgroupPath::as_str);
         tracing::debug!(
             is_unnamed,
             group,
@@ -145,7 +145,7 @@ impl Attribution {
 
     /// The pending kill of the group that a kill is in. Where the group's cgroup was gone before the agent read the line
     /// of the first victim, only the lines of the others name the group.
-    fn pending_with_group_of(&mut self, kill: &OomKill, now: Duration) -> Option<&mut PendingKill> {
+    fn pending_with_group_of(&mut self, kill: &OomKill) -> Option<&mut PendingKill> {
         let (victim, cgroup) = (kill.victim()?, kill.cgroup.as_ref()?);
         let is_first = |pending: &PendingKill, group: &CgroupPath| {
             let known = pending.kill.victim().and(pending.kill.cgroup.as_ref());
@@ -157,14 +157,7 @@ impl Attribution {
             let logged = victim.group.as_ref();
             pending.is_group_of(cgroup) || logged.is_some_and(|group| is_first(pending, group))
         })?;
-        if pending.group.is_none() {
-            let first = pending.kill.victim().map(|first| first.pid);
-            pending.group = victim.group.clone().zip(first).map(|(cgroup, first)| PendingGroup {
-                cgroup,
-                pids: vec![first],
-                last: now,
-            });
-        }
+        pending.group = pending.group.take().or_else(|| victim.group.clone());
         Some(pending)
     }
 
@@ -225,15 +218,11 @@ impl Attribution {
     }
 }
 
-fn pending_group(kill: &OomKill, now: Duration, files: &impl NodeIo) -> Option<PendingGroup> {
+/// The group of a kill.
+fn pending_group(kill: &OomKill, files: &impl NodeIo) -> Option<CgroupPath> {
     let (victim, cgroup) = (kill.victim()?, kill.cgroup.as_ref()?);
     let group = victim.group.clone();
-    let cgroup = group.or_else(|| files.group_of(cgroup, &victim.limit))?;
-    Some(PendingGroup {
-        cgroup,
-        pids: vec![victim.pid],
-        last: now,
-    })
+    group.or_else(|| files.group_of(cgroup, &victim.limit))
 }
 
 /// The limit that was hit: from the kernel's log, else from the files.

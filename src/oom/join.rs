@@ -157,7 +157,7 @@ impl Joiner {
         }
         let mut reported = self.reported_by_counter.iter();
         let waits = logged.cgroup.is_none() || reported.any(|rise| logged.may_be_in(rise, AWAITED));
-        let returned = logged.kill.take_if(|_| !waits);
+        let returned = logged.kill.take_if(|_| !waits).inspect(|_| logged.at = at);
         self.logged.push(logged);
         returned
     }

@@ -218,10 +218,12 @@ impl Controller {
         if self.sources.view.quotas != view.quotas {
             self.watch_all();
         }
-        let known = Arc::clone(&self.sources.view);
-        let namespaces = changed_namespaces(&known, &view);
+        let views = [&self.sources.view, &view].map(Arc::clone);
+        let namespaces = changed_namespaces(&views[0], &views[1]);
         let has_new_objects = |state: &PodState| {
-            let [before, after] = [&known, &view].map(|view| view.undecided_pods.get(&state.pod.metadata.uid));
+            let [before, after] = views
+                .each_ref()
+                .map(|view| view.undecided_pods.get(&state.pod.metadata.uid));
             is_first || before.is_some() && before != after
         };
         let is_concerned = |state: &PodState| namespaces.contains(&state.pod.metadata.namespace);
@@ -229,7 +231,7 @@ impl Controller {
         self.pods.changed.extend(concerned);
         self.sources = Sources {
             rules: self.sources.rules.take(),
-            ..Sources::of(Arc::clone(&view), problems)
+            ..Sources::of(view, problems)
         };
         // The kubelet's version may have changed.
         self.take_node(self.node.known());

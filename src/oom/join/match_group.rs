@@ -172,7 +172,8 @@ impl MatchGroup {
             let again = each.filter(|(logged, taken)| logged.is_again && **taken == Some(at));
             let again = again.fold(rise.again, |left, _| left.saturating_sub(1));
             joiner.rises.extend(rise.left(matching.free[at], again));
-            joiner.guessed.extend((!is_whole).then(|| rise.clone()));
+            let is_guess = !is_whole && matching.free[at] < rise.kills.get();
+            joiner.guessed.extend(is_guess.then(|| rise.clone()));
         }
         let (mut late, mut lists) = (Vec::new(), HashMap::new());
         for (at, logged) in self.logged.iter().enumerate() {

@@ -218,6 +218,18 @@ fn nothing_is_certain_that_rests_on_a_guess() {
     check(&happenings, &told).unwrap();
 }
 
+/// Of a flood that is decided again and again, most records are lost.
+#[test]
+fn only_rises_with_kills_are_guessed() {
+    let mut joiner = Joiner::new(true);
+    for by in 1..=200 {
+        assert_eq!(joiner.counted(rise(ms(0), ms(by), &container(1), once())), []);
+    }
+    assert_eq!(joiner.logged(place(130), unexplained(7), None), None);
+    assert_eq!(joiner.decide_up_to(all_known(1200)).len(), 1);
+    assert_eq!((joiner.guessed.len(), joiner.rises.len()), (1, 199));
+}
+
 #[test]
 fn kills_counted_singly_are_certain() {
     let kill = |number: u64| Happening {

@@ -295,7 +295,8 @@ impl Joiner {
         // The kernel logs a kill before it counts the next one, so no earlier kill of this cgroup is still to be logged. In a log
         // that is not read so far, its record may still come.
         self.reported_by_counter.retain(|earlier| {
-            earlier.cgroup != rise.cgroup || earlier.by.saturating_add(LATEST) >= rise.by || read < rise.by
+            let delay = if earlier.cgroup == rise.cgroup { LATEST } else { AWAITED };
+            earlier.by.saturating_add(delay) >= rise.by || read < rise.by
         });
         self.reported_by_counter.push(rise.clone());
         (0..kills)

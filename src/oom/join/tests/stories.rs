@@ -230,6 +230,21 @@ fn only_rises_with_kills_are_guessed() {
     assert_eq!((joiner.guessed.len(), joiner.rises.len()), (1, 199));
 }
 
+/// There is no log, and a counter that cannot be read keeps the joiner from knowing all counters.
+#[test]
+fn without_progress_no_record_is_awaited_forever() {
+    let mut joiner = Joiner::new(false);
+    let progress = Progress {
+        log: Duration::MAX,
+        counters: ms(0),
+    };
+    for (number, by) in [(1, 1), (2, 29_000), (3, 31_000)] {
+        assert_eq!(joiner.counted(rise(ms(0), ms(by), &container(number), once())).len(), 1);
+        assert_eq!(joiner.decide_up_to(progress), []);
+    }
+    assert_eq!(joiner.reported_by_counter.len(), 2);
+}
+
 #[test]
 fn kills_counted_singly_are_certain() {
     let kill = |number: u64| Happening {

@@ -248,7 +248,9 @@ impl DesiredState {
             Some(Recommended { targets, .. }) if is_refused => self.refuse(&targets, pod, resize),
             Some(recommended) => self.recommend(recommended, pod, resize),
             None if decision.reason.ends_recommendation() => self.end_recommendation(pod, resize),
-            None if decision.reason == Reason::KubeletRefuses => self.keep_in_force(pod, resize),
+            None if matches!(decision.reason, Reason::KubeletRefuses | Reason::SourcesSilent) => {
+                self.keep_in_force(pod, resize);
+            }
             None => {}
         }
     }
@@ -390,8 +392,8 @@ impl DesiredState {
         }
     }
 
-    /// Keeps what is in force of a recommendation that is refused for good. A request of its targets that was accepted, or has no answer,
-    /// keeps them desired.
+    /// Keeps what is in force of a recommendation that is refused for good, or whose VPA is not known any more. A request of its targets
+    /// that was accepted, or has no answer, keeps them desired.
     fn keep_in_force(&mut self, pod: &Pod, resize: &Resize) {
         if !resize.has_asked_for(&self.targets(pod).unwrap_or_default()) {
             self.recommended = self.recommended.as_ref().and_then(Recommended::in_force);

@@ -340,18 +340,20 @@ impl Controller {
             self.pods.add(pod);
             self.apply(&key, PodInput::Described(Arc::clone(pod)));
             // Where the API server refuses its VPAs, a manifest may have the pod's.
-            let had_vpa = |state: &PodState| state.decision.vpa.is_some();
             let lacks_vpa = |state: &PodState| decider.decide(state).vpa.is_none();
-            let state = self.pods.get(&key);
-            let undecided = view.undecided_pods.get(&pod.metadata.uid);
-            let is_open = undecided.is_some_and(|why| *why == Undecided::Awaited || state.is_none_or(lacks_vpa));
-            if is_open && (undecided == Some(&Undecided::Awaited) || !state.is_some_and(had_vpa)) {
+            let (state, undecided) = (self.pods.get(&key), view.undecided_pods.get(&pod.metadata.uid));
+            let is_open = undecided == Some(&Undecided::Refused) && state.is_none_or(lacks_vpa);
+            let had_vpa = state.is_some_and(|state| state.decision.vpa.is_some());
+            if undecided == Some(&Undecided::Awaited) || is_open && !had_vpa {
                 continue;
             }
             if is_open {
-                // The manifest that decided about it has gone.
-                let (decision, took) = (Box::new(PodDecision::undecided(pod)), Duration::ZERO);
+                // The manifest that decided about it has gone, and with it what is not in force yet.
+                let (mut decision, took) = (Box::new(PodDecision::undecided(pod)), Duration::ZERO);
+                decision.burst = state.and_then(|state| state.desired.burst);
                 self.apply(&key, PodInput::Decided { decision, took });
+                let (refused, cause, delay) = (None, None, Duration::ZERO);
+                self.apply(&key, PodInput::Followed { refused, cause, delay });
             } else {
                 self.decide_one(&key, &decider);
             }

@@ -281,6 +281,7 @@ fn a_change_that_is_always_refused_ends() {
     };
     assert!(is_desired(Reason::OutOfBounds) && is_desired(Reason::QuotaExceeded));
     assert!(!is_desired(Reason::KubeletRefuses));
+    assert!(is_desired(Reason::OutOfBounds) && !is_desired(Reason::SourcesSilent));
 }
 
 #[test]

@@ -242,12 +242,14 @@ async fn an_undecided_pod_is_known_and_waits() {
     let manifest = "
 kind: Pod
 metadata: {name: web, namespace: shop, uid: u1, ownerReferences: [{kind: Rollout, name: web, controller: true}]}
-spec: {containers: [{name: app}]}
+spec: {nodeName: here, containers: [{name: app, resources: {requests: {cpu: 100m}}}]}
+status: {phase: Running}
 ";
     let vpa = "
 kind: VerticalPodAutoscaler
 metadata: {name: ours, namespace: shop}
 spec: {targetRef: {kind: Rollout, name: web}}
+status: {recommendation: {containerRecommendations: [{containerName: app, target: {cpu: 600m}, lowerBound: {cpu: 500m}}]}}
 ";
     let view = parse_manifests("test", manifest).unwrap().view;
     let undecided = |why: Undecided| NodeView {
@@ -256,12 +258,13 @@ spec: {targetRef: {kind: Rollout, name: web}}
     };
     let decided = |controller: &Controller| {
         let state = controller.pods.get(&PodKey::new("shop", "web")).unwrap();
-        (state.decision.reason, state.decision.vpa.clone())
+        let is_recommended = state.desired.recommended.is_some();
+        (state.decision.reason, state.decision.vpa.clone(), is_recommended)
     };
     controller.take_view(Arc::new(undecided(Undecided::Awaited)), Vec::new());
-    assert_eq!(decided(&controller), (Reason::SourcesSilent, None));
+    assert_eq!(decided(&controller), (Reason::SourcesSilent, None, false));
     controller.take_view(Arc::new(view.clone()), Vec::new());
-    assert_eq!(decided(&controller), (Reason::NoVpa, None));
+    assert_eq!(decided(&controller), (Reason::NoVpa, None, false));
     // A manifest has a VPA, which counts where the API server refuses its own.
     let vpas = parse_manifests("test", vpa).unwrap().view.vpas;
     for (why, vpa) in [(Undecided::Awaited, None), (Undecided::Refused, Some("ours"))] {
@@ -270,6 +273,8 @@ spec: {targetRef: {kind: Rollout, name: web}}
         controller.take_view(Arc::new(view), Vec::new());
         assert_eq!(decided(&controller).1.as_deref(), vpa, "{why:?}");
     }
+    assert!(decided(&controller).2);
     controller.take_view(Arc::new(undecided(Undecided::Refused)), Vec::new());
-    assert_eq!(decided(&controller), (Reason::SourcesSilent, None));
+    let unknown = (Reason::SourcesSilent, None, false);
+    assert_eq!(decided(&controller), unknown, "no pass had begun");
 }

@@ -192,11 +192,8 @@ impl Controller {
             let message = format!("the node is not known well enough yet: {problems}");
             return Err(ControlError::Busy(message));
         }
-        state
-            .live
-            .as_ref()
-            .map(|_| state)
-            .ok_or_else(|| not_running(&state.pod))
+        let running = Some(state).filter(|state| state.live.is_some());
+        running.ok_or_else(|| not_running(&state.pod))
     }
 
     /// The latest changes of all pods or of one, oldest first.

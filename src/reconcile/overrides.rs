@@ -152,7 +152,7 @@ mod tests {
     use crate::model::KubeletVersion;
 
     #[test]
-    fn containers_that_are_never_resized_are_invalid_input() {
+    fn containers_never_resized_are_invalid_input() {
         let spec = json!({"containers": [{"name": "app"}], "ephemeralContainers": [{"name": "dbg"}]});
         let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "web"}, "spec": spec})).unwrap();
         let check = |name: &str| {

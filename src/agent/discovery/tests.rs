@@ -531,7 +531,7 @@ async fn what_is_configured_counts() {
 }
 
 #[tokio::test]
-async fn the_files_of_a_pod_show_whether_cgroups_burst() {
+async fn a_pods_files_show_whether_cgroups_burst() {
     let mut node = MadeUp::new().await;
     write_files(&node.pod(), LINEAR);
     for has_bursts in [false, true] {

@@ -348,7 +348,7 @@ mod metrics_tests {
     }
 
     #[test]
-    fn a_kill_counts_by_its_level_and_by_the_limit_that_caused_it() {
+    fn a_kill_counts_by_its_level_and_limit() {
         let mut registry = Registry::with_prefix("test");
         let mut kills = KillMetrics::register(&mut registry);
         let counted = || {

@@ -495,7 +495,7 @@ fn bounds_belong_to_the_range() {
 }
 
 #[test]
-fn a_smaller_target_replaces_what_is_not_granted() {
+fn a_smaller_target_replaces_an_ungranted_one() {
     for (target, is_pending, expected) in [
         (95, false, (Reason::InRange, "100m/300m")),
         (95, true, (Reason::AskedTooMuch, "95m/285m")),

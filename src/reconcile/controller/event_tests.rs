@@ -155,7 +155,7 @@ async fn an_ended_pass_tells_what_it_found() {
 }
 
 #[tokio::test]
-async fn a_resize_that_is_not_served_is_tried_after_a_pause() {
+async fn an_unserved_resize_is_tried_after_a_pause() {
     let directory = tempfile::tempdir().unwrap();
     let (mut controller, key) = enforcing(directory.path());
     let resizes = "

@@ -82,7 +82,7 @@ fn row(pod: &str, highest: Option<u64>, claim: Option<u64>) -> Row {
 }
 
 #[tokio::test]
-async fn the_guard_gets_what_changed_and_what_shares_its_quota() {
+async fn the_guard_gets_changes_and_who_shares_quotas() {
     let [directory, root] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let mut controller = guarding(directory.path(), root.path());
     assert!(controller.next_watchlist().is_none(), "nothing has changed");
@@ -97,7 +97,7 @@ async fn the_guard_gets_what_changed_and_what_shares_its_quota() {
 }
 
 #[tokio::test]
-async fn where_no_limit_may_grow_pods_claim_their_requests() {
+async fn pods_that_never_grow_claim_their_requests() {
     let without: [fn(&mut Config); 2] = [|config| config.guard = false, |config| config.observe_only = true];
     for (number, without) in without.into_iter().enumerate() {
         let [directory, root] = [(); 2].map(|()| tempfile::tempdir().unwrap());
@@ -131,7 +131,7 @@ async fn the_guard_gets_its_settings() {
 }
 
 #[tokio::test]
-async fn changes_wait_for_the_node_and_not_for_a_guard() {
+async fn changes_wait_for_the_node_not_the_guard() {
     let [directory, root] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let mut controller = guarding(directory.path(), root.path());
     let node = controller.node.found.node.take();

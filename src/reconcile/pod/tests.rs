@@ -585,7 +585,7 @@ spec: {containers: [{name: app, resources: {limits: {cpu: 200m, memory: 128Mi}}}
 }
 
 #[test]
-fn a_deleted_vpas_recommendation_waits_for_no_room() {
+fn no_deleted_vpa_waits_for_room() {
     let (mut state, now) = (any_pod(), Now::read());
     let no_room = NoRoomFor::after(None, PodAmounts::default(), String::new(), now.wall);
     (state.no_room, state.decision.vpa) = (Some(no_room), Some("web".to_owned()));

@@ -153,7 +153,7 @@ mod tests {
     use crate::sources::parse_manifests;
 
     #[test]
-    fn a_target_of_another_kind_may_be_above_any_pod() {
+    fn another_kind_may_be_above_any_pod() {
         for (target, may_contain) in [
             ("{kind: Deployment, name: web}", [true, false, false]),
             ("{kind: Rollout, name: web}", [true; 3]),

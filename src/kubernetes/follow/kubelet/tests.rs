@@ -109,7 +109,7 @@ fn restart_rules_of_newer_kubelets_are_read() {
 }
 
 #[test]
-fn ephemeral_containers_are_read_from_both_sources() {
+fn both_sources_name_ephemeral_containers() {
     let debugger = core::Container {
         name: "dbg".to_owned(),
         ..Default::default()

@@ -232,7 +232,7 @@ fn only_rises_with_kills_are_guessed() {
 
 /// There is no log, and a counter that cannot be read keeps the joiner from knowing all counters.
 #[test]
-fn without_progress_no_record_is_awaited_forever() {
+fn no_record_is_awaited_without_progress() {
     let mut joiner = Joiner::new(false);
     let progress = Progress {
         log: Duration::MAX,

@@ -155,7 +155,7 @@ fn a_kill_belongs_to_the_latest_report() {
 
 /// As in a log that was searched for `killed`: the second kill may be for the node's memory.
 #[test]
-fn a_kill_without_choice_claims_no_earlier_report() {
+fn a_kill_unchosen_claims_no_earlier_report() {
     let found = kills_in(&[&task_in(GROUP, POD), &old_killed(7), &old_killed(8)]);
     assert_eq!(
         found.iter().map(explained).collect::<Vec<_>>(),

@@ -105,7 +105,7 @@ async fn a_local_pods_autoscaler_has_room_among_many() {
 /// What the API server says of Nodes.
 
 #[tokio::test]
-async fn a_namespace_is_followed_for_a_while_after_its_pods() {
+async fn a_namespace_outlasts_its_pods_for_a_while() {
     let client = one_pod(0, StatusCode::OK, &Arc::default());
     let (mut source, _states) = KubernetesSource::new(client, "n", None, Timing::default());
     let (start, none) = (Instant::now(), BTreeMap::new());

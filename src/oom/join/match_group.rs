@@ -116,6 +116,7 @@ impl MatchGroup {
             ..Self::default()
         };
         let mut groups: Vec<Self> = rises.into_iter().map(alone).collect();
+        let mut without_rises = Vec::new();
         for logged in logged {
             let is_concerned = |group: &mut Self| group.rises.iter().any(|rise| logged.may_be_in(rise, LATEST));
             let mut whole = Self::default();
@@ -124,8 +125,15 @@ impl MatchGroup {
                 whole.rises.extend(group.rises);
             }
             whole.logged.push(logged);
-            groups.push(whole);
+            // No later kill joins a group without a rise.
+            let list = if whole.rises.is_empty() {
+                &mut without_rises
+            } else {
+                &mut groups
+            };
+            list.push(whole);
         }
+        groups.append(&mut without_rises);
         groups
     }
 

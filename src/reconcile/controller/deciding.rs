@@ -249,9 +249,11 @@ impl Controller {
 
     /// Makes a pass due for each pod whose resize waits for room and has it now. The room of one pod is taken for the next ones.
     pub(super) fn follow_freed_room(&mut self, now: Timestamp) {
-        let mut capacity = self.capacity(self.pods.values());
+        // Most often no pod waits.
+        let mut capacity = None;
         let mut has_room = |state: &PodState| {
             let targets = state.targets(now).unwrap_or_default();
+            let capacity = capacity.get_or_insert_with(|| self.capacity(self.pods.values()));
             let facts = capacity.reserve(state, &targets);
             facts.why_full(&state.pod, &targets).is_none()
         };

@@ -144,10 +144,9 @@ impl EventLimits {
         let newest_first = self.known.iter().enumerate().rev();
         let waiting = newest_first.filter(|(_, known)| known.written == 0);
         let (places, namespaces): (Vec<_>, Vec<_>) = waiting.map(|(place, known)| (place, known.namespace())).unzip();
-        match places_of_most(namespaces) {
-            Some((newest, _)) if places.len() > self.most => self.known.remove(places[newest]).count,
-            Some(_) | None => 0,
-        }
+        let is_full = places.len() > self.most;
+        let lost = is_full.then(|| places_of_most(namespaces)).flatten();
+        lost.map_or(0, |(newest, _)| self.known.remove(places[newest]).count)
     }
 
     /// The next write in a namespace: a new Event, or else the change of one.

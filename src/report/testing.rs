@@ -1,6 +1,6 @@
 //! Reports to test with.
 
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, FutureExt as _};
 use jiff::Timestamp;
 use proptest::prelude::*;
 
@@ -59,13 +59,19 @@ pub(crate) fn kill_of(pod: &str, number: u64) -> OomReport {
     }
 }
 
-/// A node without pods.
+/// A node without pods, or one whose pods do not become known.
 #[derive(Debug)]
-pub(crate) struct NoPods;
+pub(crate) enum NoPods {
+    Known,
+    Unknown,
+}
 
 impl PodMetadata for NoPods {
     fn wait_until_known(&self) -> BoxFuture<'static, ()> {
-        Box::pin(std::future::ready(()))
+        match self {
+            Self::Known => std::future::ready(()).boxed(),
+            Self::Unknown => std::future::pending().boxed(),
+        }
     }
 
     fn complete_names(&self, _: &mut KillFacts) {}

@@ -56,7 +56,7 @@ impl Kills {
         let due: Vec<_> = due.map(|(namespace, _)| namespace.to_owned()).collect();
         due.iter().find_map(|namespace| {
             self.events
-                .next_event(namespace, now, &mut self.rates, &NoPods, &mut Vec::new())
+                .next_event(namespace, now, &mut self.rates, &NoPods::Known, &mut Vec::new())
         })
     }
 }

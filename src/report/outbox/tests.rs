@@ -48,10 +48,10 @@ async fn a_namespace_leaves_others_room_in_the_window() {
     other.facts.pod.as_mut().unwrap().namespace = "bank".to_owned();
     flood.push(other.into());
     reporter.commit(flood, None).await;
-    kills.take_in(&NoPods).await;
+    kills.take_in(&NoPods::Known).await;
     assert_eq!(kills.window.lock().held.len(), 448 + 1);
     kills.acknowledge((1..=448).collect()).await;
-    kills.take_in(&NoPods).await;
+    kills.take_in(&NoPods::Known).await;
     assert_eq!(kills.window.lock().held.len(), 153, "what was left out has room now");
 }
 
@@ -62,16 +62,16 @@ async fn only_reports_an_earlier_event_lacks_come_again() {
     let mut reports: Vec<Report> = (1..=3).map(|number| kill_of("web", number).into()).collect();
     reports.push(kill_of("db", 4).into());
     reporter.commit(reports, None).await;
-    kills.take_in(&NoPods).await;
+    kills.take_in(&NoPods::Known).await;
     let now = Instant::now();
     let mut rates = EventRates::new(now);
-    let web = kills.next("shop", &mut rates, &NoPods, now).await.unwrap();
-    let db = kills.next("shop", &mut rates, &NoPods, now).await.unwrap();
+    let web = kills.next("shop", &mut rates, &NoPods::Known, now).await.unwrap();
+    let db = kills.next("shop", &mut rates, &NoPods::Known, now).await.unwrap();
     assert_eq!((web.planned.numbers(), db.planned.numbers()), (vec![1, 2, 3], vec![4]));
     let instead = kills.end(web, Ok(Posted::Existed { count: 2 })).await;
     assert!(instead.is_none());
-    kills.take_in(&NoPods).await;
-    let again = kills.next("shop", &mut rates, &NoPods, now).await.unwrap();
+    kills.take_in(&NoPods::Known).await;
+    let again = kills.next("shop", &mut rates, &NoPods::Known, now).await.unwrap();
     assert_eq!(again.planned.numbers(), [3]);
     assert!(kills.plan.due(now).is_empty(), "the other Event is under way");
 }
@@ -154,7 +154,7 @@ fn outbox(router: &Router, namespaces: &[&str]) -> Outbox {
     Outbox {
         client: ApiClient::to(router),
         node: "node-1".to_owned(),
-        metadata: Arc::new(NoPods),
+        metadata: Arc::new(NoPods::Known),
         changes,
         kills: Vec::new(),
     }
@@ -289,7 +289,7 @@ async fn what_exceeds_a_rate_is_tried_again() {
     });
     while turns.rates.try_use(&subject, Topic::Kill, false, now) {}
     reporter.commit(vec![kill_of("web", 1).into()], None).await;
-    kills.take_in(&NoPods).await;
+    kills.take_in(&NoPods::Known).await;
     outbox.kills.push(kills);
     assert!(outbox.begin(&mut turns, now).await.is_none());
     assert_eq!(outbox.ready_at(&turns, now), Some(now + TRY_AGAIN));
@@ -330,7 +330,7 @@ async fn a_flood_of_kills_delays_no_other_namespaces_changes() {
     let flood = ["web", "db", "api"].iter().zip(1..);
     let flood = flood.map(|(pod, number)| kill_of(pod, number).into());
     reporter.commit(flood.collect(), None).await;
-    kills.take_in(&NoPods).await;
+    kills.take_in(&NoPods::Known).await;
     let (mut outbox, mut turns) = (outbox(&Router::new(), &["shop", "bank", "bank"]), turns());
     outbox.kills.push(kills);
     let mut sent = Vec::new();

@@ -10,14 +10,14 @@ async fn a_refused_kill_goes_to_the_node() {
     reporter
         .commit(reports.map(|(pod, number)| kill_of(pod, number).into()).collect(), None)
         .await;
-    kills.take_in(&NoPods).await;
+    kills.take_in(&NoPods::Known).await;
     let now = Instant::now();
     let mut rates = EventRates::new(now);
     let refused = || ApiError {
         call: "create events".to_owned(),
         problem: refusal(404),
     };
-    let of_pod = kills.next("shop", &mut rates, &NoPods, now).await.unwrap();
+    let of_pod = kills.next("shop", &mut rates, &NoPods::Known, now).await.unwrap();
     let text = format!("Pod shop/web, container app: {}", of_pod.planned.event.message);
     let of_node = kills.end(of_pod, Err(refused())).await.unwrap();
     let event = &of_node.planned.event;
@@ -27,7 +27,7 @@ async fn a_refused_kill_goes_to_the_node() {
     );
     assert!(kills.end(of_node, Err(refused())).await.is_none(), "and no further");
 
-    let for_recommender = kills.next("shop", &mut rates, &NoPods, now).await.unwrap();
+    let for_recommender = kills.next("shop", &mut rates, &NoPods::Known, now).await.unwrap();
     kills.queue.destination = Destination::VpaEvents;
     assert!(kills.end(for_recommender, Err(refused())).await.is_none());
 }
@@ -37,7 +37,7 @@ async fn a_kill_waits_for_a_missing_right() {
     let directory = tempfile::tempdir().unwrap();
     let (reporter, mut kills) = kill_events(directory.path());
     reporter.commit(vec![kill_of("web", 1).into()], None).await;
-    kills.take_in(&NoPods).await;
+    kills.take_in(&NoPods::Known).await;
     let (mut outbox, mut turns) = (outbox(&Router::new(), &[]), turns());
     outbox.kills.push(kills);
     let kill = outbox.begin(&mut turns, Instant::now()).await.unwrap();
@@ -51,30 +51,6 @@ async fn a_kill_waits_for_a_missing_right() {
     assert_eq!((problems().as_str(), reporter.status().borrow().reports), ("", 0));
 }
 
-/// A node whose pods do not become known.
-#[derive(Debug)]
-struct UnknownPods;
-
-impl PodMetadata for UnknownPods {
-    fn wait_until_known(&self) -> BoxFuture<'static, ()> {
-        Box::pin(pending())
-    }
-
-    fn complete_names(&self, _: &mut KillFacts) {}
-
-    fn is_init(&self, _: &PodReference) -> bool {
-        false
-    }
-
-    fn has_pod(&self, _: &PodUid) -> bool {
-        false
-    }
-
-    fn container_facts(&self, _: &Report) -> Option<ContainerFacts> {
-        None
-    }
-}
-
 #[tokio::test]
 async fn kills_wait_for_the_names_of_pods() {
     let directory = tempfile::tempdir().unwrap();
@@ -86,7 +62,7 @@ async fn kills_wait_for_the_names_of_pods() {
         (StatusCode::CREATED, "{}")
     });
     let mut outbox = outbox(&router, &["shop"]);
-    outbox.metadata = Arc::new(UnknownPods);
+    outbox.metadata = Arc::new(NoPods::Unknown);
     outbox.kills.push(kills);
     let taken = Feed::default().listen();
     tokio::select! {
@@ -106,10 +82,10 @@ async fn a_withheld_report_is_acknowledged() {
         .commit(vec![kill_of("web", 1).into(), of_main.into()], None)
         .await;
     let before = Instant::now();
-    kills.take_in(&NoPods).await;
+    kills.take_in(&NoPods::Known).await;
     let mut rates = EventRates::new(before);
     let pending = || reporter.status().borrow().pending_for(Destination::VpaEvents);
-    let next = kills.next("shop", &mut rates, &NoPods, Instant::now()).await;
+    let next = kills.next("shop", &mut rates, &NoPods::Known, Instant::now()).await;
     assert!(
         next.is_none() && pending() == 1,
         "the pod's status tells of the main process"
@@ -119,6 +95,6 @@ async fn a_withheld_report_is_acknowledged() {
         due >= before + Duration::from_secs(10),
         "the kubelet writes the status first"
     );
-    let next = kills.next("shop", &mut rates, &NoPods, due).await;
+    let next = kills.next("shop", &mut rates, &NoPods::Known, due).await;
     assert!(next.is_none() && pending() == 0, "the container is unknown");
 }

@@ -28,6 +28,8 @@ is_debian() { grep -qx 'ID=debian' /etc/os-release; }
 
 have() { command -v "$1" >/dev/null 2>&1; }
 
+boots_cgroup_v2() { [ "$(stat --file-system --format %T /sys/fs/cgroup)" = cgroup2fs ]; }
+
 # Sets the array `variables` to assignments of what sudo would drop: PATH, the cache and all other variables of this project.
 own_variables() {
   local name

@@ -23,6 +23,10 @@ pub(super) const ITSELF: Duration = Duration::from_secs(1);
 /// [`ITSELF`] where the kernel notifies before use comes close to the limit, and when a process writes the limit. The
 /// kernel does not notify about its own memory.
 const ANNOUNCED: Duration = Duration::from_secs(60);
+/// Use has moved during a reading if it differs by more than this part of the limit.
+const MOVED: u64 = 256;
+/// How often a reading during which use moves is taken.
+const READINGS: u32 = 3;
 
 #[derive(Debug)]
 pub(super) struct Watched {
@@ -96,6 +100,25 @@ fn after(now: Duration, wait: Duration) -> Duration {
 fn above_high(limit: u64, high: MemoryLimit) -> u64 {
     let above = high.bounded().map(|high| limit.saturating_sub(high.get()));
     above.filter(|above| *above <= limit / 2).unwrap_or(0)
+}
+
+/// Memory in use, and its reclaimable part. The kernel may take long for the second, and page cache that grows meanwhile would look
+/// like memory that was given back, and at the next reading like memory that was taken at once. So both are read again where use has
+/// moved, for a few times: while a container goes on growing they never agree.
+fn of_one_moment<E>(
+    (limit, mut usage): (u64, u64),
+    mut read_usage: impl FnMut() -> Result<u64, E>,
+    mut read_reclaimable: impl FnMut() -> Result<u64, E>,
+) -> Result<(u64, u64), E> {
+    let mut reclaimable = 0;
+    for _ in 0..READINGS {
+        reclaimable = read_reclaimable()?;
+        let before = std::mem::replace(&mut usage, read_usage()?);
+        if usage.abs_diff(before) <= limit / MOVED {
+            break;
+        }
+    }
+    Ok((usage, reclaimable))
 }
 
 impl Watched {
@@ -191,7 +214,10 @@ impl Watched {
         if near(limit, usage) || self.lent.limit.is_some() || matches!(verdict, Verdict::Grow(_)) {
             // In this order: what is displaced between the two reads is seen at the next check.
             self.latest.refused_charges = self.refused_charges()?;
-            reading.reclaimable = Some(self.cgroup.outer().reclaimable()?);
+            let outer = self.cgroup.outer();
+            let usage_again = || Ok::<_, CgroupError>(outer.memory_usage()?.get().saturating_add(above_high));
+            let (usage, reclaimable) = of_one_moment((limit, usage), usage_again, || outer.reclaimable())?;
+            (reading.usage, reading.reclaimable) = (usage, Some(reclaimable));
             verdict = self.track.predict(reading, pace);
         }
         self.lent.peak = self.lent.peak.max(reading.in_use());

@@ -416,3 +416,34 @@ fn a_memory_high_below_half_is_anothers() {
     assert_eq!([4096, 3584, 2048, 2047].map(above), [0, 512, 2048, 0]);
     assert_eq!(above_high(4096, MemoryLimit::Max), 0);
 }
+
+#[test]
+fn page_cache_that_grows_meanwhile_is_read_again() {
+    // Use, and the page cache of it, at each moment; some other memory stays.
+    let cache = [40, 90, 91, 91_u64];
+    let read = |limit: u64| {
+        let mut moments = cache.iter().copied();
+        let now = std::cell::Cell::new(0);
+        let mut next = || now.set(moments.next().unwrap());
+        next();
+        let first = now.get() + 100;
+        let stat = || Ok::<_, ()>(now.get());
+        let usage = || {
+            next();
+            Ok(now.get() + 100)
+        };
+        of_one_moment((limit, first), usage, stat).unwrap()
+    };
+    assert_eq!(read(256), (191, 90), "steady at the second reading");
+    assert_eq!(read(256 * 60), (190, 40), "so little is no growth");
+}
+
+#[test]
+fn a_reading_ends_while_use_goes_on_growing() {
+    let mut usage = 0;
+    let grows = || {
+        usage += 1000;
+        Ok::<_, ()>(usage)
+    };
+    assert_eq!(of_one_moment((256, 0), grows, || Ok(7)), Ok((3000, 7)));
+}

@@ -1,7 +1,10 @@
 //! Requests and limits of one container or pod.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
+use super::quantity::Quantity;
 use super::{Bytes, MilliCpu, PageSize, Resource};
 
 /// The least cpu limit: the kernel refuses quotas below 1000 µs in a period of 100 ms.
@@ -50,6 +53,15 @@ impl ResourceList {
             list.set(resource, amount(resource));
         }
         list
+    }
+
+    /// The amounts of cpu and memory among quantities by name. The names begin with `prefix`.
+    pub(super) fn named(all: &BTreeMap<String, Option<Quantity>>, prefix: &str) -> Self {
+        let quantity = |resource: Resource| *all.get(&format!("{prefix}{resource}"))?;
+        Self {
+            cpu: quantity(Resource::Cpu).map(MilliCpu::from),
+            memory: quantity(Resource::Memory).map(Bytes::from),
+        }
     }
 
     /// These amounts, and where they are unset those of `other`.

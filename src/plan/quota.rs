@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::hierarchy::pod_amounts;
-use crate::model::objects::{LimitRange, Pod, PodKey, QuotaAmounts, QuotaStatus, ResizePhase, ResourceQuota, Shared};
+use crate::model::objects::{LimitRange, Pod, PodKey, QuotaStatus, ResizePhase, ResourceQuota, Shared};
 use crate::model::{KubeletVersion, PodAmounts, Requirements, Resource, ResourceList, Withheld};
 
 /// The quotas of some namespaces, and what pods of this node take from them beyond what is counted.
@@ -66,7 +66,7 @@ impl QuotaAccount {
                 let counted = counted(pod, PodAmounts::NONE, self.kubelet);
                 combine(&used, &counted, u64::saturating_add)
             });
-            let (hard, used) = (quota.spec.hard, QuotaAmounts(used));
+            let hard = quota.spec.hard;
             quota.status = QuotaStatus { hard, used };
         }
     }
@@ -113,7 +113,7 @@ impl QuotaAccount {
                     }
                     let [before, after, others] = [before, after, others].map(|one| of(&one).amount(resource));
                     let grows = after > before;
-                    match of(&quota.status.used.0).get(resource) {
+                    match of(&quota.status.used).get(resource) {
                         None if grows || is_patched => {
                             return Err(format!("status unknown for quota: {name}, resources: {key}"));
                         }
@@ -142,7 +142,7 @@ impl QuotaAccount {
     pub fn limits_left(&self, pod: &Pod, held: &PodAmounts, is_patched: bool) -> ResourceList {
         let own = self.beyond(pod, held).limits;
         let left = self.quotas_of(pod).map(|(quota, others)| {
-            let (hard, used) = (hard(quota, is_patched).limits, quota.status.used.0.limits);
+            let (hard, used) = (hard(quota, is_patched).limits, quota.status.used.limits);
             ResourceList::from_fn(|resource| {
                 let taken = own.amount(resource).saturating_add(others.limits.amount(resource));
                 let taken = used.get(resource).map_or(u64::MAX, |used| used.saturating_add(taken));
@@ -233,7 +233,7 @@ fn counted(pod: &Pod, targets: &PodAmounts, kubelet: KubeletVersion) -> Requirem
 /// The amounts that a quota allows. Admission knows those that the API server has counted. Where the agent holds the quota
 /// itself, a lower amount counts before it is counted.
 fn hard(quota: &ResourceQuota, is_patched: bool) -> Requirements {
-    let (spec, counted) = (quota.spec.hard.0, quota.status.hard.0);
+    let (spec, counted) = (quota.spec.hard, quota.status.hard);
     if is_patched {
         return counted;
     }

@@ -1,16 +1,16 @@
 //! Pods: their requests and limits, and what the kubelet reports about them.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use jiff::Timestamp;
-use serde::de::{IgnoredAny, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
 
 use super::hook_variables::{self, HookVariables};
 use super::memory_settings::{self, MemorySetting, Variable};
 use super::meta::ObjectMeta;
 use super::quota;
+use crate::model::quantity::Quantity;
 use crate::model::{NamedRequirements, PodAmounts, QosClass, Requirements, Resource, ResourceList};
 
 /// The priority from which a pod is critical (`SystemCriticalPriority`, kubernetes `pkg/apis/scheduling`).
@@ -84,7 +84,7 @@ impl From<DeclaredSpec> for PodSpec {
     fn from(declared: DeclaredSpec) -> Self {
         let containers = declared.containers.iter().chain(&declared.init_containers);
         let mut levels = containers.map(|one| &one.resources).chain(&declared.resources);
-        let has_huge_pages = declared.has_huge_pages || levels.any(|one| one.limits.has_huge_pages);
+        let has_huge_pages = declared.has_huge_pages || levels.any(DeclaredResources::has_huge_pages);
         let read = |all: Vec<DeclaredContainer>| all.into_iter().map(Container::from).collect();
         Self {
             node_name: declared.node_name,
@@ -145,50 +145,20 @@ pub(super) struct DeclaredContainer {
 #[serde(default)]
 pub(super) struct DeclaredResources {
     requests: ResourceList,
-    limits: DeclaredLimits,
+    limits: BTreeMap<String, Option<Quantity>>,
 }
 
 impl DeclaredResources {
-    pub(super) const fn requirements(&self) -> Requirements {
+    pub(super) fn requirements(&self) -> Requirements {
         Requirements {
             requests: self.requests,
-            limits: self.limits.known,
+            limits: ResourceList::named(&self.limits, ""),
         }
     }
-}
 
-/// Limits as a manifest has them. Huge pages always have one, which equals the request.
-#[derive(Debug, Default)]
-struct DeclaredLimits {
-    known: ResourceList,
-    has_huge_pages: bool,
-}
-
-impl<'de> Deserialize<'de> for DeclaredLimits {
-    fn deserialize<D: Deserializer<'de>>(limits: D) -> Result<Self, D::Error> {
-        limits.deserialize_map(Self::default())
-    }
-}
-
-impl<'de> Visitor<'de> for DeclaredLimits {
-    type Value = Self;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("a map")
-    }
-
-    fn visit_map<M: MapAccess<'de>>(mut self, mut limits: M) -> Result<Self, M::Error> {
-        while let Some(name) = limits.next_key::<String>()? {
-            match name.as_str() {
-                "cpu" => self.known.cpu = limits.next_value()?,
-                "memory" => self.known.memory = limits.next_value()?,
-                other => {
-                    self.has_huge_pages |= other.starts_with("hugepages-");
-                    limits.next_value::<IgnoredAny>()?;
-                }
-            }
-        }
-        Ok(self)
+    /// Huge pages always have a limit, which equals the request.
+    fn has_huge_pages(&self) -> bool {
+        self.limits.keys().any(|name| name.starts_with("hugepages-"))
     }
 }
 

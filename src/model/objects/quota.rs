@@ -1,10 +1,13 @@
 //! `v1` ResourceQuota: what the pods of a namespace may request together.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::{LabelSelector, ObjectMeta, Pod};
-use crate::model::{Bytes, MilliCpu, QosClass, Requirements, ResourceList};
+use crate::model::quantity::Quantity;
+use crate::model::{QosClass, Requirements, ResourceList};
 
 /// A quota for cpu and memory. Other resources are dropped.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -19,7 +22,8 @@ pub struct ResourceQuota {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct QuotaSpec {
-    pub hard: QuotaAmounts,
+    #[serde(deserialize_with = "amounts")]
+    pub hard: Requirements,
     /// The quota counts a pod if all scopes match.
     pub scopes: Vec<String>,
     /// Scopes with their operators, in place of labels. All must match.
@@ -30,43 +34,20 @@ pub struct QuotaSpec {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct QuotaStatus {
-    pub hard: QuotaAmounts,
-    pub used: QuotaAmounts,
+    #[serde(deserialize_with = "amounts")]
+    pub hard: Requirements,
+    #[serde(deserialize_with = "amounts")]
+    pub used: Requirements,
 }
 
-/// Amounts of a quota.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(from = "NamedAmounts")]
-pub struct QuotaAmounts(pub Requirements);
-
-/// The amounts by the names that a quota gives them.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct NamedAmounts {
-    /// The same as `requests.cpu`.
-    cpu: Option<MilliCpu>,
-    /// The same as `requests.memory`.
-    memory: Option<Bytes>,
-    #[serde(rename = "requests.cpu")]
-    requests_cpu: Option<MilliCpu>,
-    #[serde(rename = "requests.memory")]
-    requests_memory: Option<Bytes>,
-    #[serde(rename = "limits.cpu")]
-    limits_cpu: Option<MilliCpu>,
-    #[serde(rename = "limits.memory")]
-    limits_memory: Option<Bytes>,
-}
-
-impl From<NamedAmounts> for QuotaAmounts {
-    fn from(named: NamedAmounts) -> Self {
-        let list = |cpu, memory| ResourceList { cpu, memory };
-        // Of two names for one amount the lower counts.
-        let requests = list(named.requests_cpu, named.requests_memory);
-        Self(Requirements {
-            requests: requests.combine(list(named.cpu, named.memory), u64::min),
-            limits: list(named.limits_cpu, named.limits_memory),
-        })
-    }
+/// Reads amounts by the names that a quota gives them: `cpu` is the same as `requests.cpu`.
+fn amounts<'de, D: Deserializer<'de>>(amounts: D) -> Result<Requirements, D::Error> {
+    let named = BTreeMap::<String, Option<Quantity>>::deserialize(amounts)?;
+    let lists = ["", "requests.", "limits."].map(|prefix| ResourceList::named(&named, prefix));
+    let [bare, requests, limits] = lists;
+    // Of two names for one amount the lower counts.
+    let requests = requests.combine(bare, u64::min);
+    Ok(Requirements { requests, limits })
 }
 
 impl ResourceQuota {
@@ -165,7 +146,7 @@ mod tests {
     #[test]
     fn each_name_of_an_amount_is_read() {
         let hard = json!({"cpu": "3", "requests.cpu": "2", "memory": "1Gi", "limits.cpu": "4", "limits.memory": "5Gi"});
-        let QuotaAmounts(amounts) = serde_json::from_value(hard).unwrap();
+        let amounts = amounts(hard).unwrap();
         let texts = amounts
             .fields()
             .map(|(name, text)| format!("{name}={}", text.unwrap_or_default()));

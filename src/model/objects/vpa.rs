@@ -1,11 +1,13 @@
 //! `autoscaling.k8s.io/v1` VerticalPodAutoscaler.
 
+use std::collections::BTreeMap;
+
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 
 use super::meta::ObjectMeta;
 use crate::model::quantity::Quantity;
-use crate::model::{Bytes, MilliCpu, Resource, ResourceList};
+use crate::model::{MilliCpu, Resource, ResourceList};
 
 /// A VerticalPodAutoscaler: its target, its policy and its recommendation.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -142,7 +144,7 @@ pub struct ContainerPolicy {
 
 /// A bound of a policy, by resource.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, derive_more::Deref)]
-#[serde(from = "ExactAmounts")]
+#[serde(from = "BTreeMap<String, Option<Quantity>>")]
 pub struct AllowedAmounts {
     #[deref]
     #[serde(flatten)]
@@ -152,24 +154,19 @@ pub struct AllowedAmounts {
     pub fraction: Option<(Resource, String)>,
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct ExactAmounts {
-    cpu: Option<Quantity>,
-    memory: Option<Quantity>,
-}
-
-impl From<ExactAmounts> for AllowedAmounts {
-    fn from(ExactAmounts { cpu, memory }: ExactAmounts) -> Self {
-        let cpu_part = cpu.filter(|cpu| !cpu.is_whole_milli()).map(|cpu| (Resource::Cpu, cpu));
-        let memory_part = memory.filter(|memory| !memory.is_whole_value());
-        let fraction = cpu_part.or(memory_part.map(|memory| (Resource::Memory, memory)));
+impl From<BTreeMap<String, Option<Quantity>>> for AllowedAmounts {
+    fn from(all: BTreeMap<String, Option<Quantity>>) -> Self {
+        let fraction = Resource::ALL.into_iter().find_map(|resource| {
+            let exact = (*all.get(resource.name())?)?;
+            let is_whole = match resource {
+                Resource::Cpu => exact.is_whole_milli(),
+                Resource::Memory => exact.is_whole_value(),
+            };
+            (!is_whole).then(|| (resource, exact.to_string()))
+        });
         Self {
-            amounts: ResourceList {
-                cpu: cpu.map(MilliCpu::from),
-                memory: memory.map(Bytes::from),
-            },
-            fraction: fraction.map(|(resource, amount)| (resource, amount.to_string())),
+            amounts: ResourceList::named(&all, ""),
+            fraction,
         }
     }
 }

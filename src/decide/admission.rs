@@ -79,36 +79,17 @@ pub(super) fn admitted(pod: &Pod, outcome: &PodAmounts, limits: &Limits<'_>, kub
     if !pod.resizes_in_place() {
         return admitted;
     }
-    let defaults = defaults(limits);
-    if !defaults.is_empty() {
+    if !limits.defaults.is_empty() {
         let spec = &mut admitted.spec;
         for container in spec.containers.iter_mut().chain(&mut spec.init_containers) {
             let has = container.resources.with_requests();
-            container.resources = defaults.iter().fold(has, |has, (_, default)| has.or(*default));
+            container.resources = limits.defaults.iter().fold(has, |has, (_, default)| has.or(*default));
         }
     }
     if kubelet >= KubeletVersion::POD_LIMITS_FILLED_IN {
         admitted.spec.resources = admitted.spec.resources.map(|own| own_filled_in(&admitted, own));
     }
     admitted
-}
-
-/// The amounts that each LimitRange gives to containers without them, with its name. Of its lists the last one that has an amount counts
-/// (`defaultContainerResourceRequirements`, kubernetes `plugin/pkg/admission/limitranger`).
-fn defaults<'a>(limits: &Limits<'a>) -> Vec<(&'a str, Requirements)> {
-    let mut all: Vec<(&str, Requirements)> = Vec::new();
-    let of_containers = limits.items.iter().filter(|(_, item)| item.kind == "Container");
-    for (range, item) in of_containers {
-        let own = Requirements {
-            requests: item.default_request,
-            limits: item.default,
-        };
-        match all.last_mut() {
-            Some((of, earlier)) if *of == *range => *earlier = own.or(*earlier),
-            _ => all.push((*range, own)),
-        }
-    }
-    all
 }
 
 /// The pod's own amounts, with those that the API server fills in.
@@ -175,7 +156,7 @@ fn breach_of(
 /// The default limit of a LimitRange that is below the request of a container without a limit: the API server fills it in at each
 /// resize of the pod (`mergePodResourceRequirements`, kubernetes `plugin/pkg/admission/limitranger`), and then refuses it.
 fn low_default(pod: &Pod, outcome: &PodAmounts, limits: &Limits<'_>) -> Option<String> {
-    defaults(limits).iter().find_map(|(range, defaults)| {
+    limits.defaults.iter().find_map(|(range, defaults)| {
         pod.all_containers().find_map(|container| {
             let after = outcome.container(&container.name).unwrap_or(&container.resources);
             Resource::ALL.into_iter().find_map(|resource| {

@@ -11,7 +11,7 @@ use crate::model::objects::{
     HorizontalPodAutoscaler, LimitRange, LimitRangeItem, ObjectMeta, Owner, Pod, Ratios, Shared, VerticalPodAutoscaler,
     WorkloadKey,
 };
-use crate::model::{Resource, ResourceList};
+use crate::model::{Requirements, Resource, ResourceList};
 
 /// Workloads, VPAs, LimitRanges and HPAs of all namespaces.
 #[derive(Debug, Default)]
@@ -125,6 +125,8 @@ pub(super) struct Bounds {
 pub(super) struct Limits<'a> {
     pub(super) container: Bounds,
     pub(super) pod: Bounds,
+    /// The amounts that each LimitRange gives to containers without them, with its name.
+    pub(super) defaults: Vec<(&'a str, Requirements)>,
     /// Every list of bounds, with the name of its LimitRange.
     pub(super) items: Vec<(&'a str, &'a LimitRangeItem)>,
 }
@@ -140,6 +142,9 @@ impl<'a> Limits<'a> {
             }
             self.items.push((&range.metadata.name, item));
         }
+        let defaults = range.container_defaults();
+        self.defaults
+            .extend(defaults.map(|defaults| (&*range.metadata.name, defaults)));
     }
 }
 

@@ -41,13 +41,9 @@ impl QuotaAccount {
             ..Self::default()
         };
         for range in ranges {
-            for item in range.spec.limits.iter().filter(|item| item.kind == "Container") {
-                let defaults = Requirements {
-                    requests: item.default_request,
-                    limits: item.default,
-                };
-                let known = account.defaults.entry(range.metadata.namespace.clone()).or_default();
-                *known = defaults.or(*known);
+            if let Some(defaults) = range.container_defaults() {
+                let earlier = account.defaults.entry(range.metadata.namespace.clone()).or_default();
+                *earlier = earlier.or(defaults);
             }
         }
         account

@@ -7,7 +7,7 @@ use serde::de::value::{Error, StrDeserializer};
 use serde::{Deserialize, Serialize};
 
 use super::{ObjectMeta, OwnerReference, TargetRef};
-use crate::model::{MilliCpu, Resource, ResourceList};
+use crate::model::{MilliCpu, Requirements, Resource, ResourceList};
 
 /// A workload kind with a known selector, which needs no request to `/scale`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, strum::IntoStaticStr)]
@@ -149,6 +149,19 @@ impl SelectorRequirement {
 pub struct LimitRange {
     pub metadata: ObjectMeta,
     pub spec: LimitRangeSpec,
+}
+
+impl LimitRange {
+    /// The amounts of containers that have none. Of several lists the last one that has an amount counts
+    /// (`defaultContainerResourceRequirements`, kubernetes `plugin/pkg/admission/limitranger`).
+    pub fn container_defaults(&self) -> Option<Requirements> {
+        let lists = self.spec.limits.iter().filter(|item| item.kind == "Container");
+        let defaults = lists.map(|item| Requirements {
+            requests: item.default_request,
+            limits: item.default,
+        });
+        defaults.reduce(|earlier, later| later.or(earlier))
+    }
 }
 
 /// The bounds of a LimitRange.

@@ -115,21 +115,30 @@ fn an_uncounted_container_blocks_patches() {
         "{metadata: {name: p}, spec: {resources: {limits: {memory: 1Gi}}, containers: [{name: app, resources: {limits: {memory: 100Mi}}}]}}",
     );
     assert_eq!(patched(&account, &own, &to(&own, 50)), Ok(()));
-    let with_default = |kind: &str, cpu: &str| {
-        let item = format!("{{type: {kind}, defaultRequest: {{cpu: {cpu}}}}}");
-        let range: LimitRange = parse(&format!("{{metadata: {{name: l}}, spec: {{limits: [{item}]}}}}"));
-        let range = Shared::<LimitRange>::from(range);
-        let account = QuotaAccount::new(&account.quotas, &[range], KubeletVersion::NEWEST);
+    let with_defaults = |kind: &str, cpus: &[&str]| {
+        let range = |cpu: &&str| -> Shared<LimitRange> {
+            let item = format!("{{type: {kind}, defaultRequest: {{cpu: {cpu}}}}}");
+            let range: LimitRange = parse(&format!("{{metadata: {{name: l}}, spec: {{limits: [{item}]}}}}"));
+            range.into()
+        };
+        let ranges: Vec<_> = cpus.iter().map(range).collect();
+        let account = QuotaAccount::new(&account.quotas, &ranges, KubeletVersion::NEWEST);
         patched(&account, &pod, &to(&pod, 50))
     };
-    assert_eq!(with_default("Container", "100m"), Ok(()), "admission fills it in first");
+    let of_containers = |cpus: &[&str]| with_defaults("Container", cpus);
+    assert_eq!(of_containers(&["100m"]), Ok(()), "admission fills it in first");
     assert_eq!(
-        with_default("Pod", "100m").unwrap_err(),
+        of_containers(&["100m", "2"]),
+        Ok(()),
+        "nothing is left to the second range"
+    );
+    assert_eq!(
+        with_defaults("Pod", &["100m"]).unwrap_err(),
         refused,
         "only containers have defaults"
     );
     assert_eq!(
-        with_default("Container", "2").unwrap_err(),
+        of_containers(&["2", "100m"]).unwrap_err(),
         "exceeded quota: team, requested: requests.cpu=2, used: requests.cpu=0, limited: requests.cpu=1"
     );
 }

@@ -18,10 +18,9 @@ use jiff::{SignedDuration, Timestamp};
 use super::PodDecision;
 use super::candidate::{Candidate, differ};
 use super::case::Case;
-use super::index::Bounds;
 use super::note::Note;
 use crate::model::objects::annotation::BOOST_PREFIX;
-use crate::model::objects::{Pod, VerticalPodAutoscaler};
+use crate::model::objects::{LimitRangeItem, Pod, VerticalPodAutoscaler};
 use crate::model::{MilliCpu, Requirements, Resource, ResourceList};
 
 /// The startup boosts of a pod after a decision.
@@ -138,7 +137,7 @@ fn keep_ratio(candidate: &mut Candidate<'_>, before: Option<Requirements>) {
 }
 
 /// The end of a boost raises nothing: bounds each amount by what the container has and by the LimitRange.
-pub(super) fn only_lower(candidate: &Candidate<'_>, limits: &Bounds, outcome: &mut Requirements) {
+pub(super) fn only_lower(candidate: &Candidate<'_>, limits: &LimitRangeItem, outcome: &mut Requirements) {
     let (has, stands) = (candidate.in_force, candidate.standing);
     let request = has.requests.cpu.or(has.limits.cpu);
     let max = limits.max.cpu.filter(|max| !max.is_zero());

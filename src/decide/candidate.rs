@@ -3,10 +3,9 @@
 use std::fmt::Display;
 
 use super::boost::Boost;
-use super::index::Bounds;
 use super::limit_rule::{Headroom, LimitRule};
 use super::note::Note;
-use crate::model::objects::{Container, ContainerPolicy, ControlledValues, Pod, VerticalPodAutoscaler};
+use crate::model::objects::{Container, ContainerPolicy, ControlledValues, LimitRangeItem, Pod, VerticalPodAutoscaler};
 use crate::model::{NamedRequirements, PodAmounts, Requirements, Resource, ResourceList};
 
 /// One of the three amounts of a recommendation. The same bounds apply to all of them.
@@ -119,7 +118,7 @@ impl<'a> Candidate<'a> {
     }
 
     /// Which limit goes with a request. A container without a limit has the LimitRange's default.
-    pub(super) fn limit_rule(&self, resource: Resource, limits: &Bounds) -> LimitRule {
+    pub(super) fn limit_rule(&self, resource: Resource, limits: &LimitRangeItem) -> LimitRule {
         let Requirements { requests, limits: own } = self.base;
         let default = limits.default.amount(resource);
         LimitRule::new(

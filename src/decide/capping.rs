@@ -14,12 +14,12 @@
 
 use super::boost;
 use super::candidate::{Candidate, Part};
-use super::index::{Bounds, Limits};
+use super::index::Limits;
 use super::limit_rule::LimitRule;
 use super::note::Note;
 use super::pod_share;
 use crate::lint::limit_floor;
-use crate::model::objects::{ContainerPolicy, Pod};
+use crate::model::objects::{ContainerPolicy, LimitRangeItem, Pod};
 use crate::model::{Bytes, PodAmounts, Requirements, Resource, ResourceList};
 
 /// Applies every bound to the recommendations of the containers of a pod with these limits of its `own`.
@@ -37,13 +37,13 @@ pub(super) fn cap(candidates: &mut [Candidate<'_>], limits: &Limits<'_>, own: Re
 }
 
 /// The lowest request that the bounds of a container let it have.
-fn lowest(candidate: &Candidate<'_>, limits: &Bounds, resource: Resource) -> u64 {
+fn lowest(candidate: &Candidate<'_>, limits: &LimitRangeItem, resource: Resource) -> u64 {
     let bounds = bounds(candidate, limits, resource).into_iter();
     let bounds = bounds.filter_map(|(_, pick, bound)| Some((pick, bound.filter(|bound| *bound > 0)?)));
     bounds.fold(1, |amount, (pick, bound)| pick(amount, bound))
 }
 
-fn cap_resource(candidate: &mut Candidate<'_>, limits: &Bounds, resource: Resource, notes: &mut Vec<Note>) {
+fn cap_resource(candidate: &mut Candidate<'_>, limits: &LimitRangeItem, resource: Resource, notes: &mut Vec<Note>) {
     for (rule, pick, bound) in bounds(candidate, limits, resource) {
         // A bound of zero bounds nothing.
         let Some(bound) = bound.filter(|bound| *bound > 0) else {
@@ -69,7 +69,7 @@ fn cap_resource(candidate: &mut Candidate<'_>, limits: &Bounds, resource: Resour
 
 /// Whether a container with this target keeps a limit that is set, and zero. To the kernel that is no limit, but the API server admits
 /// no request above it (`validateResourceRequirements`, kubernetes `pkg/apis/core/validation`).
-fn keeps_zero_limit(candidate: &Candidate<'_>, limits: &Bounds, resource: Resource, target: u64) -> bool {
+fn keeps_zero_limit(candidate: &Candidate<'_>, limits: &LimitRangeItem, resource: Resource, target: u64) -> bool {
     let becomes = candidate.limit_rule(resource, limits).limit_for(target);
     let becomes = becomes.filter(|_| candidate.moves_limit(resource));
     becomes.is_none() && candidate.standing.limits.get(resource) == Some(0)
@@ -79,7 +79,7 @@ fn keeps_zero_limit(candidate: &Candidate<'_>, limits: &Bounds, resource: Resour
 type BoundingRule = (&'static str, fn(u64, u64) -> u64, Option<u64>);
 
 /// The bounds of one container, in the order in which they apply.
-fn bounds(candidate: &Candidate<'_>, limits: &Bounds, resource: Resource) -> [BoundingRule; 7] {
+fn bounds(candidate: &Candidate<'_>, limits: &LimitRangeItem, resource: Resource) -> [BoundingRule; 7] {
     let rule = candidate.limit_rule(resource, limits);
     let min = limits.min.get(resource);
     let at = |limit| rule.request_for(limit, u128::div_euclid);
@@ -135,7 +135,7 @@ fn limits_of(candidate: &Candidate<'_>, resource: Resource) -> impl Iterator<Ite
 ///
 /// `GetContainersResources` (autoscaler `pkg/admission-controller/resource/pod/recommendation`). Unlike there, a limit
 /// never ends below the request: a LimitRange default below the request would make it so.
-pub(super) fn outcome(candidate: &Candidate<'_>, limits: &Bounds, notes: &mut Vec<Note>) -> Requirements {
+pub(super) fn outcome(candidate: &Candidate<'_>, limits: &LimitRangeItem, notes: &mut Vec<Note>) -> Requirements {
     let mut outcome = candidate.standing;
     for resource in Resource::ALL {
         let Some(target) = candidate.target(resource) else {
@@ -187,7 +187,7 @@ fn explain_limit(candidate: &Candidate<'_>, resource: Resource, limit: u64, targ
 pub(super) fn pod_level(
     pod: &Pod,
     has: &Requirements,
-    range: &Bounds,
+    range: &LimitRangeItem,
     policy: Option<&ContainerPolicy>,
     candidates: &[Candidate<'_>],
     outcome: &PodAmounts,

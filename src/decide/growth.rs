@@ -6,7 +6,8 @@
 
 use super::candidate::{Candidate, Part};
 use super::case::Case;
-use super::index::{Bounds, Limits};
+use super::index::Limits;
+use crate::model::objects::LimitRangeItem;
 use crate::model::{Requirements, Resource, ResourceList};
 
 /// How far the limits of one container may grow.
@@ -55,7 +56,7 @@ impl Case<'_> {
     }
 }
 
-fn highest(candidate: &Candidate<'_>, limits: &Bounds, resource: Resource) -> Option<u64> {
+fn highest(candidate: &Candidate<'_>, limits: &LimitRangeItem, resource: Resource) -> Option<u64> {
     let policy = candidate.policy;
     let managed = policy.is_none_or(|policy| !policy.is_off() && policy.controls(resource))
         && candidate.moves_limit(resource)
@@ -74,7 +75,7 @@ fn highest(candidate: &Candidate<'_>, limits: &Bounds, resource: Resource) -> Op
 }
 
 /// The highest limit that a LimitRange allows beside these requests.
-fn of_range(bounds: &Bounds, resource: Resource, requests: Option<u64>) -> u64 {
+fn of_range(bounds: &LimitRangeItem, resource: Resource, requests: Option<u64>) -> u64 {
     let max = bounds.max.get(resource).unwrap_or(u64::MAX);
     max.min(bounds.highest_beside(resource, requests))
 }

@@ -8,10 +8,10 @@ use std::collections::{HashMap, HashSet};
 
 use super::capping::scale;
 use crate::model::objects::{
-    HorizontalPodAutoscaler, LimitRange, LimitRangeItem, ObjectMeta, Owner, Pod, Ratios, Shared, VerticalPodAutoscaler,
+    HorizontalPodAutoscaler, LimitRange, LimitRangeItem, ObjectMeta, Owner, Pod, Shared, VerticalPodAutoscaler,
     WorkloadKey,
 };
-use crate::model::{Requirements, Resource, ResourceList};
+use crate::model::{Requirements, Resource};
 
 /// Workloads, VPAs, LimitRanges and HPAs of all namespaces.
 #[derive(Debug, Default)]
@@ -111,20 +111,12 @@ impl<'a> Namespace<'a> {
     }
 }
 
-/// Bounds for one type of object. An absent amount bounds nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Bounds {
-    pub(super) min: ResourceList,
-    pub(super) max: ResourceList,
-    pub(super) default: ResourceList,
-    pub(super) max_ratio: Ratios,
-}
-
 /// The LimitRanges of a namespace.
 #[derive(Debug, Default)]
 pub(super) struct Limits<'a> {
-    pub(super) container: Bounds,
-    pub(super) pod: Bounds,
+    /// The bounds of all lists together, by the kind of object.
+    pub(super) container: LimitRangeItem,
+    pub(super) pod: LimitRangeItem,
     /// The amounts that each LimitRange gives to containers without them, with its name.
     pub(super) defaults: Vec<(&'a str, Requirements)>,
     /// Every list of bounds, with the name of its LimitRange.
@@ -148,9 +140,9 @@ impl<'a> Limits<'a> {
     }
 }
 
-impl Bounds {
+impl LimitRangeItem {
     /// The highest minimum and the lowest maximum count. The last list of defaults replaces the one before.
-    fn add(&mut self, item: &LimitRangeItem) {
+    fn add(&mut self, item: &Self) {
         self.min = self.min.combine(item.min, u64::max);
         self.max = self.max.combine(item.max, u64::min);
         self.max_ratio = self.max_ratio.min(item.max_ratio);
@@ -181,7 +173,7 @@ impl Bounds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::MilliCpu;
+    use crate::model::{MilliCpu, ResourceList};
 
     fn cpu(milli: u64) -> ResourceList {
         ResourceList {
@@ -216,13 +208,13 @@ mod tests {
         ranges.iter().for_each(|range| limits.add(range));
         assert_eq!(
             limits.container,
-            Bounds {
+            LimitRangeItem {
                 min: cpu(100),
                 max: cpu(1500),
                 default: cpu(300),
-                ..Bounds::default()
+                ..LimitRangeItem::default()
             }
         );
-        assert_eq!(limits.pod, Bounds::default());
+        assert_eq!(limits.pod, LimitRangeItem::default());
     }
 }

@@ -8,21 +8,21 @@
 
 use super::candidate::{Candidate, Part};
 use super::capping::{Rounding, scale};
-use super::index::Bounds;
 use super::note::Note;
+use crate::model::objects::LimitRangeItem;
 use crate::model::{Resource, ResourceList};
 
 /// The bounds of one resource of a pod. A limit of the pod's own counts in place of its containers' (`podLimits`, kubernetes
 /// `plugin/pkg/admission/limitranger`): there only the containers' requests have to be within the maximum.
 #[derive(Debug, Clone, Copy)]
 struct PodBounds<'a> {
-    bounds: &'a Bounds,
+    bounds: &'a LimitRangeItem,
     resource: Resource,
     has_own_limit: bool,
 }
 
 impl<'a> PodBounds<'a> {
-    const fn new(bounds: &'a Bounds, resource: Resource, has_own_limit: bool) -> Self {
+    const fn new(bounds: &'a LimitRangeItem, resource: Resource, has_own_limit: bool) -> Self {
         Self {
             bounds,
             resource,
@@ -57,7 +57,7 @@ impl<'a> PodBounds<'a> {
 }
 
 /// Scales all recommendations until their sums are within the bounds of a pod with these limits of its `own`.
-pub(super) fn fit(candidates: &mut [Candidate<'_>], bounds: &Bounds, own: ResourceList, notes: &mut Vec<Note>) {
+pub(super) fn fit(candidates: &mut [Candidate<'_>], bounds: &LimitRangeItem, own: ResourceList, notes: &mut Vec<Note>) {
     for resource in Resource::ALL {
         let bounds = PodBounds::new(bounds, resource, own.get(resource).is_some());
         if bounds.min() == 0 && bounds.max() == 0 {
@@ -149,7 +149,7 @@ fn factor(candidates: &[Candidate<'_>], bounds: PodBounds<'_>, part: Part) -> Op
 /// LimitRange. Nor where the floors and the limits that stay exceed the maximum: giving way is in vain.
 pub(super) fn lower(
     candidates: &mut [Candidate<'_>],
-    bounds: &Bounds,
+    bounds: &LimitRangeItem,
     own: ResourceList,
     resource: Resource,
     floor: impl Fn(&Candidate<'_>) -> u64,

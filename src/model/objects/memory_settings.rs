@@ -25,116 +25,83 @@ const DEEPEST_SCRIPT: usize = 3;
 /// Stands for the limit of a container without one: the kubelet fills in that of the pod, or about this much, the node's memory.
 pub const NODE_MEMORY: Bytes = Bytes::new(8 << 30);
 
-/// An option of a runtime. Two options that set the same thing share a slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-pub enum MemoryOption {
-    JavaMaxHeap,
-    JavaMaxHeapSize,
-    JavaInitialHeap,
-    JavaInitialHeapSize,
-    /// The memory of which HotSpot takes its shares, in place of the limit.
-    JavaMaxRam,
-    JavaMaxRamPercentage,
-    JavaMaxRamFraction,
-    JavaMinRamPercentage,
-    JavaMinRamFraction,
-    JavaInitialRamPercentage,
-    JavaInitialRamFraction,
-    GoMemoryLimit,
-    /// The share of the limit that the library automemlimit sets as the limit of the Go runtime.
-    GoShare,
-    /// The same share as a flag of Prometheus and others, of kube-state-metrics and prometheus-operator, and of Kyverno.
-    GoShareFlag,
-    GoShareDashedFlag,
-    GoShareCamelFlag,
-    /// How often the library reads the limit again.
-    GoRefresh,
-    /// Whether a program uses the library, and the flag that says no.
-    GoSwitch,
-    GoSwitchOff,
-    NodeOldSpace,
-    NodeOldSpacePercentage,
-    DotnetHeapLimit,
-    DotnetHeapLimitPercent,
-    RedisMaxMemory,
-    DragonflyMaxMemory,
-    /// The caches of VictoriaMetrics.
-    VictoriaMetricsBytes,
-    VictoriaMetricsPercent,
-    /// The caches of MySQL and MariaDB, of MongoDB, and of PostgreSQL.
-    InnodbBufferPool,
-    WiredTigerCache,
-    PostgresBuffers,
+/// One line for each option: the slot that it shares with options which set the same thing, and its flags and variables.
+/// .NET reads both prefixes. PostgreSQL takes its own as the word after -c.
+macro_rules! memory_options {
+    ($($(#[$doc:meta])* $option:ident in $slot:ident = $($name:literal),+;)*) => {
+        /// An option of a runtime. Two options that set the same thing share a slot.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+        pub enum MemoryOption {
+            $($(#[$doc])* $option,)*
+        }
+
+        /// The beginnings of flags that hold their value, and the variables that are an option themselves.
+        const NAMES: &[(&str, MemoryOption)] = &[$($(($name, MemoryOption::$option),)+)*];
+
+        impl MemoryOption {
+            /// One option for all that set the same thing.
+            pub const fn slot(self) -> Self {
+                match self { $(Self::$option => Self::$slot,)* }
+            }
+        }
+    };
 }
 
-/// The beginnings of flags that hold their value.
-const FLAGS: [(&str, MemoryOption); 27] = [
-    ("-Xmx", MemoryOption::JavaMaxHeap),
-    ("-Xms", MemoryOption::JavaInitialHeap),
-    ("-XX:MaxHeapSize=", MemoryOption::JavaMaxHeapSize),
-    ("-XX:InitialHeapSize=", MemoryOption::JavaInitialHeapSize),
-    ("-XX:MaxRAM=", MemoryOption::JavaMaxRam),
-    ("-XX:MaxRAMPercentage=", MemoryOption::JavaMaxRamPercentage),
-    ("-XX:MaxRAMFraction=", MemoryOption::JavaMaxRamFraction),
-    ("-XX:MinRAMPercentage=", MemoryOption::JavaMinRamPercentage),
-    ("-XX:MinRAMFraction=", MemoryOption::JavaMinRamFraction),
-    ("-XX:InitialRAMPercentage=", MemoryOption::JavaInitialRamPercentage),
-    ("-XX:InitialRAMFraction=", MemoryOption::JavaInitialRamFraction),
-    ("--auto-gomemlimit.ratio=", MemoryOption::GoShareFlag),
-    ("--auto-gomemlimit-ratio=", MemoryOption::GoShareDashedFlag),
-    ("--autoMemLimitRatio=", MemoryOption::GoShareCamelFlag),
-    ("--auto-gomemlimit.refresh-interval=", MemoryOption::GoRefresh),
-    ("--auto-gomemlimit=", MemoryOption::GoSwitch),
-    ("--enable-auto-gomemlimit=", MemoryOption::GoSwitch),
-    ("--autoMemLimitEnabled=", MemoryOption::GoSwitch),
-    ("--no-auto-gomemlimit=", MemoryOption::GoSwitchOff),
-    ("--max-old-space-size=", MemoryOption::NodeOldSpace),
-    ("--max-old-space-size-percentage=", MemoryOption::NodeOldSpacePercentage),
-    ("--maxmemory=", MemoryOption::RedisMaxMemory),
-    ("--maxmemory=", MemoryOption::DragonflyMaxMemory),
-    ("--memory.allowedBytes=", MemoryOption::VictoriaMetricsBytes),
-    ("--memory.allowedPercent=", MemoryOption::VictoriaMetricsPercent),
-    ("--innodb-buffer-pool-size=", MemoryOption::InnodbBufferPool),
-    ("--wiredTigerCacheSizeGB=", MemoryOption::WiredTigerCache),
-];
-
-/// Variables that are an option themselves. .NET reads both prefixes. PostgreSQL takes its own as the word after -c.
-const VARIABLES: [(&str, MemoryOption); 7] = [
-    ("GOMEMLIMIT", MemoryOption::GoMemoryLimit),
-    ("AUTOMEMLIMIT", MemoryOption::GoShare),
-    ("DOTNET_GCHeapHardLimit", MemoryOption::DotnetHeapLimit),
-    ("COMPlus_GCHeapHardLimit", MemoryOption::DotnetHeapLimit),
-    ("DOTNET_GCHeapHardLimitPercent", MemoryOption::DotnetHeapLimitPercent),
-    ("COMPlus_GCHeapHardLimitPercent", MemoryOption::DotnetHeapLimitPercent),
-    ("shared_buffers", MemoryOption::PostgresBuffers),
-];
+memory_options! {
+    JavaMaxHeap in JavaMaxHeap = "-Xmx";
+    JavaMaxHeapSize in JavaMaxHeap = "-XX:MaxHeapSize=";
+    JavaInitialHeap in JavaInitialHeap = "-Xms";
+    JavaInitialHeapSize in JavaInitialHeap = "-XX:InitialHeapSize=";
+    /// The memory of which HotSpot takes its shares, in place of the limit.
+    JavaMaxRam in JavaMaxRam = "-XX:MaxRAM=";
+    JavaMaxRamPercentage in JavaMaxRamPercentage = "-XX:MaxRAMPercentage=";
+    JavaMaxRamFraction in JavaMaxRamPercentage = "-XX:MaxRAMFraction=";
+    JavaMinRamPercentage in JavaMinRamPercentage = "-XX:MinRAMPercentage=";
+    JavaMinRamFraction in JavaMinRamPercentage = "-XX:MinRAMFraction=";
+    JavaInitialRamPercentage in JavaInitialRamPercentage = "-XX:InitialRAMPercentage=";
+    JavaInitialRamFraction in JavaInitialRamPercentage = "-XX:InitialRAMFraction=";
+    GoMemoryLimit in GoMemoryLimit = "GOMEMLIMIT";
+    /// The share of the limit that the library automemlimit sets as the limit of the Go runtime.
+    GoShare in GoShare = "AUTOMEMLIMIT";
+    /// The same share as a flag of Prometheus and others, of kube-state-metrics and prometheus-operator, and of Kyverno.
+    GoShareFlag in GoShare = "--auto-gomemlimit.ratio=";
+    GoShareDashedFlag in GoShare = "--auto-gomemlimit-ratio=";
+    GoShareCamelFlag in GoShare = "--autoMemLimitRatio=";
+    /// How often the library reads the limit again.
+    GoRefresh in GoRefresh = "--auto-gomemlimit.refresh-interval=";
+    /// Whether a program uses the library, and the flag that says no.
+    GoSwitch in GoSwitch = "--auto-gomemlimit=", "--enable-auto-gomemlimit=", "--autoMemLimitEnabled=";
+    GoSwitchOff in GoSwitch = "--no-auto-gomemlimit=";
+    NodeOldSpace in NodeOldSpace = "--max-old-space-size=";
+    NodeOldSpacePercentage in NodeOldSpacePercentage = "--max-old-space-size-percentage=";
+    DotnetHeapLimit in DotnetHeapLimit = "DOTNET_GCHeapHardLimit", "COMPlus_GCHeapHardLimit";
+    DotnetHeapLimitPercent in DotnetHeapLimitPercent = "DOTNET_GCHeapHardLimitPercent", "COMPlus_GCHeapHardLimitPercent";
+    RedisMaxMemory in RedisMaxMemory = "--maxmemory=";
+    DragonflyMaxMemory in DragonflyMaxMemory = "--maxmemory=";
+    /// The caches of VictoriaMetrics.
+    VictoriaMetricsBytes in VictoriaMetricsBytes = "--memory.allowedBytes=";
+    VictoriaMetricsPercent in VictoriaMetricsPercent = "--memory.allowedPercent=";
+    /// The caches of MySQL and MariaDB, of MongoDB, and of PostgreSQL.
+    InnodbBufferPool in InnodbBufferPool = "--innodb-buffer-pool-size=";
+    WiredTigerCache in WiredTigerCache = "--wiredTigerCacheSizeGB=";
+    PostgresBuffers in PostgresBuffers = "shared_buffers";
+}
 
 impl MemoryOption {
     pub(super) fn named(name: &str) -> Option<Self> {
-        let mut names = FLAGS.iter().chain(&VARIABLES);
-        let (_, option) = names.find(|(option, _)| option.trim_end_matches('=') == name)?;
-        Some(*option)
+        let found = NAMES.iter().find(|(known, _)| known.trim_end_matches('=') == name);
+        found.map(|(_, option)| *option)
+    }
+
+    /// The option that a variable of this name sets.
+    fn of_variable(name: &str) -> Option<Self> {
+        Self::named(name).filter(|_| !name.starts_with('-'))
     }
 
     /// The option as people write it.
     pub fn name(self) -> &'static str {
-        let mut names = FLAGS.iter().chain(&VARIABLES);
-        let name = names.find(|(_, option)| *option == self);
+        let name = NAMES.iter().find(|(_, option)| *option == self);
         name.map_or("", |(name, _)| name.trim_end_matches('='))
-    }
-
-    /// One option for all that set the same thing.
-    pub const fn slot(self) -> Self {
-        match self {
-            Self::JavaMaxHeapSize => Self::JavaMaxHeap,
-            Self::JavaInitialHeapSize => Self::JavaInitialHeap,
-            Self::JavaMaxRamFraction => Self::JavaMaxRamPercentage,
-            Self::JavaMinRamFraction => Self::JavaMinRamPercentage,
-            Self::JavaInitialRamFraction => Self::JavaInitialRamPercentage,
-            Self::GoShareFlag | Self::GoShareDashedFlag | Self::GoShareCamelFlag => Self::GoShare,
-            Self::GoSwitchOff => Self::GoSwitch,
-            other => other,
-        }
     }
 
     /// Whether the value may be the next word. HotSpot (`-X…`) and Node take none from there, and a switch needs none.
@@ -292,7 +259,7 @@ impl SettingsReader<'_> {
     fn read_variables(&mut self, last: &[(usize, &Variable)]) {
         for &(index, variable) in last {
             // A flag in a variable begins with a dash, which only a reference can hide.
-            let is_setting = VARIABLES.iter().any(|(name, _)| *name == variable.name)
+            let is_setting = MemoryOption::of_variable(&variable.name).is_some()
                 || start_scripts::of_variable(&variable.name).is_some();
             if is_setting || variable.value.contains(['-', '$']) {
                 let value = self.variables.value_at(index);
@@ -304,9 +271,8 @@ impl SettingsReader<'_> {
 
     /// Reads a variable that is an option itself, or whose value has flags: start scripts read variables of any name.
     fn read_variable(&mut self, name: &str, value: &str, source: &SettingSource) {
-        let known = VARIABLES.iter().find(|(variable, _)| *variable == name);
-        match (known, start_scripts::of_variable(name)) {
-            (Some((_, option)), _) => self.add(*option, value, source),
+        match (MemoryOption::of_variable(name), start_scripts::of_variable(name)) {
+            (Some(option), _) => self.add(option, value, source),
             (None, Some(Reads::Size(option, unit))) if !value.trim_start().starts_with('-') => {
                 let is_bare = value.ends_with(|last: char| last.is_ascii_digit() || last == '}');
                 // Some scripts add the unit to a variable that others hand on as it is. No heap has a million MiB.
@@ -393,10 +359,10 @@ fn flag(word: &str) -> Option<(MemoryOption, &str)> {
     let word = word.strip_prefix("-J").unwrap_or(word);
     let (name, value) = word.strip_prefix('-')?.split_once('=').unwrap_or((&word[1..], ""));
     let name = format!("--{}=", name.trim_start_matches('-').replace('_', "-"));
-    if let Some((_, option)) = FLAGS.iter().find(|(begins, _)| *begins == name) {
+    if let Some((_, option)) = NAMES.iter().find(|(begins, _)| *begins == name) {
         return Some((*option, value));
     }
-    let (begins, option) = FLAGS.iter().find(|(begins, _)| word.starts_with(begins))?;
+    let (begins, option) = NAMES.iter().find(|(begins, _)| word.starts_with(begins))?;
     let value = &word[begins.len()..];
     // OpenJ9 has flags such as -Xmso.
     let is_other_flag = !begins.ends_with('=') && value.starts_with(|first: char| first.is_ascii_alphabetic());

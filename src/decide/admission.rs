@@ -18,35 +18,18 @@ impl Case<'_> {
         let notes = &mut self.decision.notes;
         let (pod, refusals) = (self.pod, &self.options.refusals);
         let kubelet = refusals.kubelet;
-        if let Some(why) = refusals.by_pod_level(pod).or_else(|| refusals.by_huge_pages(pod)) {
-            notes.push(Note::new(None, None, why));
-            return Some(Reason::KubeletRefuses);
-        }
-        if let Some((from, to)) = class_change(self.pod, admitted, kubelet) {
-            let text = format!("the pod is {from} and would become {to}, which the API refuses");
-            notes.push(Note::new(None, None, text));
-            return Some(Reason::QoSClassChange);
-        }
-        // What a container runs with already is no new harm.
-        let lacks = |has: Requirements| has.with_least_quota().below_least(PageSize::KIB_4);
-        let runs = |one: &&Candidate<'_>| one.changes() && lacks(one.standing).is_none();
-        for candidate in self.candidates.iter().filter(runs) {
-            if let Some(why) = lacks(candidate.outcome) {
-                notes.push(Note::new(Some(&candidate.spec.name), None, why));
-                return Some(Reason::BelowLeast);
-            }
-        }
-        if pod.resizes_in_place()
-            && let Some(why) = low_default(pod, outcome, limits)
-        {
-            notes.push(Note::new(None, None, why));
-            return Some(Reason::LimitRangeExceeded);
-        }
-        if let Some((reason, note)) = refused_default(self.pod, outcome, admitted, kubelet) {
+        let by_kind = refusals.by_pod_level(pod).or_else(|| refusals.by_huge_pages(pod));
+        let refused = by_kind
+            .map(|why| (Reason::KubeletRefuses, Note::new(None, None, why)))
+            .or_else(|| class_change(pod, admitted, kubelet))
+            .or_else(|| self.candidates.iter().find_map(below_least))
+            .or_else(|| low_default(pod, outcome, limits))
+            .or_else(|| refused_default(pod, outcome, admitted, kubelet));
+        if let Some((reason, note)) = refused {
             notes.push(note);
             return Some(reason);
         }
-        if let Some(Breach { why, is_new }) = breach_of(self.pod, &self.candidates, admitted, limits, kubelet) {
+        if let Some(Breach { why, is_new }) = breach_of(pod, &self.candidates, admitted, limits, kubelet) {
             notes.push(Note::new(None, None, why));
             if is_new {
                 return Some(Reason::LimitRangeExceeded);
@@ -62,6 +45,14 @@ impl Case<'_> {
         notes.extend(restarts(&self.candidates));
         (notes.len() > known).then_some(Reason::RestartRequired)
     }
+}
+
+/// A container that would have less than it can run with. What it runs with already is no new harm.
+fn below_least(candidate: &Candidate<'_>) -> Option<(Reason, Note)> {
+    let lacks = |has: Requirements| has.with_least_quota().below_least(PageSize::KIB_4);
+    let is_new = candidate.changes() && lacks(candidate.standing).is_none();
+    let why = lacks(candidate.outcome).filter(|_| is_new)?;
+    Some((Reason::BelowLeast, Note::new(Some(&candidate.spec.name), None, why)))
 }
 
 /// A rule of a LimitRange that amounts break.
@@ -155,8 +146,9 @@ fn breach_of(
 
 /// The default limit of a LimitRange that is below the request of a container without a limit: the API server fills it in at each
 /// resize of the pod (`mergePodResourceRequirements`, kubernetes `plugin/pkg/admission/limitranger`), and then refuses it.
-fn low_default(pod: &Pod, outcome: &PodAmounts, limits: &Limits<'_>) -> Option<String> {
-    limits.defaults.iter().find_map(|(range, defaults)| {
+fn low_default(pod: &Pod, outcome: &PodAmounts, limits: &Limits<'_>) -> Option<(Reason, Note)> {
+    let mut filled_in = limits.defaults.iter().filter(|_| pod.resizes_in_place());
+    filled_in.find_map(|(range, defaults)| {
         pod.all_containers().find_map(|container| {
             let after = outcome.container(&container.name).unwrap_or(&container.resources);
             Resource::ALL.into_iter().find_map(|resource| {
@@ -165,10 +157,11 @@ fn low_default(pod: &Pod, outcome: &PodAmounts, limits: &Limits<'_>) -> Option<S
                 let request = after.requests.get(resource).filter(|request| *request > default)?;
                 let [default, request] = resource.quantities([default, request]);
                 let name = &container.name;
-                Some(format!(
+                let why = format!(
                     "container {name}: {resource} request {request} is above the default limit {default} of LimitRange {range}, which \
                      the API server fills in"
-                ))
+                );
+                Some((Reason::LimitRangeExceeded, Note::new(None, None, why)))
             })
         })
     })
@@ -263,8 +256,8 @@ fn contradict(one: &LimitRangeItem, other: &LimitRangeItem, resource: Resource, 
     above(one, other) || above(other, one)
 }
 
-/// The pod's class and the one that it would get as it is `admitted`, if they differ. A resize must not change the class (KEP-1287).
-fn class_change(pod: &Pod, admitted: &Pod, kubelet: KubeletVersion) -> Option<(QosClass, QosClass)> {
+/// Whether the pod would get another class as it is `admitted`. A resize must not change the class (KEP-1287).
+fn class_change(pod: &Pod, admitted: &Pod, kubelet: KubeletVersion) -> Option<(Reason, Note)> {
     // The class follows from the pod's own resources where it has any. Before 1.37 empty ones made it BestEffort for good.
     let own = pod.spec.resources.unwrap_or_default() != Requirements::default();
     let is_fixed = if own {
@@ -283,7 +276,10 @@ fn class_change(pod: &Pod, admitted: &Pod, kubelet: KubeletVersion) -> Option<(Q
     if !own && to == QosClass::Guaranteed && pod.status.qos_class.is_some() && after.any(has_lone_limit) {
         to = QosClass::Burstable;
     }
-    (from != to).then_some((from, to))
+    (from != to).then(|| {
+        let text = format!("the pod is {from} and would become {to}, which the API refuses");
+        (Reason::QoSClassChange, Note::new(None, None, text))
+    })
 }
 
 fn has_lone_limit(has: &Requirements) -> bool {

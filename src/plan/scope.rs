@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    ContainerId, ControlFile, CpuQuota, CpuShares, CpuWeight, LivePod, PodAmounts, PodTree, PodValues, Resource,
-    Setting, Settings, Target,
+    ControlFile, CpuQuota, CpuShares, CpuWeight, LivePod, PodAmounts, PodTree, PodValues, Resource, Setting, Settings,
+    Target,
 };
 
 /// The values of a pod that vscaled may write. All others belong to the kubelet.
@@ -56,15 +56,14 @@ impl WriteScope {
     }
 }
 
-/// Whether the kubelet enforces the quotas of a pod's cgroups. An unknown quota counts as enforced.
+/// Whether the kubelet enforces the quotas of a pod's cgroups: by the id of their container, and by `pod` for the pod's own cgroup. An
+/// unknown quota counts as enforced.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Quotas {
-    #[serde(flatten)]
-    containers: BTreeMap<ContainerId, bool>,
-    /// The quota of the pod's own cgroup.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pod: Option<bool>,
-}
+#[serde(transparent)]
+pub struct Quotas(BTreeMap<String, bool>);
+
+/// The key of the pod's own cgroup. No container has it: ids are hexadecimal.
+const POD: &str = "pod";
 
 impl Quotas {
     /// Learns from one of the pod's cgroups: compares its files with the values that a kubelet which
@@ -76,22 +75,15 @@ impl Quotas {
             (Some(CpuQuota::Max), Some(CpuQuota::Micros(_)), None) => is_default(held) && !is_default(declared),
             _ => return,
         };
-        match target {
-            Target::Pod => self.pod = Some(enforced),
-            Target::Container(name) => {
-                let container = live.containers.get(name);
-                self.containers
-                    .extend(container.map(|container| (container.id.clone(), enforced)));
-            }
-        }
+        let key = key(live, target).map(str::to_owned);
+        self.0.extend(key.map(|key| (key, enforced)));
     }
 
     /// Takes over newer entries, and drops containers that have ended.
     pub fn update(&mut self, newer: Self, live: &LivePod) {
-        self.pod = newer.pod.or(self.pod);
-        self.containers.extend(newer.containers);
-        let runs = |id: &ContainerId| live.containers.values().any(|container| container.id == *id);
-        self.containers.retain(|id, _| runs(id));
+        self.0.extend(newer.0);
+        let runs = |id: &str| live.containers.values().any(|container| *container.id == *id);
+        self.0.retain(|key, _| key == POD || runs(key));
     }
 
     /// Whether the kubelet enforces the quota of this cgroup.
@@ -100,10 +92,14 @@ impl Quotas {
     }
 
     fn known(&self, live: &LivePod, target: &Target) -> Option<bool> {
-        match target {
-            Target::Pod => self.pod,
-            Target::Container(name) => self.containers.get(&live.containers.get(name)?.id).copied(),
-        }
+        self.0.get(key(live, target)?).copied()
+    }
+}
+
+fn key<'a>(live: &'a LivePod, target: &Target) -> Option<&'a str> {
+    match target {
+        Target::Pod => Some(POD),
+        Target::Container(name) => Some(live.containers.get(name)?.id.as_str()),
     }
 }
 
@@ -119,7 +115,7 @@ fn is_default(settings: &Settings) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{CpuMax, CriResources};
+    use crate::model::{ContainerId, CpuMax, CriResources};
 
     fn cgroup(shares: u64, milli: Option<u64>) -> Settings {
         let max = CpuMax::of_limit(milli.map(crate::model::MilliCpu::new), 100_000);
@@ -277,7 +273,8 @@ mod tests {
 
     #[test]
     fn a_container_named_pod_is_not_the_pod() {
-        let (live, named) = (LivePod::on_files(["pod", "app"]), Target::from(Some("pod")));
+        let (mut live, named) = (LivePod::on_files(["pod", "app"]), Target::from(Some("pod")));
+        live.containers.get_mut("pod").unwrap().id = ContainerId::of_test("0a1b");
         let mut quotas = Quotas::default();
         quotas.learn(&live, &named, &cgroup(102, None), &cgroup(102, Some(200)));
         let without_cgroup = Target::from(Some("side"));
@@ -289,8 +286,10 @@ mod tests {
     fn files_have_the_pod_beside_container_ids() {
         let text = r#"{"resources":[],"quotas":{"0a1b":false,"pod":true}}"#;
         let scope: WriteScope = serde_json::from_str(text).unwrap();
-        assert_eq!(scope.quotas.pod, Some(true));
-        assert_eq!(scope.quotas.containers, [(ContainerId::of_test("0a1b"), false)].into());
+        assert_eq!(
+            scope.quotas.0,
+            [("0a1b".to_owned(), false), (POD.to_owned(), true)].into()
+        );
         assert_eq!(serde_json::to_string(&scope).unwrap(), text);
         let unknown = r#"{"resources":[],"quotas":{}}"#;
         let scope: WriteScope = serde_json::from_str(unknown).unwrap();

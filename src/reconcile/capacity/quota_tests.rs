@@ -127,7 +127,7 @@ fn pods_that_are_patched_share_what_a_quota_leaves() {
     assert_eq!(capacity.admit(&states[1], &to(&states[1], 140)), Ok(()));
     // Another node takes the rest before the patch: what was granted is checked again.
     let mut quota = (*view.quotas[0]).clone();
-    quota.status.used.0.limits.memory = Some(Bytes::new(260 * MI));
+    quota.status.used.limits.memory = Some(Bytes::new(260 * MI));
     view.quotas = vec![Arc::new(quota).into()];
     let full = node(&view, &states, true);
     assert!(full.admit(&states[0], &grown).is_err());

@@ -21,21 +21,14 @@ pub(super) fn expand(text: &str, variables: &Variables, before: usize) -> String
         }
         expanded.push_str(plain);
         let reference = after.strip_prefix('(').and_then(|name| name.split_once(')'));
-        let value = reference.and_then(|(name, _)| variables.value(name, before));
-        rest = match (reference, value) {
-            (Some((_, after)), Some(value)) => {
-                expanded.push_str(&value);
-                after
-            }
-            (Some((name, after)), None) => {
-                expanded.push_str(&format!("$({name})"));
-                after
-            }
-            (None, _) => {
-                expanded.push('$');
-                after.strip_prefix('$').unwrap_or(after)
-            }
+        let Some((name, after)) = reference else {
+            expanded.push('$');
+            rest = after.strip_prefix('$').unwrap_or(after);
+            continue;
         };
+        let value = variables.value(name, before);
+        expanded.push_str(&value.unwrap_or_else(|| format!("$({name})")));
+        rest = after;
     }
     if variables.spend(rest.len()) {
         expanded.push_str(rest);

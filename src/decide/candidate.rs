@@ -119,14 +119,8 @@ impl<'a> Candidate<'a> {
 
     /// Which limit goes with a request. A container without a limit has the LimitRange's default.
     pub(super) fn limit_rule(&self, resource: Resource, limits: &LimitRangeItem) -> LimitRule {
-        let Requirements { requests, limits: own } = self.base;
         let default = limits.default.amount(resource);
-        LimitRule::new(
-            self.headroom(resource),
-            requests.amount(resource),
-            own.amount(resource),
-            default,
-        )
+        LimitRule::new(self.headroom(resource), self.base.of(resource), default)
     }
 
     /// A note about one of the container's resources.

@@ -85,9 +85,10 @@ pub(super) struct LimitRule {
 }
 
 impl LimitRule {
-    /// The rule of a container with this request and this limit, zero if unset. In place of a missing limit the LimitRange's
+    /// The rule of a container with this request and this limit. In place of a missing limit, which may also be zero, the LimitRange's
     /// default counts, if there is one.
-    pub(super) const fn new(headroom: Headroom, request: u64, limit: u64, default_limit: u64) -> Self {
+    pub(super) fn new(headroom: Headroom, amounts: [Option<u64>; 2], default_limit: u64) -> Self {
+        let [request, limit] = amounts.map(Option::unwrap_or_default);
         let limit = if limit == 0 { default_limit } else { limit };
         let (base, limit, plus) = match headroom {
             Headroom::Plus(plus) if limit > 0 => (1, 1, plus),
@@ -131,7 +132,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn ratio(request: u64, limit: u64, default_limit: u64) -> LimitRule {
-        LimitRule::new(Headroom::Ratio, request, limit, default_limit)
+        LimitRule::new(Headroom::Ratio, [Some(request), Some(limit)], default_limit)
     }
 
     #[test]
@@ -145,9 +146,12 @@ mod tests {
     fn only_a_default_adds_a_missing_limit() {
         assert_eq!(ratio(1000, 0, 0).limit_for(10_000), None);
         assert_eq!(ratio(1000, 0, 2000).limit_for(10_000), Some(20_000));
-        assert_eq!(LimitRule::new(Headroom::Plus(5), 1000, 0, 0).limit_for(10_000), None);
         assert_eq!(
-            LimitRule::new(Headroom::Times(1500), 1000, 0, 0).limit_for(10_000),
+            LimitRule::new(Headroom::Plus(5), [Some(1000), None], 0).limit_for(10_000),
+            None
+        );
+        assert_eq!(
+            LimitRule::new(Headroom::Times(1500), [Some(1000), Some(0)], 0).limit_for(10_000),
             None
         );
     }
@@ -210,7 +214,7 @@ mod tests {
             request in 1_u64..=MAX, limit in 1_u64..=MAX, bound in 1_u64..=MAX, number in 1000_u64..=100_000, which in 0_usize..3,
         ) {
             let headroom = [Headroom::Ratio, Headroom::Plus(number), Headroom::Times(number)][which];
-            let rule = LimitRule::new(headroom, request, limit, 0);
+            let rule = LimitRule::new(headroom, [Some(request), Some(limit)], 0);
             let limit_at = |limit, rounding| rule.limit_for(rule.request_for(limit, rounding)?);
             if let Some(largest) = limit_at(bound, u128::div_euclid) {
                 prop_assert!(largest <= bound);

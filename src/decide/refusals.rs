@@ -258,15 +258,11 @@ impl Refusals {
 
     /// All refusals, one sentence each.
     pub fn sentences(&self) -> Vec<String> {
-        let NodePolicies {
-            static_cpu,
-            static_memory,
-            limited_swap,
-        } = self.policies;
+        let by = self.policies;
         let known = [
-            (static_cpu, "cpu of Guaranteed pods (static CPU policy)"),
-            (static_memory, "memory of Guaranteed pods (static memory policy)"),
-            (limited_swap, "memory of containers that may swap (LimitedSwap)"),
+            (by.static_cpu, "cpu of Guaranteed pods (static CPU policy)"),
+            (by.static_memory, "memory of Guaranteed pods (static memory policy)"),
+            (by.limited_swap, "memory of containers that may swap (LimitedSwap)"),
         ];
         let known = known.into_iter().filter(|(holds, _)| *holds);
         let known = known.map(|(_, text)| text.to_owned());

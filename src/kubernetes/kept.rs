@@ -28,7 +28,7 @@ const LONGEST_COMPLAINT: usize = 400;
 const BESIDE_JSON: usize = 512;
 
 /// A kind of object of which the agent keeps a part.
-pub trait KeptObject: Serialize {
+pub trait KeptObject: Serialize + Clone {
     /// Whether `resourceVersion` is kept, because records cite it. Every write of the object is then a change of its state.
     const IS_CITED: bool = false;
     const KEEPS_LABELS: bool = false;
@@ -42,10 +42,10 @@ pub trait KeptObject: Serialize {
         false
     }
 
-    /// Checks the object, and frees memory that it does not use.
+    /// Checks the object.
     ///
     /// Errors: the field and the reason why the object cannot be used.
-    fn finish(&mut self) -> Result<(), String> {
+    fn check(&self) -> Result<(), String> {
         Ok(())
     }
 }
@@ -59,7 +59,9 @@ pub fn reduce<T: KeptObject>(object: &mut T) -> Result<(usize, Option<String>), 
     if !T::IS_CITED {
         object.metadata_mut().resource_version = String::new();
     }
-    object.finish().map_err(shortened)?;
+    object.check().map_err(shortened)?;
+    // A copy has no spare capacity: a decoded list has room for four entries, and most have one.
+    *object = object.clone();
     // An object that cannot be serialized counts as too large.
     match serde_json::to_vec(object).map_or(usize::MAX, |json| json.len()) {
         size @ ..=LARGEST_KEPT => Ok((size, left_out)),

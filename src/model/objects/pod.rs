@@ -350,17 +350,6 @@ impl Pod {
         })
     }
 
-    /// Frees the spare capacity of the pod's lists: a decoded list has room for four entries, and most have one.
-    pub fn shrink_to_fit(&mut self) {
-        let Self { metadata, spec, status } = self;
-        metadata.owner_references.shrink_to_fit();
-        spec.containers.shrink_to_fit();
-        spec.init_containers.shrink_to_fit();
-        status.container_statuses.shrink_to_fit();
-        status.init_container_statuses.shrink_to_fit();
-        status.conditions.shrink_to_fit();
-    }
-
     /// The statuses of regular containers, then of init containers.
     pub fn statuses(&self) -> impl Iterator<Item = &ContainerStatus> {
         let Self { status, .. } = self;

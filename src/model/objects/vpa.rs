@@ -243,17 +243,6 @@ pub struct ContainerRecommendation {
 }
 
 impl VerticalPodAutoscaler {
-    /// Frees the spare capacity of the VPA's lists.
-    pub fn shrink_to_fit(&mut self) {
-        self.spec.recommenders.shrink_to_fit();
-        if let Some(policies) = &mut self.spec.resource_policy {
-            policies.container_policies.shrink_to_fit();
-        }
-        if let Some(recommendation) = &mut self.status.recommendation {
-            recommendation.container_recommendations.shrink_to_fit();
-        }
-    }
-
     /// The VPA's mode (`api.go:GetUpdateMode`).
     pub fn update_mode(&self) -> UpdateMode {
         let policy = self.spec.update_policy.as_ref();

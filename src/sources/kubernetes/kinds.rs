@@ -60,11 +60,6 @@ impl KeptObject for Pod {
     fn has_container(&self, name: &str) -> bool {
         self.all_containers().any(|container| container.name == name)
     }
-
-    fn finish(&mut self) -> Result<(), String> {
-        self.shrink_to_fit();
-        Ok(())
-    }
 }
 
 impl KeptObject for VerticalPodAutoscaler {
@@ -75,8 +70,7 @@ impl KeptObject for VerticalPodAutoscaler {
         &mut self.metadata
     }
 
-    fn finish(&mut self) -> Result<(), String> {
-        self.shrink_to_fit();
+    fn check(&self) -> Result<(), String> {
         check_vpa(self)
     }
 }

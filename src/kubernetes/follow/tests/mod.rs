@@ -31,7 +31,7 @@ impl KeptObject for Thing {
         &mut self.metadata
     }
 
-    fn finish(&mut self) -> Result<(), String> {
+    fn check(&self) -> Result<(), String> {
         if self.size < 100 {
             Ok(())
         } else {

@@ -62,13 +62,13 @@ impl Headroom {
         let (operator, number) = rest.split_at_checked(1)?;
         let starts_with_digit = number.starts_with(|first: char| first.is_ascii_digit());
         let number = Quantity::parse(number).ok().filter(|_| starts_with_digit)?;
-        match (operator, resource) {
-            ("+", Resource::Cpu) if number.is_whole_milli() => Some(Self::Plus(number.milli_value())),
-            ("+", Resource::Memory) if number.is_whole_value() => Some(Self::Plus(number.value())),
-            ("*", _) if number.is_whole_milli() => {
-                let factor = number.milli_value();
+        match operator {
+            "+" => number.exact(resource).map(Self::Plus),
+            "*" => {
+                // A factor is in thousandths, as an amount of cpu is.
+                let factor = number.exact(Resource::Cpu);
                 let allowed = 1000..=Self::LARGEST_FACTOR * 1000;
-                allowed.contains(&factor).then_some(Self::Times(factor))
+                factor.filter(|factor| allowed.contains(factor)).map(Self::Times)
             }
             _ => None,
         }

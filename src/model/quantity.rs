@@ -9,6 +9,8 @@ use std::iter::repeat_n;
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer};
 
+use super::Resource;
+
 /// A text is not a quantity, or a negative one. Holds the text, and what is wrong with it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is {1}")]
@@ -64,14 +66,13 @@ impl Quantity {
         Self::saturate(self.0, NANO / 1000)
     }
 
-    /// Whether the value is a whole number of units.
-    pub const fn is_whole_value(self) -> bool {
-        self.0 % NANO == 0
-    }
-
-    /// Whether the value is a whole number of thousandths.
-    pub const fn is_whole_milli(self) -> bool {
-        self.0 % (NANO / 1000) == 0
+    /// The value in thousandths for cpu, in whole units for memory, saturated to `i64::MAX`. `None` if it is a fraction of them.
+    pub fn exact(self, resource: Resource) -> Option<u64> {
+        let unit = match resource {
+            Resource::Cpu => NANO / 1000,
+            Resource::Memory => NANO,
+        };
+        (self.0 % unit == 0).then(|| Self::saturate(self.0, unit))
     }
 
     fn saturate(nano: i128, unit: i128) -> u64 {
@@ -85,8 +86,8 @@ impl fmt::Display for Quantity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(nano) = *self;
         match nano {
-            _ if self.is_whole_value() => write!(f, "{}", nano / NANO),
-            _ if self.is_whole_milli() => write!(f, "{}m", nano / (NANO / 1000)),
+            _ if nano % NANO == 0 => write!(f, "{}", nano / NANO),
+            _ if nano % (NANO / 1000) == 0 => write!(f, "{}m", nano / (NANO / 1000)),
             _ => write!(f, "{nano}n"),
         }
     }
@@ -210,7 +211,7 @@ mod tests {
         let least = "0.000000000000000000867361737988403547205962240695953369140625Ei";
         for (text, bytes) in [("1.0009765625Gi", 1025 << 20), ("0.0009765625Ki", 1), (least, 1)] {
             let quantity = Quantity::parse(text).unwrap();
-            assert!(quantity.is_whole_value(), "{text}");
+            assert_eq!(quantity.exact(Resource::Memory), Some(bytes), "{text}");
             assert_eq!(quantity.value(), bytes, "{text}");
         }
         assert_eq!(value("1.00000000001Gi"), (1 << 30) + 1);

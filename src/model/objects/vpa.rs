@@ -157,12 +157,9 @@ pub struct AllowedAmounts {
 impl From<BTreeMap<String, Option<Quantity>>> for AllowedAmounts {
     fn from(all: BTreeMap<String, Option<Quantity>>) -> Self {
         let fraction = Resource::ALL.into_iter().find_map(|resource| {
-            let exact = (*all.get(resource.name())?)?;
-            let is_whole = match resource {
-                Resource::Cpu => exact.is_whole_milli(),
-                Resource::Memory => exact.is_whole_value(),
-            };
-            (!is_whole).then(|| (resource, exact.to_string()))
+            let amount = (*all.get(resource.name())?)?;
+            let is_whole = amount.exact(resource).is_some();
+            (!is_whole).then(|| (resource, amount.to_string()))
         });
         Self {
             amounts: ResourceList::named(&all, ""),

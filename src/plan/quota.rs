@@ -180,12 +180,10 @@ impl QuotaAccount {
 /// allocated and actuated; without the spec while the kubelet finds that infeasible (`PodRequests` and `PodLimits` with
 /// `UseStatusResources`). An API server of 1.37 or later compares the sums of the pod, an earlier one each container.
 fn counted(pod: &Pod, targets: &PodAmounts, kubelet: KubeletVersion) -> Requirements {
-    let mut spec = pod.requirements();
-    for (of, resources) in spec.iter_mut() {
-        *resources = *targets.get(of).unwrap_or(resources);
-    }
-    let (mut allocated, mut actuated) = (spec.clone(), spec.clone());
-    for ((of, allocated), (_, actuated)) in allocated.iter_mut().zip(actuated.iter_mut()) {
+    let is_infeasible =
+        targets.is_empty() && matches!(ResizePhase::of(pod), ResizePhase::Withheld(Withheld::Infeasible(_)));
+    let levels = |of: Option<&str>, spec: &Requirements| {
+        let own = *targets.get(of).unwrap_or(spec);
         let status = of.and_then(|name| pod.container_status(name));
         let reported = match of {
             Some(_) => status.and_then(|status| status.resources),
@@ -193,37 +191,32 @@ fn counted(pod: &Pod, targets: &PodAmounts, kubelet: KubeletVersion) -> Requirem
         };
         let granted = status.and_then(|status| status.allocated_resources).unwrap_or_default();
         let reported = reported.unwrap_or_default();
-        let own = *actuated;
         let known = |lists: &[ResourceList]| lists.iter().find(|list| !list.is_empty()).copied().unwrap_or_default();
         let limits = known(&[reported.limits, own.limits]);
-        *actuated = Requirements {
-            requests: known(&[reported.requests, granted, own.requests]),
-            limits,
-        };
-        *allocated = Requirements {
+        let allocated = Requirements {
             requests: known(&[granted, own.requests]),
             limits,
         };
-    }
-    let is_infeasible =
-        targets.is_empty() && matches!(ResizePhase::of(pod), ResizePhase::Withheld(Withheld::Infeasible(_)));
-    let counting = if is_infeasible {
-        vec![allocated, actuated]
-    } else {
-        vec![spec, allocated, actuated]
+        let actuated = Requirements {
+            requests: known(&[reported.requests, granted, own.requests]),
+            limits,
+        };
+        [if is_infeasible { allocated } else { own }, allocated, actuated]
+    };
+    let sum = |choice: &dyn Fn([Requirements; 3]) -> Requirements| {
+        let mut all = pod.requirements();
+        for (of, resources) in all.iter_mut() {
+            *resources = choice(levels(of, resources));
+        }
+        pod_amounts(pod, &all, kubelet)
     };
     if kubelet >= KubeletVersion::QUOTAS_COMPARE_SUMS {
-        let sums = counting.iter().map(|amounts| pod_amounts(pod, amounts, kubelet));
-        return sums.fold(Requirements::default(), |most, one| combine(&most, &one, u64::max));
+        let sums = [0, 1, 2].map(|level| sum(&|levels| levels[level]));
+        return sums
+            .iter()
+            .fold(Requirements::default(), |most, one| combine(&most, one, u64::max));
     }
-    let mut all = pod.requirements();
-    for (of, resources) in all.iter_mut() {
-        let amounts = counting.iter().filter_map(|amounts| amounts.get(of));
-        *resources = amounts.fold(Requirements::default(), |most, one| {
-            Requirements::choose([&most, one], |both| both.into_iter().flatten().max())
-        });
-    }
-    pod_amounts(pod, &all, kubelet)
+    sum(&|levels| Requirements::choose(levels.each_ref(), |all| all.into_iter().flatten().max()))
 }
 
 /// The amounts that a quota allows. Admission knows those that the API server has counted. Where the agent holds the quota

@@ -82,7 +82,8 @@ impl<'a> Case<'a> {
     ///
     /// Errors: the reason to leave the pod as it is.
     fn change(&mut self, index: &Index<'a>) -> Result<DueChange, Reason> {
-        let namespace = index.namespace(&self.pod.metadata.namespace).ok_or(Reason::NoVpa)?;
+        let name = self.pod.metadata.namespace.as_str();
+        let namespace = index.namespaces.get(name).ok_or(Reason::NoVpa)?;
         let (vpa, chain, acts) = self.control(namespace)?;
         // Boosts end also where the agent does not act on the VPA.
         if !(acts || boost::marks(self.pod, vpa).next().is_some() && self.options.ends_boosts(vpa)) {

@@ -16,12 +16,12 @@ use crate::model::{Requirements, Resource};
 /// Workloads, VPAs, LimitRanges and HPAs of all namespaces.
 #[derive(Debug, Default)]
 pub struct Index<'a> {
-    namespaces: HashMap<&'a str, Namespace<'a>>,
+    pub(super) namespaces: HashMap<&'a str, Namespace<'a>>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Namespace<'a> {
-    workloads: HashMap<WorkloadKey<'a>, Workload<'a>>,
+    pub(super) workloads: HashMap<WorkloadKey<'a>, Workload<'a>>,
     pub(super) limits: Limits<'a>,
 }
 
@@ -74,10 +74,6 @@ impl<'a> Index<'a> {
         namespace.workloads.entry(key).or_default()
     }
 
-    pub(super) fn namespace(&self, name: &str) -> Option<&Namespace<'a>> {
-        self.namespaces.get(name)
-    }
-
     /// The VPAs that control nothing, because no workload is their target, and no object names their target as its owner.
     ///
     /// This is meaningful only for a complete set of objects, such as a file: a node does not know every workload.
@@ -96,18 +92,13 @@ impl<'a> Index<'a> {
             let namespace = vpa.metadata.namespace.as_str();
             vpa.spec.target_ref.as_ref().is_some_and(|target| {
                 let target = WorkloadKey::from(target);
-                let workload = self.namespace(namespace).and_then(|known| known.workload(target));
+                let known = self.namespaces.get(namespace);
+                let workload = known.and_then(|known| known.workloads.get(&target));
                 workload.is_some_and(|workload| workload.owner.is_some()) || referred.contains(&(namespace, target))
             })
         };
         let idle: Vec<_> = vpas.iter().map(|vpa| &**vpa).filter(|vpa| !is_there(vpa)).collect();
         idle.into_iter()
-    }
-}
-
-impl<'a> Namespace<'a> {
-    pub(super) fn workload<'n>(&'n self, key: WorkloadKey<'n>) -> Option<&'n Workload<'a>> {
-        self.workloads.get(&key)
     }
 }
 

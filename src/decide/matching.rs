@@ -41,7 +41,7 @@ impl<'n, 'a> OwnerChain<'n, 'a> {
             if key.is_node() {
                 return Err("the pod belongs to its node: a static pod".to_owned());
             }
-            let found = namespace.workload(key);
+            let found = namespace.workloads.get(&key);
             let owner = found.and_then(|workload| workload.owner);
             if key.known.is_some() && owner.is_none() {
                 return Err(format!("the pod's owner {key} is not known"));

@@ -87,14 +87,11 @@ pub enum Cause {
 impl Cause {
     /// Whether a container may be out of memory in a moment, so nothing that takes long comes before the write.
     pub const fn is_emergency(&self) -> bool {
-        matches!(
-            self,
-            Self::FailedShrink { .. }
-                | Self::Guard {
-                    resource: Resource::Memory,
-                    ..
-                }
-        )
+        match self {
+            Self::FailedShrink { .. } => true,
+            Self::Guard { resource, .. } => matches!(resource, Resource::Memory),
+            _ => false,
+        }
     }
 }
 

@@ -29,12 +29,10 @@ const UNBOUNDED: Bytes = Bytes::new(u64::MAX);
 /// The shares and limits of one cgroup. An absent limit is undeclared. A limit that is set is not zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allowance {
-    /// The share of the parent's cpu time when it is scarce.
-    pub shares: CpuShares,
-    /// Whether the kubelet alone decides about the shares: those of a container without cpu amounts of its own follow the pod's
-    /// limit when the container starts, and are the least after a resize of the pod (`updatePodContainerResources`,
-    /// `pkg/kubelet/kuberuntime/kuberuntime_manager.go`).
-    pub kubelets_shares: bool,
+    /// The share of the parent's cpu time when it is scarce. `None` if the kubelet alone decides about the shares: those of a
+    /// container without cpu amounts of its own follow the pod's limit when the container starts, and are the least after a resize
+    /// of the pod (`updatePodContainerResources`, `pkg/kubelet/kuberuntime/kuberuntime_manager.go`).
+    pub shares: Option<CpuShares>,
     pub cpu_limit: Option<MilliCpu>,
     /// Whether the runtime writes a quota to the file as it is, although systemd rounds it.
     pub exact_quota: bool,
@@ -103,10 +101,11 @@ fn container_allowance(container: &Part<'_>, pod: &EffectivePod<'_>, traits: &No
     let limits = own.limits.nonzero().or(pod.pod_level.limits);
     let counts = |cpu: &MilliCpu| !cpu.is_zero() || traits.kubelet >= KubeletVersion::ZERO_REQUEST_IS_LEAST;
     let shares = own.requests.cpu.filter(counts).or(limits.cpu);
-    Allowance {
-        kubelets_shares: pod.object.resizable_pod_level().is_some() && own.requests.or(own.limits).cpu.is_none(),
-        ..Allowance::new(shares, limits.nonzero())
+    let mut allowance = Allowance::new(shares, limits.nonzero());
+    if pod.object.resizable_pod_level().is_some() && own.requests.or(own.limits).cpu.is_none() {
+        allowance.shares = None;
     }
+    allowance
 }
 
 impl Hierarchy {
@@ -209,8 +208,7 @@ impl Allowance {
     /// The shares for this much cpu, and these declared limits, as a kubelet enforces them.
     fn new(shares: Option<MilliCpu>, limits: ResourceList) -> Self {
         Self {
-            shares: CpuShares::from(shares.unwrap_or_default()),
-            kubelets_shares: false,
+            shares: Some(shares.unwrap_or_default().into()),
             cpu_limit: limits.cpu,
             exact_quota: false,
             memory_limit: limits.memory,
@@ -227,7 +225,7 @@ impl Allowance {
             Driver::Systemd if !self.exact_quota => exact.systemd_rounded(),
             Driver::Systemd | Driver::Cgroupfs => exact,
         });
-        let shares = self.shares();
+        let shares = self.shares;
         let memory = memory.map(|limit| limit.in_pages(traits.page));
         let settings = match traits.version {
             CgroupVersion::V2 => [
@@ -249,11 +247,7 @@ impl Allowance {
     /// The kubelet's request to the runtime: exact amounts, because the runtime rounds when it writes files.
     fn spec(&self, undeclared: bool) -> CriResources {
         let (cpu, memory) = self.limits(undeclared);
-        CriResources::new(self.shares(), cpu, memory)
-    }
-
-    fn shares(&self) -> Option<CpuShares> {
-        (!self.kubelets_shares).then_some(self.shares)
+        CriResources::new(self.shares, cpu, memory)
     }
 
     /// None if a limit is undeclared, unless `undeclared`, or if the kubelet enforces no quota.

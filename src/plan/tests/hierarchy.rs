@@ -53,7 +53,7 @@ fn a_limit_alone_is_also_the_request() {
         &json!({ "containers": [{ "name": "a", "resources": limited("500m", "64Mi") }] }),
     ));
     assert_eq!(given.qos, QosClass::Guaranteed);
-    assert_eq!(given.pod.shares.get(), 512);
+    assert_eq!(given.pod.shares.unwrap().get(), 512);
     assert_eq!(given.pod, given.containers[0].1);
 }
 
@@ -64,7 +64,7 @@ fn one_missing_limit_leaves_the_pods_undeclared() {
         { "name": "b", "resources": { "requests": { "cpu": "1" }, "limits": { "memory": "32Mi" } } },
     ] })));
     assert_eq!((given.pod.cpu_limit, given.pod.memory_limit), (None, mebibytes(96)));
-    assert_eq!(given.pod.shares.get(), 2048);
+    assert_eq!(given.pod.shares.unwrap().get(), 2048);
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn overhead_adds_to_what_is_there() {
         "overhead": { "cpu": "250m", "memory": "64Mi" },
         "containers": [{ "name": "a", "resources": { "requests": { "cpu": "100m" }, "limits": { "memory": "100Mi" } } }],
     })));
-    assert_eq!(given.pod.shares.get(), 358);
+    assert_eq!(given.pod.shares.unwrap().get(), 358);
     assert_eq!((given.pod.cpu_limit, given.pod.memory_limit), (None, mebibytes(164)));
 }
 
@@ -148,7 +148,7 @@ fn besteffort_pods_have_the_least_shares() {
         &json!({ "overhead": { "cpu": "1" }, "containers": [{ "name": "a" }] }),
     ));
     assert_eq!(
-        (given.qos, given.pod.shares.get(), given.pod.cpu_limit),
+        (given.qos, given.pod.shares.unwrap().get(), given.pod.cpu_limit),
         (QosClass::BestEffort, 2, None)
     );
 }
@@ -159,8 +159,8 @@ fn a_zero_request_has_the_least_shares() {
         { "name": "a", "resources": { "requests": { "cpu": "0" }, "limits": { "cpu": "1", "memory": "1Mi" } } },
     ] }));
     assert_eq!(on_kubelet(36, &pod).qos, QosClass::Burstable);
-    assert_eq!(on_kubelet(36, &pod).containers[0].1.shares.get(), 2);
-    assert_eq!(on_kubelet(24, &pod).containers[0].1.shares.get(), 1024);
+    assert_eq!(on_kubelet(36, &pod).containers[0].1.shares.unwrap().get(), 2);
+    assert_eq!(on_kubelet(24, &pod).containers[0].1.shares.unwrap().get(), 1024);
 }
 
 #[test]
@@ -179,15 +179,15 @@ fn pod_limits_bind_limitless_containers() {
     );
     let [a, b] = [given.containers[0].1, given.containers[1].1];
     assert_eq!(
-        (a.shares.get(), a.cpu_limit, a.memory_limit),
+        (a.shares.unwrap().get(), a.cpu_limit, a.memory_limit),
         (204, cpu(200), mebibytes(128))
     );
     assert_eq!(
-        (b.shares.get(), b.cpu_limit, b.memory_limit),
+        (b.shares.unwrap().get(), b.cpu_limit, b.memory_limit),
         (20, cpu(200), mebibytes(48))
     );
     let ignored = on_kubelet(33, &pod);
-    assert_eq!((ignored.pod.shares.get(), ignored.pod.cpu_limit), (20, None));
+    assert_eq!((ignored.pod.shares.unwrap().get(), ignored.pod.cpu_limit), (20, None));
     assert_eq!(ignored.containers[0].1.cpu_limit, None);
 }
 
@@ -199,12 +199,12 @@ fn pod_level_requests_have_defaults() {
     };
     let unspecified = with(json!([{ "name": "a" }]));
     assert_eq!(
-        (unspecified.qos, unspecified.pod.shares.get()),
+        (unspecified.qos, unspecified.pod.shares.unwrap().get()),
         (QosClass::Guaranteed, 1024)
     );
     let requesting = with(json!([{ "name": "a", "resources": { "requests": { "cpu": "250m" } } }]));
     assert_eq!(
-        (requesting.qos, requesting.pod.shares.get()),
+        (requesting.qos, requesting.pod.shares.unwrap().get()),
         (QosClass::Burstable, 256)
     );
 }
@@ -223,8 +223,8 @@ fn a_decision_keeps_class_and_pod_requests() {
         &PodAmounts::from_iter([target]),
         &traits(CgroupVersion::V2, Driver::Cgroupfs),
     );
-    assert_eq!((given.qos, given.pod.shares.get()), (QosClass::Burstable, 256));
-    assert_eq!(given.containers[0].1.shares.get(), 1024);
+    assert_eq!((given.qos, given.pod.shares.unwrap().get()), (QosClass::Burstable, 256));
+    assert_eq!(given.containers[0].1.shares.unwrap().get(), 1024);
 }
 
 #[test]

@@ -59,9 +59,8 @@ fn entry(line: &str) -> Option<(&str, Reads<'_>)> {
     let mut words = line.split('#').next()?.split_whitespace();
     match [(); 4].map(|()| words.next()) {
         [Some(name), Some("flags"), None, None] => Some((name, Reads::Flags)),
-        [Some(name), Some(option), None, None] => Some((name, Reads::Size(MemoryOption::named(option)?, ""))),
-        [Some(name), Some(option), Some(unit @ ("k" | "m" | "g")), None] => {
-            Some((name, Reads::Size(MemoryOption::named(option)?, unit)))
+        [Some(name), Some(option), unit @ (None | Some("k" | "m" | "g")), None] => {
+            Some((name, Reads::Size(MemoryOption::named(option)?, unit.unwrap_or(""))))
         }
         _ => None,
     }

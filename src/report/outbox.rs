@@ -136,7 +136,7 @@ impl Outbox {
                 attempts.push(attempt(self.client.clone(), self.node.clone(), outgoing));
             }
             let (has_room, due) = (attempts.len() < most, self.ready_at(&turns, now));
-            let more = self.kills.iter_mut().map(|kills| kills.queue.more().boxed());
+            let more = self.kills.iter().map(|kills| kills.queue.more().boxed());
             let more = select_all(more.chain([pending().boxed()])).map(drop);
             // Cancel-safe, all of them: none has taken anything yet.
             tokio::select! {

@@ -68,8 +68,7 @@ impl Reporter {
             destination,
             log: self.log.clone(),
             highest: 0,
-            after: 0,
-            known: None,
+            seen: 0,
             logged: RateLimiter::new(REPEATED_LINES, Instant::now()),
         }
     }
@@ -166,10 +165,8 @@ pub struct ReportQueue {
     log: SharedLog,
     /// The highest number that was sent since the agent started.
     highest: u64,
-    /// The number of the last report that [`Self::next`] returned.
-    after: u64,
-    /// Once [`Self::next`] has returned all there were: the number of the last report of the log then.
-    known: Option<u64>,
+    /// [`Self::next`] has returned the reports up to this number, apart from those left out.
+    seen: u64,
     /// The log lines about failed attempts: each namespace may have its own.
     logged: RateLimiter,
 }
@@ -182,16 +179,20 @@ impl ReportQueue {
         most: usize,
         admits: impl FnMut(u64, &Report) -> bool + Send + 'static,
     ) -> Vec<Pending> {
-        if most == 0 || self.known.is_some() {
+        // A report that the log stores after this wakes `more`.
+        let last = self.log.status.borrow().last_number;
+        let (destination, seen) = (self.destination, self.seen);
+        if most == 0 || last <= seen {
             return Vec::new();
         }
-        // A report that the log stores after this wakes `more`.
-        let known = self.log.status.borrow().last_number;
-        let (destination, after) = (self.destination, self.after);
-        let next = move |log: &mut KillLog| log.next_for(destination, after, most, admits);
+        let next = move |log: &mut KillLog| log.next_for(destination, seen, most, admits);
         let pending = self.log.call(next).await;
-        self.after = pending.last().map_or(after, |last| last.number);
-        self.known = (pending.len() < most).then_some(known);
+        let returned = pending.last().map_or(seen, |last| last.number);
+        self.seen = if pending.len() < most {
+            returned.max(last)
+        } else {
+            returned
+        };
         for Pending { number, report } in &pending {
             let to = destination.as_str();
             tracing::debug!(number, id = &*report.id(), to, "a report is due at its receiver");
@@ -201,22 +202,14 @@ impl ReportQueue {
 
     /// Begins again with the oldest report that is not acknowledged.
     pub const fn start_over(&mut self) {
-        (self.after, self.known) = (0, None);
+        self.seen = 0;
     }
 
-    /// Waits until there may be more reports than [`Self::next`] found: not at all after [`Self::start_over`], for ever if it did not
-    /// return all. Cancel-safe.
-    pub async fn more(&mut self) {
-        let Some(known) = self.known else {
-            if self.after > 0 {
-                std::future::pending::<()>().await;
-            }
-            return;
-        };
+    /// Waits until there may be more reports than [`Self::next`] has returned. Cancel-safe.
+    pub async fn more(&self) {
         let mut status = self.log.status.subscribe();
         // No error: the sender is in this queue.
-        drop(status.wait_for(|status| status.last_number > known).await);
-        self.known = None;
+        drop(status.wait_for(|status| status.last_number > self.seen).await);
     }
 
     /// The destination has received the reports with these numbers.

@@ -61,7 +61,7 @@ impl Session<'_> {
                     Some(Err(status)) => bail!("ended the stream: {}", cause(&status)),
                     None => bail!("ended the stream"),
                 },
-                () = self.queue.more() => {}
+                () = self.queue.more(), if self.window.room() > 0 => {}
                 () = until(deadline) => {
                     bail!("has not acknowledged any of {} reports for {:?}", self.window.len(), self.patience);
                 }

@@ -7,7 +7,7 @@
 //!   survive the machine; the reporter calls it soon, once for many entries. Acknowledgements do not wait for the disk: a lost
 //!   one costs a second delivery of the same id.
 //! - A report stays until every destination has acknowledged it; the latest [`LATEST`] kills stay for operators.
-//! - At its start the agent reads the log of the agent before (`recovery`); the reporter or the first commit writes a new one
+//! - At its start the agent reads the log of the agent before (`file`); the reporter or the first commit writes a new one
 //!   of its content. It drops a torn end. It sets aside a file with damage before its end, and keeps the entries before the
 //!   damage. It leaves a file of a newer version alone.
 //! - Without room ([`Bounds`]) the oldest reports that no destination can have received become counts, for each container,
@@ -19,7 +19,6 @@
 
 mod file;
 mod frame;
-mod recovery;
 mod room;
 pub(crate) mod state;
 #[cfg(test)]
@@ -27,6 +26,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -84,7 +84,7 @@ impl Default for Bounds {
 pub struct KillLog {
     bounds: Bounds,
     selected: Destinations,
-    directory: PathBuf,
+    path: PathBuf,
     /// The file that the agent has written, if any.
     file: Option<File>,
     length: u64,
@@ -171,7 +171,7 @@ impl KillLog {
         let mut log = Self {
             bounds,
             selected,
-            directory: directory.to_owned(),
+            path: directory.join(FILE),
             ..Self::default()
         };
         log.recover_once();
@@ -203,12 +203,8 @@ impl KillLog {
         let checkpoint = checkpoint.filter(|checkpoint| self.state.checkpoint.as_ref() != Some(checkpoint));
         if checkpoint.is_some() || !stored.is_empty() {
             failpoint("kills.seen");
-            let entry = Entry {
-                checkpoint: checkpoint.clone(),
-                ..Entry::default()
-            };
+            let frame = frame(checkpoint.clone(), &stored);
             self.state.checkpoint = checkpoint.or(self.state.checkpoint.take());
-            let frame = frame(entry, stored.iter().map(|(number, slot)| (*number, slot)));
             self.append(frame, !stored.is_empty());
             failpoint("kills.appended");
             self.make_room();
@@ -222,9 +218,20 @@ impl KillLog {
         destination: Destination,
         after: u64,
         most: usize,
-        admits: impl FnMut(u64, &Report) -> bool,
+        mut admits: impl FnMut(u64, &Report) -> bool,
     ) -> Vec<Pending> {
-        self.state.send_after(destination, after, most, admits)
+        let later = self.state.slots.range_mut((Bound::Excluded(after), Bound::Unbounded));
+        let pending = later
+            .filter(|(number, slot)| slot.pending.contains(destination) && admits(**number, &slot.report))
+            .take(most);
+        let sent = pending.map(|(number, slot)| {
+            slot.sent.insert(destination);
+            Pending {
+                number: *number,
+                report: slot.report.clone(),
+            }
+        });
+        sent.collect()
     }
 
     /// A destination acknowledges the reports with these numbers. Returns how many were pending for it. Blocks.

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::ops::Bound;
 use std::sync::Arc;
 
 use anyhow::Result;
@@ -15,7 +14,7 @@ use super::frame::{Acknowledged, Entry, Stored};
 use super::{LATEST, oldest_of_most};
 use crate::oom::OomReport;
 use crate::report::content::Report;
-use crate::report::destination::{Destination, Destinations, from_bits};
+use crate::report::destination::{Destinations, from_bits};
 
 #[derive(Debug, Default)]
 pub(super) struct State {
@@ -35,7 +34,7 @@ pub(super) struct Slot {
     /// The destinations that have not acknowledged the report.
     pub(super) pending: Destinations,
     /// The destinations that may have received the report.
-    sent: Destinations,
+    pub(super) sent: Destinations,
     /// The length of its JSON in bytes.
     pub(super) length: u32,
 }
@@ -75,22 +74,14 @@ impl State {
             self.insert(self.last_number + 1, Slot { pending, ..slot });
         }
         self.checkpoint = self.checkpoint.take().or(found.checkpoint);
-        for destination in selected {
-            // Most of the reports that were on the way when the agent ended are among the oldest.
-            self.send_after(destination, 0, destination.window(), |_, _| true);
-        }
         forgotten
     }
 
     /// The frames of a file that holds this state and nothing else.
     pub(super) fn frames(&self) -> impl Iterator<Item = io::Result<Vec<u8>>> {
-        let head = Entry {
-            checkpoint: self.checkpoint.clone(),
-            ..Entry::default()
-        };
         let reports = self.reports().into_iter();
-        let frames = reports.map(|(number, slot)| frame(Entry::default(), [(number, &slot)]));
-        std::iter::once(head.frame(&[])).chain(frames)
+        let frames = reports.map(|report| frame(None, &[report]));
+        std::iter::once(frame(self.checkpoint.clone(), &[])).chain(frames)
     }
 
     /// All reports, by ascending number. A count may have the number of a kill that it counts.
@@ -139,38 +130,19 @@ impl State {
         }
         was_pending
     }
-
-    /// The next reports after `after` that a destination has not acknowledged and `admits` takes, oldest first. From now on
-    /// the destination may have received them.
-    pub(super) fn send_after(
-        &mut self,
-        destination: Destination,
-        after: u64,
-        most: usize,
-        mut admits: impl FnMut(u64, &Report) -> bool,
-    ) -> Vec<Pending> {
-        let later = self.slots.range_mut((Bound::Excluded(after), Bound::Unbounded));
-        let pending = later
-            .filter(|(number, slot)| slot.pending.contains(destination) && admits(**number, &slot.report))
-            .take(most);
-        let sent = pending.map(|(number, slot)| {
-            slot.sent.insert(destination);
-            Pending {
-                number: *number,
-                report: slot.report.clone(),
-            }
-        });
-        sent.collect()
-    }
 }
 
-/// The frame of this entry and these reports.
-pub(super) fn frame<'a>(mut entry: Entry, reports: impl IntoIterator<Item = (u64, &'a Slot)>) -> io::Result<Vec<u8>> {
+/// The frame of this checkpoint and these reports.
+pub(super) fn frame(checkpoint: Option<Vec<u8>>, reports: &[(u64, Slot)]) -> io::Result<Vec<u8>> {
     let mut json = Vec::new();
+    let mut entry = Entry {
+        checkpoint,
+        ..Entry::default()
+    };
     for (number, slot) in reports {
         serde_json::to_writer(&mut json, &slot.report)?;
         entry.stored.push(Stored {
-            number,
+            number: *number,
             pending: slot.pending.bits().into(),
             length: slot.length,
         });
@@ -203,7 +175,9 @@ pub(crate) mod fuzz;
 
 #[cfg(test)]
 mod tests {
+    use super::super::KillLog;
     use super::*;
+    use crate::report::destination::Destination;
     use crate::report::testing::kill_of;
 
     fn state(pending: &[u32]) -> State {
@@ -215,19 +189,27 @@ mod tests {
         state
     }
 
+    fn log(pending: &[u32]) -> KillLog {
+        KillLog {
+            state: state(pending),
+            ..KillLog::default()
+        }
+    }
+
     fn numbers(state: &State) -> Vec<u64> {
         state.slots.keys().copied().collect()
     }
 
     #[test]
     fn a_report_stays_until_all_acknowledged_it() {
-        let mut state = state(&[5]);
-        state.acknowledge(Destinations::from_iter([Destination::PodEvents]), 1);
-        assert_eq!(state.slots[&1].pending, Destinations::from(Destination::Grpc));
-        assert_eq!(state.send_after(Destination::PodEvents, 0, 9, |_, _| true), []);
-        assert_eq!(state.send_after(Destination::Grpc, 0, 9, |_, _| true).len(), 1);
-        state.acknowledge(from_bits(7), 1);
-        assert_eq!(numbers(&state), [0; 0]);
+        let mut log = log(&[5]);
+        log.state
+            .acknowledge(Destinations::from_iter([Destination::PodEvents]), 1);
+        assert_eq!(log.state.slots[&1].pending, Destinations::from(Destination::Grpc));
+        assert_eq!(log.next_for(Destination::PodEvents, 0, 9, |_, _| true), []);
+        assert_eq!(log.next_for(Destination::Grpc, 0, 9, |_, _| true).len(), 1);
+        log.state.acknowledge(from_bits(7), 1);
+        assert_eq!(numbers(&log.state), [0; 0]);
     }
 
     #[test]
@@ -255,22 +237,26 @@ mod tests {
 
     #[test]
     fn sent_reports_are_not_aggregated() {
-        let mut state = state(&[6, 6, 2, 6]);
-        assert_eq!(state.send_after(Destination::Grpc, 0, 2, |_, _| true).len(), 2);
-        assert_eq!(state.aggregate(false, false, 1), 0, "3 and 4 have other destinations");
-        assert_eq!(state.send_after(Destination::VpaEvents, 0, 1, |_, _| true).len(), 1);
-        state.acknowledge(from_bits(2), 4);
-        assert_eq!(numbers(&state), [1, 2, 3, 4]);
-        assert_eq!(state.aggregate(false, true, 1), 2, "1 and 2");
-        assert_eq!(numbers(&state), [3, 4, 5]);
+        let mut log = log(&[6, 6, 2, 6]);
+        assert_eq!(log.next_for(Destination::Grpc, 0, 2, |_, _| true).len(), 2);
+        assert_eq!(
+            log.state.aggregate(false, false, 1),
+            0,
+            "3 and 4 have other destinations"
+        );
+        assert_eq!(log.next_for(Destination::VpaEvents, 0, 1, |_, _| true).len(), 1);
+        log.state.acknowledge(from_bits(2), 4);
+        assert_eq!(numbers(&log.state), [1, 2, 3, 4]);
+        assert_eq!(log.state.aggregate(false, true, 1), 2, "1 and 2");
+        assert_eq!(numbers(&log.state), [3, 4, 5]);
     }
 
     #[test]
     fn reports_left_out_are_not_sent() {
-        let mut state = state(&[1; 6]);
-        let sent = state.send_after(Destination::PodEvents, 0, 9, |number, _| number % 2 == 1);
+        let mut log = log(&[1; 6]);
+        let sent = log.next_for(Destination::PodEvents, 0, 9, |number, _| number % 2 == 1);
         assert_eq!(sent.len(), 3);
-        assert_eq!(state.aggregate(true, false, 1), 3, "2, 4 and 6");
-        assert_eq!(numbers(&state), [1, 2, 3, 5]);
+        assert_eq!(log.state.aggregate(true, false, 1), 3, "2, 4 and 6");
+        assert_eq!(numbers(&log.state), [1, 2, 3, 5]);
     }
 }

@@ -5,6 +5,7 @@
 //! server has the old and the new value of every amount, and comes with the record that the kubelet has carried it out.
 
 use std::collections::BTreeMap;
+use std::mem::take;
 
 use super::counts::EventMessage;
 use crate::kubernetes::events::{PodReference, Severity, Subject, shortened};
@@ -13,39 +14,14 @@ use crate::model::{
     Cause, Change, ChangeRecord, Outcome, Requirements, Resource, Setting, StepRecord, Target, Withheld,
 };
 
-/// The pod, the container and the resource of a temporary limit.
-type TemporaryLimit = (PodUid, String, Resource);
-
-/// The limit that a change of this cause grows or lowers.
-fn temporary_limit_of(uid: &PodUid, cause: &Cause) -> Option<TemporaryLimit> {
-    let (Cause::Guard {
-        container, resource, ..
-    }
-    | Cause::TemporaryLimitEnded { container, resource }) = cause
-    else {
-        return None;
-    };
-    Some((uid.clone(), container.clone(), *resource))
-}
-
 /// Composes Events from records, one after the other. Remembers only what concerns pods on the node.
 #[derive(Debug, Default)]
-pub(in crate::report) struct Composer {
-    /// The causes of the changes that are not done yet, by the UIDs of the pods.
-    unfinished: BTreeMap<PodUid, Cause>,
-    /// The amounts before and after resizes through the API server whose Event is still to come, by the UIDs of the pods. Several
-    /// patches may lead to one resize.
-    resizes: BTreeMap<PodUid, BTreeMap<Target, (Requirements, Requirements)>>,
-    /// The temporary limits, each with the number of the record that began it, and with the limit before.
-    temporary_limits: BTreeMap<TemporaryLimit, (u64, String)>,
-}
+pub(in crate::report) struct Composer(BTreeMap<PodUid, PodChanges>);
 
 impl Composer {
     /// Forgets what concerns pods that have left the node.
     pub(in crate::report) fn retain(&mut self, is_here: impl Fn(&PodUid) -> bool) {
-        self.unfinished.retain(|uid, _| is_here(uid));
-        self.resizes.retain(|uid, _| is_here(uid));
-        self.temporary_limits.retain(|(uid, ..), _| is_here(uid));
+        self.0.retain(|uid, _| is_here(uid));
     }
 
     /// The Event about a record. A pass without steps, or with a retry at once, has none.
@@ -53,22 +29,43 @@ impl Composer {
         if let Cause::Hook { .. } = &record.cause {
             return hook_event(record);
         }
+        self.0.entry(record.pod.uid.clone()).or_default().compose(record)
+    }
+}
+
+/// What later Events about a pod tell of earlier records.
+#[derive(Debug, Default)]
+struct PodChanges {
+    /// The cause of the change that is not done yet.
+    unfinished: Option<Cause>,
+    /// The amounts before and after the resize through the API server whose Event is still to come. Several patches may lead to one
+    /// resize.
+    resize: BTreeMap<Target, (Requirements, Requirements)>,
+    /// The temporary limits by container and resource, each with the number of the record that began it, and with the limit before.
+    temporary_limits: BTreeMap<(String, Resource), (u64, String)>,
+}
+
+impl PodChanges {
+    fn compose(&mut self, record: &ChangeRecord) -> Option<EventMessage> {
         let cause = self.cause_of(record);
         self.note_resize(record);
         if record.in_flight {
             tracing::debug!(pod = %record.pod, cause = %record.cause, "an Event waits for the kubelet to resize the pod");
             return None;
         }
-        let amounts = record.outcome.holds().then(|| self.resizes.remove(&record.pod.uid));
-        if record.outcome.holds()
+        let amounts = record.outcome.holds().then(|| take(&mut self.resize));
+        if amounts.is_some()
             && let Some(cause) = &cause
-            && let Some(limit) = temporary_limit_of(&record.pod.uid, cause)
+            && let Cause::Guard {
+                container, resource, ..
+            }
+            | Cause::TemporaryLimitEnded { container, resource } = cause
         {
-            return self.temporary_limit(record, cause, &limit);
+            return self.temporary_limit(record, cause, container, *resource);
         }
         let (severity, reason) = kind(&record.outcome, cause.as_ref())?;
         let details: Vec<_> = match amounts {
-            Some(amounts) => texts(&amounts.unwrap_or_default()).chain(files(record)).collect(),
+            Some(amounts) => texts(&amounts).chain(files(record)).collect(),
             None => record.outcome.reason().map(str::to_owned).into_iter().collect(),
         };
         let texts = cause.iter().map(ToString::to_string).chain([details.join(", ")]);
@@ -78,15 +75,13 @@ impl Composer {
 
     /// Remembers the amounts that a record's patch changes. After a failure nothing of them is left to tell.
     fn note_resize(&mut self, record: &ChangeRecord) {
-        let uid = &record.pod.uid;
         let has_failed = matches!(record.outcome, Outcome::Refused(_) | Outcome::RolledBack(_));
         if has_failed || record.cause == Cause::Withdrawn {
-            self.resizes.remove(uid);
+            self.resize.clear();
         }
         for step in done(record) {
             if let Change::Resize { from, to } = &step.change {
-                let resize = self.resizes.entry(uid.clone()).or_default();
-                let amounts = resize.entry(step.target.clone()).or_insert((*from, *to));
+                let amounts = self.resize.entry(step.target.clone()).or_insert((*from, *to));
                 amounts.1 = *to;
             }
         }
@@ -94,10 +89,9 @@ impl Composer {
 
     /// The cause of the change; for a retry, the cause that began the change. `None` if the agent only checked the pod.
     fn cause_of(&mut self, record: &ChangeRecord) -> Option<Cause> {
-        let uid = &record.pod.uid;
         let cause = match wants_change(&record.cause) {
             true => Some(record.cause.clone()),
-            false => self.unfinished.get(uid).cloned(),
+            false => self.unfinished.clone(),
         };
         let is_tried_again = match &record.outcome {
             _ if record.in_flight => true,
@@ -109,9 +103,7 @@ impl Composer {
             }
         };
         if record.cause != Cause::Drift {
-            self.unfinished.remove(uid);
-            let unfinished = cause.clone().filter(|_| is_tried_again);
-            self.unfinished.extend(unfinished.map(|cause| (uid.clone(), cause)));
+            self.unfinished = cause.clone().filter(|_| is_tried_again);
         }
         cause
     }
@@ -121,17 +113,18 @@ impl Composer {
         &mut self,
         record: &ChangeRecord,
         cause: &Cause,
-        limit: &TemporaryLimit,
+        container: &str,
+        resource: Resource,
     ) -> Option<EventMessage> {
-        let (_, container, resource) = limit;
-        let mut written = done(record).filter(|step| step.target.container() == Some(container.as_str()));
-        let (from, to) = written.find_map(|step| limits(step, *resource))?;
+        let mut written = done(record).filter(|step| step.target.container() == Some(container));
+        let (from, to) = written.find_map(|step| limits(step, resource))?;
         let grows = matches!(cause, Cause::Guard { .. });
+        let limit = (container.to_owned(), resource);
         if grows {
             let first = || (record.sequence, from.clone());
             self.temporary_limits.entry(limit.clone()).or_insert_with(first);
         }
-        let known = self.temporary_limits.get(limit).cloned();
+        let known = self.temporary_limits.get(&limit).cloned();
         let before = known.as_ref().map_or(from.as_str(), |(_, before)| before.as_str());
         let message = if grows {
             format!("{cause}: temporary {resource} limit {before} → {to}")
@@ -142,7 +135,7 @@ impl Composer {
             .as_ref()
             .map(|(number, _)| format!("{container} {resource} {number}"));
         if !grows && to == before {
-            self.temporary_limits.remove(limit);
+            self.temporary_limits.remove(&limit);
         }
         Some(event(record, Severity::Normal, "TemporaryLimit", &message, continues))
     }

@@ -20,7 +20,7 @@ use crate::reconcile::savings::{SavingsReport, WorkloadId, WorkloadSavings, key_
 ///
 /// Errors: [`ControlError::Internal`] if reading panics.
 pub(super) async fn report(
-    mut savings: SavingsReport,
+    savings: SavingsReport,
     snapshot: AgentSnapshot,
     changes: &[Arc<ChangeRecord>],
     kills: &[Arc<OomReport>],
@@ -40,8 +40,8 @@ pub(super) async fn report(
         false => usage::read_twice(&states, quiet, node.as_ref()).await?,
     };
     let mut readings = before.into_iter().zip(after);
-    // The parts of the workloads' rows that the savings do not have.
-    let mut news = BTreeMap::<WorkloadId, proto::WorkloadWorth>::new();
+    let rows = savings.workloads.iter().map(|(key, one)| (key.clone(), worth(one)));
+    let mut rows: BTreeMap<WorkloadId, proto::WorkloadWorth> = rows.collect();
     for given in read.into_iter().chain(others) {
         // The pods that were read come first.
         let readings = readings.next().map(|(before, after)| [before, after]);
@@ -50,33 +50,27 @@ pub(super) async fn report(
         if remarks.is_empty() && throttled == [None; 2] {
             continue;
         }
-        let now = news.entry(key_of(&given.state)).or_default();
-        let sums = [&mut now.throttled_before_burst, &mut now.throttled_with_burst];
+        let key = key_of(&given.state);
+        let row = rows.entry(key).or_insert_with(|| worth(&WorkloadSavings::default()));
+        let sums = [&mut row.throttled_before_burst, &mut row.throttled_with_burst];
         add(sums, throttled);
         let name = given.state.pod.full_name();
-        now.remarks
-            .extend(remarks.iter().map(|remark| format!("{name}: {remark}")));
+        let remarks = remarks.iter().map(|remark| format!("{name}: {remark}"));
+        row.remarks.extend(remarks);
     }
-    for key in news.keys() {
-        savings.workloads.entry(key.clone()).or_default();
-    }
-    let workload = |(key, one): (&WorkloadId, &WorkloadSavings)| {
-        let WorkloadId { namespace, kind, name } = key.clone();
-        let row = proto::WorkloadWorth {
-            namespace,
-            workload: Some(proto::Workload { kind, name }),
-            ..news.remove(key).unwrap_or_default()
-        };
-        worth(one, row)
+    let workload = |(WorkloadId { namespace, kind, name }, row)| proto::WorkloadWorth {
+        namespace,
+        workload: Some(proto::Workload { kind, name }),
+        ..row
     };
     Ok(proto::ReportReply {
         since: format!("{:.0}", savings.since),
-        workloads: savings.workloads.iter().map(workload).collect(),
-        total: Some(worth(&savings.total(), proto::WorkloadWorth::default())),
+        workloads: rows.into_iter().map(workload).collect(),
+        total: Some(worth(&savings.total())),
     })
 }
 
-fn worth(savings: &WorkloadSavings, row: proto::WorkloadWorth) -> proto::WorkloadWorth {
+fn worth(savings: &WorkloadSavings) -> proto::WorkloadWorth {
     proto::WorkloadWorth {
         pods: savings.pods,
         requested_before: Some((&savings.before).into()),
@@ -85,7 +79,7 @@ fn worth(savings: &WorkloadSavings, row: proto::WorkloadWorth) -> proto::Workloa
         avoided_evictions: savings.evictions,
         avoided_restarts: savings.restarts,
         avoided_throttled_seconds: savings.throttled_seconds,
-        ..row
+        ..proto::WorkloadWorth::default()
     }
 }
 
@@ -184,10 +178,6 @@ mod tests {
             restarts: 4,
             throttled_seconds: 5.5,
         };
-        let row = proto::WorkloadWorth {
-            namespace: "shop".to_owned(),
-            ..proto::WorkloadWorth::default()
-        };
         let expected = proto::WorkloadWorth {
             pods: 1,
             requested_before: Some((&amounts(200)).into()),
@@ -196,8 +186,8 @@ mod tests {
             avoided_evictions: 3,
             avoided_restarts: 4,
             avoided_throttled_seconds: 5.5,
-            ..row.clone()
+            ..proto::WorkloadWorth::default()
         };
-        assert_eq!(worth(&savings, row), expected);
+        assert_eq!(worth(&savings), expected);
     }
 }

@@ -74,22 +74,6 @@ pub trait PodMetadata: fmt::Debug + Send + Sync {
     fn container_facts(&self, report: &Report) -> Option<ContainerFacts>;
 }
 
-/// An Event on its way to the API server.
-#[derive(Debug)]
-struct Outgoing {
-    /// Of whose reports it is; none if it is about changes.
-    destination: Option<Destination>,
-    planned: PlannedEvent,
-    /// [`ReportOutcome::SentAgain`] after a refusal.
-    outcome: ReportOutcome,
-}
-
-impl Outgoing {
-    fn namespace(&self) -> &str {
-        self.planned.event.subject.namespace()
-    }
-}
-
 /// What decides which Event is sent next.
 struct Turns {
     rates: EventRates,
@@ -172,7 +156,7 @@ impl Outbox {
     }
 
     /// The next Event to send, of the namespace that waits longest. That has no other attempt until [`Self::end`].
-    async fn begin(&mut self, turns: &mut Turns, now: Instant) -> Option<Outgoing> {
+    async fn begin(&mut self, turns: &mut Turns, now: Instant) -> Option<PlannedEvent> {
         let due = self.due(turns, now).filter(|(_, at)| *at <= now);
         let due: IndexSet<String> = due.map(|(namespace, _)| namespace.to_owned()).collect();
         let mut in_turn = turns.rates.in_turn(due.iter().map(String::as_str), now);
@@ -194,7 +178,7 @@ impl Outbox {
 
     /// The next Event in a namespace. Those about kills go before changes: the rates may leave room for few. Those of a kind that the API
     /// server refuses for now go last, and keep no other waiting.
-    async fn next_in(&mut self, namespace: &str, turns: &mut Turns, now: Instant) -> Option<Outgoing> {
+    async fn next_in(&mut self, namespace: &str, turns: &mut Turns, now: Instant) -> Option<PlannedEvent> {
         let whose = (!turns.is_away).then_some(namespace);
         let Turns { rates, retries, .. } = turns;
         for kills in &mut self.kills {
@@ -210,14 +194,14 @@ impl Outbox {
     }
 
     /// Ends the attempt to send an Event. One that is refused for now, or by a proxy's 404, is sent again.
-    async fn end(&mut self, outgoing: Outgoing, answer: Result<Posted, ApiError>, turns: &mut Turns) {
+    async fn end(&mut self, outgoing: PlannedEvent, answer: Result<Posted, ApiError>, turns: &mut Turns) {
         let (now, destination, namespace) = (Instant::now(), outgoing.destination, outgoing.namespace().to_owned());
-        let (event, outcome) = (&outgoing.planned.event.name, outgoing.outcome);
+        let (event, outcome) = (&outgoing.event.name, outgoing.outcome);
         tracing::debug!(event, ?outcome, posted = ?answer.as_ref().ok(), "an Event was sent");
         let mut kills = self.kills.iter_mut();
         let kills = kills.find(|kills| Some(kills.queue.destination) == destination);
         if let Some(KillEvents { queue, .. }) = &kills {
-            queue.count(outcome, outgoing.planned.reports.len());
+            queue.count(outcome, outgoing.reports.len());
         }
         if let Err(error) = &answer
             && (kills.is_some() || error.problem.is_retryable() || error.problem.status() == Some(404))
@@ -289,15 +273,10 @@ impl ChangeEvents {
     }
 
     /// The Event that is due in a namespace.
-    fn next(&mut self, namespace: &str, rates: &mut EventRates, now: Instant) -> Option<Outgoing> {
+    fn next(&mut self, namespace: &str, rates: &mut EventRates, now: Instant) -> Option<PlannedEvent> {
         let new = self.limits.next(namespace, rates, now);
         self.metrics.count(EventOutcome::HeldBack, self.limits.take_held_back());
-        let (event, reports) = (new?, Vec::new());
-        Some(Outgoing {
-            destination: None,
-            planned: PlannedEvent { event, reports },
-            outcome: ReportOutcome::Sent,
-        })
+        Some(PlannedEvent::new(None, new?, Vec::new()))
     }
 
     /// Counts an Event. The API server has it, or will never take it.
@@ -357,7 +336,7 @@ impl KillEvents {
         rates: &mut EventRates,
         metadata: &dyn PodMetadata,
         now: Instant,
-    ) -> Option<Outgoing> {
+    ) -> Option<PlannedEvent> {
         let mut withheld = Vec::new();
         let next = self.plan.next_event(namespace, now, rates, metadata, &mut withheld);
         if !withheld.is_empty() {
@@ -368,35 +347,30 @@ impl KillEvents {
         if let Subject::Pod(reference) = &mut planned.event.subject {
             reference.init = metadata.is_init(reference);
         }
-        Some(Outgoing {
-            destination: Some(self.queue.destination),
-            planned,
-            outcome: ReportOutcome::Sent,
-        })
+        Some(planned)
     }
 
     /// Acknowledges the reports of an Event that the API server has, or will never take. Returns the Event to send instead.
-    async fn end(&mut self, outgoing: Outgoing, answer: Result<Posted, ApiError>) -> Option<Outgoing> {
-        let (queue, planned) = (&self.queue, &outgoing.planned);
-        let event = &planned.event;
+    async fn end(&mut self, outgoing: PlannedEvent, answer: Result<Posted, ApiError>) -> Option<PlannedEvent> {
+        let (queue, event) = (&self.queue, &outgoing.event);
         let numbers = match answer {
-            Ok(Posted::Created) => planned.numbers(),
-            Ok(Posted::Existed { count }) => planned.covered_by(count),
+            Ok(Posted::Created) => outgoing.numbers(),
+            Ok(Posted::Existed { count }) => outgoing.covered_by(count),
             // An Event on the node would mean nothing to a recommender.
             Err(error) if event.subject == Subject::Node || queue.destination == Destination::VpaEvents => {
                 tracing::error!(event = event.name, "an Event is dropped: {error}");
-                queue.count(ReportOutcome::Refused, planned.reports.len());
-                planned.numbers()
+                queue.count(ReportOutcome::Refused, outgoing.reports.len());
+                outgoing.numbers()
             }
             Err(error) => {
                 tracing::warn!(event = event.name, "an Event goes to the node, not to its pod: {error}");
                 return Some(about_node(outgoing));
             }
         };
-        if let Some((path, told)) = self.plan.ended(&planned.numbers()) {
+        if let Some((path, told)) = self.plan.ended(&outgoing.numbers()) {
             keep(path.to_owned(), told).await;
         }
-        let others = planned.numbers().split_off(numbers.len());
+        let others = outgoing.numbers().split_off(numbers.len());
         self.acknowledge(numbers).await;
         if !others.is_empty() {
             // An Event of an earlier agent covers only the first. The plan takes in the others again.
@@ -408,8 +382,12 @@ impl KillEvents {
 }
 
 /// Waits [`PATIENCE`] for the API server's answer to an Event. The Event's name keeps it from being written twice.
-async fn attempt(client: ApiClient, node: String, mut outgoing: Outgoing) -> (Outgoing, Result<Posted, ApiError>) {
-    let (event, is_change) = (&mut outgoing.planned.event, outgoing.destination.is_none());
+async fn attempt(
+    client: ApiClient,
+    node: String,
+    mut outgoing: PlannedEvent,
+) -> (PlannedEvent, Result<Posted, ApiError>) {
+    let (event, is_change) = (&mut outgoing.event, outgoing.destination.is_none());
     if is_change {
         [event.first, event.last] = [Timestamp::now(); 2];
     }
@@ -441,8 +419,8 @@ async fn keep(path: PathBuf, told: Vec<LastEvent>) {
 }
 
 /// The same Event, about the node: the API server takes none about the pod.
-fn about_node(mut outgoing: Outgoing) -> Outgoing {
-    let event = &mut outgoing.planned.event;
+fn about_node(mut outgoing: PlannedEvent) -> PlannedEvent {
+    let event = &mut outgoing.event;
     if let Subject::Pod(PodReference { pod, container, .. }) = &event.subject {
         let container = container.as_ref().map(|name| format!(", container {name}"));
         let (container, message) = (container.unwrap_or_default(), &event.message);

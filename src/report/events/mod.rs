@@ -28,20 +28,40 @@ pub(super) use counts::{EventLimits, EventMessage};
 pub use pods::PodEvents;
 pub use vpa::{ContainerFacts, LastEvent, VpaEvents};
 
+use super::destination::Destination;
 use super::log::Pending;
+use super::metrics::ReportOutcome;
 use crate::kubernetes::events::{NamedEvent, PodReference, Subject, name};
 use crate::model::objects::PodId;
 use crate::oom::{KillFacts, ReportedPod};
 
-/// An Event to be created.
+/// An Event to be created or, if it is about changes, raised.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedEvent {
+    /// Of whose reports it is; none if it is about changes.
+    pub destination: Option<Destination>,
     pub event: NamedEvent,
     /// The reports that the Event covers, oldest first.
     pub reports: Vec<Pending>,
+    /// [`ReportOutcome::SentAgain`] after a refusal.
+    pub outcome: ReportOutcome,
 }
 
 impl PlannedEvent {
+    /// An Event that was not sent yet.
+    pub const fn new(destination: Option<Destination>, event: NamedEvent, reports: Vec<Pending>) -> Self {
+        Self {
+            destination,
+            event,
+            reports,
+            outcome: ReportOutcome::Sent,
+        }
+    }
+
+    pub(super) fn namespace(&self) -> &str {
+        self.event.subject.namespace()
+    }
+
     /// The numbers of all reports that the Event covers.
     pub fn numbers(&self) -> Vec<u64> {
         self.reports.iter().map(|report| report.number).collect()

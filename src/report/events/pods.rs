@@ -8,6 +8,7 @@ use super::{PlannedEvent, name_of, stem, subject, text};
 use crate::kubernetes::events::{EventRates, NamedEvent, Severity, Subject, Topic};
 use crate::oom::Level;
 use crate::report::content::Report;
+use crate::report::destination::Destination;
 use crate::report::log::Pending;
 use crate::report::outbox::{EventPlan, PodMetadata};
 
@@ -63,19 +64,17 @@ impl EventPlan for PodEvents {
         let ((subject, _), reports) = self.groups.shift_remove_index(place)?;
         let sum = reports.iter().map(|pending| pending.report.clone());
         let sum = sum.reduce(Report::merged)?;
-        Some(PlannedEvent {
-            event: NamedEvent {
-                name: name_of(stem(&subject), &reports.first()?.report.id()),
-                severity: Severity::Warning,
-                reason: "OOMKilled",
-                message: text::message(&sum),
-                first: sum.first(),
-                last: sum.last(),
-                count: sum.count(),
-                annotations: Vec::new(),
-                subject,
-            },
-            reports,
-        })
+        let event = NamedEvent {
+            name: name_of(stem(&subject), &reports.first()?.report.id()),
+            severity: Severity::Warning,
+            reason: "OOMKilled",
+            message: text::message(&sum),
+            first: sum.first(),
+            last: sum.last(),
+            count: sum.count(),
+            annotations: Vec::new(),
+            subject,
+        };
+        Some(PlannedEvent::new(Some(Destination::PodEvents), event, reports))
     }
 }

@@ -15,6 +15,7 @@ use super::{PlannedEvent, name_of, subject, text};
 use crate::kubernetes::events::{EventRates, NamedEvent, Severity};
 use crate::oom::{Confidence, Level, OomReport, ReportedContainer, ReportedPod, Role};
 use crate::report::content::Report;
+use crate::report::destination::Destination;
 use crate::report::log::Pending;
 use crate::report::outbox::{EventPlan, PodMetadata};
 
@@ -120,24 +121,23 @@ impl VpaEvents {
             container.name,
             text::message(report)
         );
-        Ok(PlannedEvent {
-            event: NamedEvent {
-                name: name_of(&format!("{}.oom", pod.name), &report.id()),
-                subject: subject(report.facts()),
-                severity: Severity::Warning,
-                reason: "Evicted",
-                message,
-                first: report.first(),
-                last: report.last(),
-                count: report.count(),
-                annotations: vec![
-                    ("offending_containers", container.name.clone()),
-                    ("offending_containers_usage", usage.to_string()),
-                    ("starved_resource", "memory".to_owned()),
-                ],
-            },
-            reports: vec![pending.clone()],
-        })
+        let event = NamedEvent {
+            name: name_of(&format!("{}.oom", pod.name), &report.id()),
+            subject: subject(report.facts()),
+            severity: Severity::Warning,
+            reason: "Evicted",
+            message,
+            first: report.first(),
+            last: report.last(),
+            count: report.count(),
+            annotations: vec![
+                ("offending_containers", container.name.clone()),
+                ("offending_containers_usage", usage.to_string()),
+                ("starved_resource", "memory".to_owned()),
+            ],
+        };
+        let (destination, reports) = (Some(Destination::VpaEvents), vec![pending.clone()]);
+        Ok(PlannedEvent::new(destination, event, reports))
     }
 
     /// Refuses an Event within the window of the last one about its container.

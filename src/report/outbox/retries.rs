@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use super::Outgoing;
 use crate::pace::Backoff;
 use crate::report::destination::Destination;
+use crate::report::events::PlannedEvent;
 use crate::report::metrics::ReportOutcome;
 
 /// The pauses after Events that the API server refuses for now.
@@ -22,11 +22,11 @@ pub(super) struct Retries(BTreeMap<(String, Option<Destination>), Retry>);
 struct Retry {
     backoff: Backoff,
     /// Oldest first; empty while the first one is sent again.
-    events: VecDeque<Outgoing>,
+    events: VecDeque<PlannedEvent>,
 }
 
 impl Retries {
-    fn entry(&mut self, outgoing: &Outgoing) -> &mut Retry {
+    fn entry(&mut self, outgoing: &PlannedEvent) -> &mut Retry {
         let key = (outgoing.namespace().to_owned(), outgoing.destination);
         self.0.entry(key).or_insert_with(|| Retry {
             backoff: Backoff::new(FIRST_RETRY, LONGEST_RETRY),
@@ -40,21 +40,21 @@ impl Retries {
     }
 
     /// The next Event to send again in a namespace: of the kind that failed least often.
-    pub(super) fn next_in(&mut self, namespace: &str) -> Option<Outgoing> {
+    pub(super) fn next_in(&mut self, namespace: &str) -> Option<PlannedEvent> {
         let here = self.0.iter_mut().filter(|((name, _), _)| name == namespace);
         let (_, retry) = here.min_by_key(|(_, retry)| retry.backoff.failures())?;
         retry.events.pop_front()
     }
 
     /// Puts an Event behind those of its namespace and kind.
-    pub(super) fn push(&mut self, outgoing: Outgoing) {
+    pub(super) fn push(&mut self, outgoing: PlannedEvent) {
         self.entry(&outgoing).events.push_back(outgoing);
     }
 
     /// Notes that an Event was refused for now. Returns how long its namespace waits.
-    pub(super) fn failed(&mut self, outgoing: Outgoing, asked_for: Option<Duration>) -> Duration {
+    pub(super) fn failed(&mut self, outgoing: PlannedEvent, asked_for: Option<Duration>) -> Duration {
         let retry = self.entry(&outgoing);
-        retry.events.push_front(Outgoing {
+        retry.events.push_front(PlannedEvent {
             outcome: ReportOutcome::SentAgain,
             ..outgoing
         });
@@ -62,7 +62,7 @@ impl Retries {
     }
 
     /// Notes that the API server took an Event, or will never take it.
-    pub(super) fn ended(&mut self, outgoing: &Outgoing) {
+    pub(super) fn ended(&mut self, outgoing: &PlannedEvent) {
         let key = (outgoing.namespace().to_owned(), outgoing.destination);
         if let Some(retry) = self.0.get_mut(&key) {
             retry.backoff.reset();
@@ -94,16 +94,16 @@ mod tests {
         assert!(retries.next_in("bank").is_none());
 
         let first = retries.next_in("shop").unwrap();
-        assert!(first.planned.event.count == 1 && first.outcome == ReportOutcome::SentAgain);
+        assert!(first.event.count == 1 && first.outcome == ReportOutcome::SentAgain);
         assert!(retries.hold(None, Some("shop")), "while it is sent again");
         let asked_for = Duration::from_secs(9);
         assert!(retries.failed(first, Some(asked_for)) > asked_for);
         let first = retries.next_in("shop").unwrap();
-        assert_eq!(first.planned.event.count, 1);
+        assert_eq!(first.event.count, 1);
         retries.ended(&first);
         let second = retries.next_in("shop").unwrap();
         assert!(
-            second.planned.event.count == 2 && second.outcome == ReportOutcome::Sent,
+            second.event.count == 2 && second.outcome == ReportOutcome::Sent,
             "in order"
         );
         retries.ended(&second);
@@ -115,13 +115,13 @@ mod tests {
         let mut retries = Retries::default();
         let destination = Some(Destination::PodEvents);
         retries.push(outgoing("shop", 1));
-        retries.push(Outgoing {
+        retries.push(PlannedEvent {
             destination,
             ..outgoing("shop", 2)
         });
         let taken = [(); 4].map(|()| {
             let next = retries.next_in("shop").unwrap();
-            let count = next.planned.event.count;
+            let count = next.event.count;
             retries.failed(next, None);
             count
         });

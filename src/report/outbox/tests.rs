@@ -67,12 +67,12 @@ async fn only_reports_an_earlier_event_lacks_come_again() {
     let mut rates = EventRates::new(now);
     let web = kills.next("shop", &mut rates, &NoPods::Known, now).await.unwrap();
     let db = kills.next("shop", &mut rates, &NoPods::Known, now).await.unwrap();
-    assert_eq!((web.planned.numbers(), db.planned.numbers()), (vec![1, 2, 3], vec![4]));
+    assert_eq!((web.numbers(), db.numbers()), (vec![1, 2, 3], vec![4]));
     let instead = kills.end(web, Ok(Posted::Existed { count: 2 })).await;
     assert!(instead.is_none());
     kills.take_in(&NoPods::Known).await;
     let again = kills.next("shop", &mut rates, &NoPods::Known, now).await.unwrap();
-    assert_eq!(again.planned.numbers(), [3]);
+    assert_eq!(again.numbers(), [3]);
     assert!(kills.plan.due(now).is_empty(), "the other Event is under way");
 }
 
@@ -124,7 +124,7 @@ fn message(namespace: &str, pod: usize) -> EventMessage {
 }
 
 /// An Event about a change of a pod of this namespace.
-pub(super) fn outgoing(namespace: &str, count: u64) -> Outgoing {
+pub(super) fn outgoing(namespace: &str, count: u64) -> PlannedEvent {
     let of = message(namespace, 0);
     let event = NamedEvent {
         name: "web".to_owned(),
@@ -137,12 +137,7 @@ pub(super) fn outgoing(namespace: &str, count: u64) -> Outgoing {
         count,
         annotations: Vec::new(),
     };
-    let (destination, reports, outcome) = (None, Vec::new(), ReportOutcome::Sent);
-    Outgoing {
-        destination,
-        planned: PlannedEvent { event, reports },
-        outcome,
-    }
+    PlannedEvent::new(None, event, Vec::new())
 }
 
 /// An outbox with one message of each of these namespaces.
@@ -201,7 +196,7 @@ async fn new_events_take_turns_with_those_that_are_sent_again() {
     let outcome = ReportOutcome::SentAgain;
     for count in 1..=2 {
         let refused = outgoing("shop", count);
-        turns.retries.push(Outgoing { outcome, ..refused });
+        turns.retries.push(PlannedEvent { outcome, ..refused });
     }
     let mut sent = Vec::new();
     while let Some(next) = outbox.begin(&mut turns, Instant::now()).await {
@@ -224,7 +219,7 @@ async fn namespaces_take_turns() {
     }
     let mut sent = Vec::new();
     while let Some(next) = outbox.begin(&mut turns, Instant::now()).await {
-        sent.push((next.namespace().to_owned(), next.planned.event.count));
+        sent.push((next.namespace().to_owned(), next.event.count));
         outbox.end(next, Ok(Posted::Created), &mut turns).await;
     }
     let expected = (0..3).flat_map(|count| ["bank", "shop"].map(|namespace| (namespace.to_owned(), count)));
@@ -236,7 +231,7 @@ async fn refused_namespaces_leave_every_second_turn() {
     let (mut outbox, mut turns) = (outbox(&Router::new(), &["shop"; 3]), turns());
     for namespace in ["a", "b", "c"] {
         let (outcome, refused) = (ReportOutcome::SentAgain, outgoing(namespace, 1));
-        turns.retries.push(Outgoing { outcome, ..refused });
+        turns.retries.push(PlannedEvent { outcome, ..refused });
     }
     let mut sent = Vec::new();
     while let Some(next) = outbox.begin(&mut turns, Instant::now()).await {
@@ -250,7 +245,7 @@ async fn refused_namespaces_leave_every_second_turn() {
 async fn a_refused_kind_delays_no_other_kind() {
     let (mut outbox, mut turns) = (outbox(&Router::new(), &["shop"]), turns());
     let destination = Some(Destination::VpaEvents);
-    turns.retries.push(Outgoing {
+    turns.retries.push(PlannedEvent {
         destination,
         ..outgoing("shop", 1)
     });
@@ -266,7 +261,7 @@ async fn each_kind_waits_with_one_event() {
     let (mut outbox, mut turns) = (outbox(&Router::new(), &["shop"]), turns());
     let destination = Some(Destination::VpaEvents);
     turns.retries.push(outgoing("bank", 1));
-    turns.retries.push(Outgoing {
+    turns.retries.push(PlannedEvent {
         destination,
         ..outgoing("shop", 1)
     });
@@ -486,14 +481,14 @@ async fn only_the_count_of_a_change_is_raised() {
                 false => (StatusCode::NOT_FOUND, gone),
             }
         });
-        let planned = Outgoing {
+        let planned = PlannedEvent {
             destination,
             ..outgoing("shop", count)
         };
         let (sent, answer) = attempt(ApiClient::to(&router), "node-1".to_owned(), planned).await;
         assert!(answer.is_ok(), "{answer:?}");
         assert_eq!(calls.lock().join(" "), expected, "{destination:?} {count}");
-        let is_now = sent.planned.event.last > Timestamp::UNIX_EPOCH;
+        let is_now = sent.event.last > Timestamp::UNIX_EPOCH;
         assert_eq!(is_now, destination.is_none(), "a kill has its own time");
     }
 }

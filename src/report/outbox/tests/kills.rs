@@ -18,9 +18,9 @@ async fn a_refused_kill_goes_to_the_node() {
         problem: refusal(404),
     };
     let of_pod = kills.next("shop", &mut rates, &NoPods::Known, now).await.unwrap();
-    let text = format!("Pod shop/web, container app: {}", of_pod.planned.event.message);
+    let text = format!("Pod shop/web, container app: {}", of_pod.event.message);
     let of_node = kills.end(of_pod, Err(refused())).await.unwrap();
-    let event = &of_node.planned.event;
+    let event = &of_node.event;
     assert_eq!(
         (&event.subject, &event.message, of_node.outcome),
         (&Subject::Node, &text, ReportOutcome::SentAgain)

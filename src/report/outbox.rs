@@ -276,7 +276,7 @@ impl ChangeEvents {
     fn next(&mut self, namespace: &str, rates: &mut EventRates, now: Instant) -> Option<PlannedEvent> {
         let new = self.limits.next(namespace, rates, now);
         self.metrics.count(EventOutcome::HeldBack, self.limits.take_held_back());
-        Some(PlannedEvent::new(None, new?, Vec::new()))
+        Some(PlannedEvent::new(new?, Vec::new()))
     }
 
     /// Counts an Event. The API server has it, or will never take it.
@@ -344,6 +344,7 @@ impl KillEvents {
             self.acknowledge(withheld).await;
         }
         let mut planned = next?;
+        planned.destination = Some(self.queue.destination);
         if let Subject::Pod(reference) = &mut planned.event.subject {
             reference.init = metadata.is_init(reference);
         }

@@ -48,10 +48,10 @@ pub struct PlannedEvent {
 }
 
 impl PlannedEvent {
-    /// An Event that was not sent yet.
-    pub const fn new(destination: Option<Destination>, event: NamedEvent, reports: Vec<Pending>) -> Self {
+    /// An Event that was not sent yet, of no destination.
+    pub const fn new(event: NamedEvent, reports: Vec<Pending>) -> Self {
         Self {
-            destination,
+            destination: None,
             event,
             reports,
             outcome: ReportOutcome::Sent,

@@ -8,7 +8,6 @@ use super::{PlannedEvent, name_of, stem, subject, text};
 use crate::kubernetes::events::{EventRates, NamedEvent, Severity, Subject, Topic};
 use crate::oom::Level;
 use crate::report::content::Report;
-use crate::report::destination::Destination;
 use crate::report::log::Pending;
 use crate::report::outbox::{EventPlan, PodMetadata};
 
@@ -75,6 +74,6 @@ impl EventPlan for PodEvents {
             annotations: Vec::new(),
             subject,
         };
-        Some(PlannedEvent::new(Some(Destination::PodEvents), event, reports))
+        Some(PlannedEvent::new(event, reports))
     }
 }

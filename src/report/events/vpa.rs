@@ -15,7 +15,6 @@ use super::{PlannedEvent, name_of, subject, text};
 use crate::kubernetes::events::{EventRates, NamedEvent, Severity};
 use crate::oom::{Confidence, Level, OomReport, ReportedContainer, ReportedPod, Role};
 use crate::report::content::Report;
-use crate::report::destination::Destination;
 use crate::report::log::Pending;
 use crate::report::outbox::{EventPlan, PodMetadata};
 
@@ -136,8 +135,7 @@ impl VpaEvents {
                 ("starved_resource", "memory".to_owned()),
             ],
         };
-        let (destination, reports) = (Some(Destination::VpaEvents), vec![pending.clone()]);
-        Ok(PlannedEvent::new(destination, event, reports))
+        Ok(PlannedEvent::new(event, vec![pending.clone()]))
     }
 
     /// Refuses an Event within the window of the last one about its container.

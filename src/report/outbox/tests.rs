@@ -137,7 +137,7 @@ pub(super) fn outgoing(namespace: &str, count: u64) -> PlannedEvent {
         count,
         annotations: Vec::new(),
     };
-    PlannedEvent::new(None, event, Vec::new())
+    PlannedEvent::new(event, Vec::new())
 }
 
 /// An outbox with one message of each of these namespaces.

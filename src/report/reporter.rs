@@ -16,7 +16,6 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -35,38 +34,42 @@ const RETRY_EVERY: Duration = Duration::from_secs(5);
 /// The running tasks of reporting: store kills, and publish the state of each destination. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Reporter {
-    log: SharedLog,
+    log: Arc<Mutex<KillLog>>,
+    status: watch::Sender<LogStatus>,
+    metrics: ReportMetrics,
+    /// Another event loop may wait for the log: its own threads for blocking calls would keep it from ending.
+    runtime: Handle,
+    /// Ends the deliveries.
     stop: CancellationToken,
     deliveries: TaskTracker,
-    saving: AbortHandle,
+    /// Ends the task that waits for the disk.
+    is_finished: CancellationToken,
 }
 
 impl Reporter {
     /// Starts the task that waits for the disk. Deliveries end with `stop`; the log takes commits until [`Self::finish`].
     pub fn start(log: KillLog, metrics: &ReportMetrics, stop: &CancellationToken) -> Self {
-        let stop = stop.child_token();
-        let log = SharedLog {
+        let reporter = Self {
             status: watch::Sender::new(log.status()),
             log: Arc::new(Mutex::new(log)),
             metrics: metrics.clone(),
             runtime: Handle::current(),
-        };
-        log.metrics.show_log_status(&log.status.borrow());
-        let saving = tokio::spawn(log.clone().keep_saved()).abort_handle();
-        Self {
-            log,
-            stop,
+            stop: stop.child_token(),
             deliveries: TaskTracker::new(),
-            saving,
-        }
+            is_finished: CancellationToken::new(),
+        };
+        reporter.metrics.show_log_status(&reporter.status.borrow());
+        let saving = reporter.clone().keep_saved();
+        tokio::spawn(reporter.is_finished.clone().run_until_cancelled_owned(saving));
+        reporter
     }
 
     /// The reports of one of the destinations that the log was opened for. Each destination has one queue.
     pub fn queue(&self, destination: Destination) -> ReportQueue {
-        self.log.metrics.selected(destination);
+        self.metrics.selected(destination);
         ReportQueue {
             destination,
-            log: self.log.clone(),
+            reporter: self.clone(),
             highest: 0,
             seen: 0,
             logged: RateLimiter::new(REPEATED_LINES, Instant::now()),
@@ -85,8 +88,8 @@ impl Reporter {
         self.stop.cancel();
         self.deliveries.close();
         self.deliveries.wait().await;
-        self.saving.abort();
-        if timeout(patience, self.log.call(KillLog::sync)).await.is_err() {
+        self.is_finished.cancel();
+        if timeout(patience, self.call(KillLog::sync)).await.is_err() {
             tracing::warn!("the kill log may lack its last entries: the disk is too slow");
         }
     }
@@ -94,26 +97,14 @@ impl Reporter {
     /// Stores these kills and the position of the watcher after them, together or not at all, and returns once they
     /// survive the end of this process, as long as the disk takes them. Cancelling it does not take the kills back.
     pub async fn commit(&self, reports: Vec<Report>, checkpoint: Option<Vec<u8>>) {
-        self.log.call(|log| log.commit(reports, checkpoint)).await;
+        self.call(|log| log.commit(reports, checkpoint)).await;
     }
 
     /// The state of the log and of the ways to the destinations, now and whenever it changes.
     pub fn status(&self) -> watch::Receiver<LogStatus> {
-        self.log.status.subscribe()
+        self.status.subscribe()
     }
-}
 
-/// The log, which the recorder, the deliveries and the task that saves it share.
-#[derive(Debug, Clone)]
-struct SharedLog {
-    log: Arc<Mutex<KillLog>>,
-    status: watch::Sender<LogStatus>,
-    metrics: ReportMetrics,
-    /// Another event loop may wait for the log: its own threads for blocking calls would keep it from ending.
-    runtime: Handle,
-}
-
-impl SharedLog {
     /// Does this work on the log, and publishes the status after it. Cancelling the call does not take the work back.
     async fn call<T: Send + 'static>(&self, work: impl FnOnce(&mut KillLog) -> T + Send + 'static) -> T {
         let shared = self.clone();
@@ -162,7 +153,7 @@ pub enum Link {
 #[derive(Debug)]
 pub struct ReportQueue {
     pub(super) destination: Destination,
-    log: SharedLog,
+    reporter: Reporter,
     /// The highest number that was sent since the agent started.
     highest: u64,
     /// [`Self::next`] has returned the reports up to this number, apart from those left out.
@@ -180,13 +171,13 @@ impl ReportQueue {
         admits: impl FnMut(u64, &Report) -> bool + Send + 'static,
     ) -> Vec<Pending> {
         // A report that the log stores after this wakes `more`.
-        let last = self.log.status.borrow().last_number;
+        let last = self.reporter.status.borrow().last_number;
         let (destination, seen) = (self.destination, self.seen);
         if most == 0 || last <= seen {
             return Vec::new();
         }
         let next = move |log: &mut KillLog| log.next_for(destination, seen, most, admits);
-        let pending = self.log.call(next).await;
+        let pending = self.reporter.call(next).await;
         let returned = pending.last().map_or(seen, |last| last.number);
         self.seen = if pending.len() < most {
             returned.max(last)
@@ -207,7 +198,7 @@ impl ReportQueue {
 
     /// Waits until there may be more reports than [`Self::next`] has returned. Cancel-safe.
     pub async fn more(&self) {
-        let mut status = self.log.status.subscribe();
+        let mut status = self.reporter.status.subscribe();
         // No error: the sender is in this queue.
         drop(status.wait_for(|status| status.last_number > self.seen).await);
     }
@@ -218,7 +209,7 @@ impl ReportQueue {
         let to = destination.as_str();
         tracing::debug!(?numbers, to, "reports need nothing more from their receiver");
         let acknowledge = move |log: &mut KillLog| log.acknowledge(destination, &numbers);
-        self.count(ReportOutcome::Acknowledged, self.log.call(acknowledge).await);
+        self.count(ReportOutcome::Acknowledged, self.reporter.call(acknowledge).await);
     }
 
     /// Counts a report that was sent. A number that was sent before counts as sent again.
@@ -234,19 +225,19 @@ impl ReportQueue {
 
     /// Counts so many reports with this outcome.
     pub fn count(&self, outcome: ReportOutcome, reports: usize) {
-        self.log.metrics.count(self.destination, outcome, reports);
+        self.reporter.metrics.count(self.destination, outcome, reports);
     }
 
     /// Records that the destination can be reached.
     pub fn connected(&self) {
         if self.set_link(Link::Connected) {
-            self.log.metrics.link(self.destination, LinkOutcome::Established);
+            self.reporter.metrics.link(self.destination, LinkOutcome::Established);
         }
     }
 
     /// Publishes whether the destination can be reached. Returns whether that is new.
     fn set_link(&self, link: Link) -> bool {
-        self.log.status.send_if_modified(|status| {
+        self.reporter.status.send_if_modified(|status| {
             let before = status.links.insert(self.destination, link);
             before.as_ref() != status.links.get(&self.destination)
         })
@@ -257,7 +248,7 @@ impl ReportQueue {
         if self.logged.try_use(Instant::now()) {
             tracing::warn!(error, wait = ?pause, "{reports} are not delivered; they are kept");
         }
-        self.log.metrics.link(self.destination, LinkOutcome::Failed);
+        self.reporter.metrics.link(self.destination, LinkOutcome::Failed);
         let until = Timestamp::now() + pause;
         self.set_link(Link::Waiting { error, until });
     }
@@ -287,7 +278,7 @@ mod tests {
         let reporter = Reporter::start(log, &metrics, &CancellationToken::new());
         let (hangs, disk_hangs) = oneshot::channel();
         let (goes_on, disk_goes_on) = std::sync::mpsc::channel::<()>();
-        let shared = reporter.log.clone();
+        let shared = reporter.clone();
         let work = move |_: &mut KillLog| {
             hangs.send(()).unwrap();
             disk_goes_on.recv()

@@ -63,14 +63,6 @@ const LARGEST_REFUSAL: usize = 64 << 10;
 /// beyond that would wait until another ends.
 const WATCHES_PER_CONNECTION: usize = 80;
 
-/// One connection for watches. Every watch holds a clone of its `Arc`, also while it begins.
-struct WatchConnection {
-    to_server: Connection,
-    /// Every watch that has begun holds a clone. Without one there may be no connection: the watch that makes
-    /// the connection holds the lock.
-    begun: Arc<Mutex<()>>,
-}
-
 /// The client of the API server. Cheap to clone.
 #[derive(Clone, derive_more::Debug)]
 #[debug("ApiClient")]
@@ -81,7 +73,8 @@ pub struct ApiClient {
     slots: Slots<String>,
     /// The lists that may be under way, shared in the same way.
     pub(super) lists: Slots<String>,
-    watches: Arc<[Arc<WatchConnection>]>,
+    /// The connections for watches. Every watch holds a clone of its `Arc`, also while it begins.
+    watches: Arc<[Arc<Connection>]>,
     deadline: Duration,
     pub(super) metrics: ApiMetrics,
     /// Whether the API server begins watches with the list; true until it refuses.
@@ -98,15 +91,11 @@ pub struct ApiClient {
 
 impl ApiClient {
     pub(super) fn new(calls: Connection, watches: impl IntoIterator<Item = Connection>, metrics: ApiMetrics) -> Self {
-        let unused = |to_server| {
-            let begun = Arc::default();
-            Arc::new(WatchConnection { to_server, begun })
-        };
         Self {
             calls: Arc::new(calls),
             slots: Slots::new(CALLS_AT_ONCE as u64, OF_OPERATORS),
             lists: Slots::new(LISTS_AT_ONCE, 0),
-            watches: watches.into_iter().map(unused).collect(),
+            watches: watches.into_iter().map(Arc::new).collect(),
             deadline: DEADLINE,
             metrics,
             streams_lists: Arc::new(AtomicBool::new(true)),
@@ -246,7 +235,7 @@ impl ApiClient {
             () = self.health.lasting_outage() => return Err(ApiError::of(call, Problem::Timeout(PATIENCE))),
         };
         let _first = (Arc::strong_count(&connection.begun) == 1).then_some(first);
-        let opened = self.open(&connection.to_server, call, None).await;
+        let opened = self.open(&connection, call, None).await;
         let mut stream = self.record(call, opened)?;
         stream._watch = Some((Arc::clone(&connection), Arc::clone(&connection.begun)));
         Ok(stream)
@@ -376,7 +365,7 @@ pub(super) struct ObjectStream {
     _permit: Option<Slot<String>>,
     /// A watch's place on its connection.
     #[debug(skip)]
-    _watch: Option<(Arc<WatchConnection>, Arc<Mutex<()>>)>,
+    _watch: Option<(Arc<Connection>, Arc<Mutex<()>>)>,
 }
 
 impl ObjectStream {

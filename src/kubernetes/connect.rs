@@ -54,6 +54,9 @@ pub(super) struct Connection {
     client: Arc<Mutex<Option<(kube::Client, Instant)>>>,
     /// Locked while a client is made. Meanwhile the last one stays in use.
     making: Arc<tokio::sync::Mutex<()>>,
+    /// Every watch on the connection that has begun holds a clone. Without one there may be no connection: the watch that makes
+    /// the connection holds the lock.
+    pub(super) begun: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Connection {
@@ -63,6 +66,7 @@ impl Connection {
             least_age: LEAST_AGE,
             client: Arc::default(),
             making: Arc::default(),
+            begun: Arc::default(),
         }
     }
 

@@ -28,7 +28,7 @@ use self::retries::Retries;
 use crate::failpoint::failpoint;
 use crate::feed::FeedListener;
 use crate::files::replace_atomically;
-use crate::kubernetes::events::{EventRates, PodReference, Posted, Subject, post, raise};
+use crate::kubernetes::events::{EventRates, NamedEvent, PodReference, Posted, Subject, post, raise};
 use crate::kubernetes::metrics::{EventMetrics, EventOutcome};
 use crate::kubernetes::{ApiClient, ApiError, Problem};
 use crate::model::ChangeRecord;
@@ -37,7 +37,7 @@ use crate::oom::KillFacts;
 use crate::rate_limiter::{KeyedRateLimiter, REPEATED_LINES};
 use crate::report::content::Report;
 use crate::report::destination::{Destination, SharedWindow};
-use crate::report::events::{Composer, ContainerFacts, EventLimits, EventMessage, LastEvent, PlannedEvent};
+use crate::report::events::{Composer, ContainerFacts, EventLimits, LastEvent, PlannedEvent};
 use crate::report::log::Pending;
 use crate::report::metrics::ReportOutcome;
 use crate::report::reporter::{ReportQueue, until};
@@ -267,7 +267,7 @@ impl ChangeEvents {
         }
     }
 
-    fn keep(&mut self, message: EventMessage) {
+    fn keep(&mut self, message: NamedEvent) {
         let lost = self.limits.add(message, Instant::now());
         self.metrics.count(EventOutcome::Lost, lost.into());
     }

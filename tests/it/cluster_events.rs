@@ -49,6 +49,7 @@ fn kill_event(count: u64) -> NamedEvent {
         last: second(1_700_000_009).unwrap(),
         count,
         annotations: vec![("offending_containers", "app".to_owned())],
+        ..NamedEvent::default()
     }
 }
 

@@ -28,8 +28,9 @@ impl PodReference {
 }
 
 /// The type of an Event: `Normal` or `Warning`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 pub enum Severity {
+    #[default]
     Normal,
     Warning,
 }

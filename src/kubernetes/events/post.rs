@@ -16,9 +16,9 @@ const EVENTS: Kind = Kind::new("", "v1", "events");
 const OF_NO_NAMESPACE: &str = "default";
 
 /// An Event whose name identifies what it reports.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NamedEvent {
-    /// The same name for the same occurrence.
+    /// The same name for the same occurrence; empty before the Event is sent for the first time, if it is about a change.
     pub name: String,
     pub subject: Subject,
     pub severity: Severity,
@@ -28,13 +28,16 @@ pub struct NamedEvent {
     pub last: Timestamp,
     pub count: u64,
     pub annotations: Vec<(&'static str, String)>,
+    /// Messages about changes with the same value share an Event, which has the newest text. Not sent.
+    pub continues: Option<String>,
 }
 
 /// The object of an Event.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Subject {
     /// A pod, or one of its containers. The Event lives in its namespace.
     Pod(PodReference),
+    #[default]
     Node,
 }
 
@@ -202,6 +205,7 @@ mod tests {
             last: "2026-03-01T12:01:00.4Z".parse().unwrap(),
             count: 1 << 40,
             annotations: vec![("vscaled.io/kill", "b\u{202e}1".to_owned())],
+            continues: None,
         }
     }
 

@@ -7,8 +7,7 @@
 use std::collections::BTreeMap;
 use std::mem::take;
 
-use super::counts::EventMessage;
-use crate::kubernetes::events::{PodReference, Severity, Subject, shortened};
+use crate::kubernetes::events::{NamedEvent, PodReference, Severity, Subject, shortened};
 use crate::model::objects::PodUid;
 use crate::model::{
     Cause, Change, ChangeRecord, Outcome, Requirements, Resource, Setting, StepRecord, Target, Withheld,
@@ -25,7 +24,7 @@ impl Composer {
     }
 
     /// The Event about a record. A pass without steps, or with a retry at once, has none.
-    pub(in crate::report) fn compose(&mut self, record: &ChangeRecord) -> Option<EventMessage> {
+    pub(in crate::report) fn compose(&mut self, record: &ChangeRecord) -> Option<NamedEvent> {
         if let Cause::Hook { .. } = &record.cause {
             return hook_event(record);
         }
@@ -46,7 +45,7 @@ struct PodChanges {
 }
 
 impl PodChanges {
-    fn compose(&mut self, record: &ChangeRecord) -> Option<EventMessage> {
+    fn compose(&mut self, record: &ChangeRecord) -> Option<NamedEvent> {
         let cause = self.cause_of(record);
         self.note_resize(record);
         if record.in_flight {
@@ -115,7 +114,7 @@ impl PodChanges {
         cause: &Cause,
         container: &str,
         resource: Resource,
-    ) -> Option<EventMessage> {
+    ) -> Option<NamedEvent> {
         let mut written = done(record).filter(|step| step.target.container() == Some(container));
         let (from, to) = written.find_map(|step| limits(step, resource))?;
         let grows = matches!(cause, Cause::Guard { .. });
@@ -142,7 +141,7 @@ impl PodChanges {
 }
 
 /// The Event about a hook that ran.
-fn hook_event(record: &ChangeRecord) -> Option<EventMessage> {
+fn hook_event(record: &ChangeRecord) -> Option<NamedEvent> {
     let Outcome::Hook(end) = &record.outcome else {
         return None;
     };
@@ -192,8 +191,8 @@ fn event(
     reason: &'static str,
     message: &str,
     continues: Option<String>,
-) -> EventMessage {
-    EventMessage {
+) -> NamedEvent {
+    NamedEvent {
         subject: Subject::Pod(PodReference {
             pod: record.pod.clone(),
             container: None,
@@ -203,6 +202,7 @@ fn event(
         reason,
         message: shortened(message),
         continues,
+        ..NamedEvent::default()
     }
 }
 

@@ -7,10 +7,8 @@
 
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
-
 use super::stem;
-use crate::kubernetes::events::{EventRates, NamedEvent, Severity, Subject, Topic, name};
+use crate::kubernetes::events::{EventRates, NamedEvent, Topic, name};
 use crate::share::places_of_most;
 
 #[cfg(test)]
@@ -26,23 +24,9 @@ const REMEMBERED_OF_MANY: Duration = Duration::from_secs(10);
 /// The usual bound of remembered Events; a node has fewer pods.
 const MANY: usize = 1024;
 
-/// A message about a change of a pod.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::report) struct EventMessage {
-    pub(in crate::report) subject: Subject,
-    pub(in crate::report) severity: Severity,
-    /// The machine-readable reason, such as `ResourcesResized`.
-    pub(in crate::report) reason: &'static str,
-    pub(in crate::report) message: String,
-    /// Messages with the same value share an Event, which has the newest text.
-    pub(in crate::report) continues: Option<String>,
-}
-
-impl EventMessage {
-    /// In floods, the messages about one object with one reason count in one Event.
-    fn is_like(&self, other: &Self) -> bool {
-        self.subject == other.subject && self.reason == other.reason
-    }
+/// In floods, the messages about one object with one reason count in one Event.
+fn are_alike(one: &NamedEvent, other: &NamedEvent) -> bool {
+    one.subject == other.subject && one.reason == other.reason
 }
 
 /// The number of an Event, which makes its name.
@@ -52,8 +36,8 @@ pub(in crate::report) type Ticket = i128;
 #[derive(Debug)]
 struct KnownEvent {
     ticket: Ticket,
-    /// The newest message.
-    message: EventMessage,
+    /// The newest message: the Event without its name, its count and the time at which it is sent.
+    message: NamedEvent,
     /// The number of messages in the Event.
     count: u32,
     /// The count at the API server; 0 before the Event is sent.
@@ -79,17 +63,10 @@ pub(in crate::report) struct EventLimits {
 impl KnownEvent {
     /// The Event, without the time at which it is sent.
     fn event(&self) -> NamedEvent {
-        let message = self.message.clone();
         NamedEvent {
-            name: name(stem(&message.subject), &format!("{:x}", self.ticket)),
-            subject: message.subject,
-            severity: message.severity,
-            reason: message.reason,
-            message: message.message,
-            first: Timestamp::UNIX_EPOCH,
-            last: Timestamp::UNIX_EPOCH,
+            name: name(stem(&self.message.subject), &format!("{:x}", self.ticket)),
             count: self.written.into(),
-            annotations: Vec::new(),
+            ..self.message.clone()
         }
     }
 
@@ -104,7 +81,7 @@ impl KnownEvent {
         (self.count > self.written).then(|| self.written_at + wait.min(BETWEEN_CHANGES))
     }
 
-    fn add(&mut self, message: EventMessage, count: u32, now: Instant) {
+    fn add(&mut self, message: NamedEvent, count: u32, now: Instant) {
         self.message = message;
         self.count += count;
         self.seen_at = now;
@@ -123,11 +100,11 @@ impl EventLimits {
     }
 
     /// Takes in a message. Of too many that wait, the newest of the namespace with most is lost. Returns how many messages are lost.
-    pub(in crate::report) fn add(&mut self, message: EventMessage, now: Instant) -> u32 {
+    pub(in crate::report) fn add(&mut self, message: NamedEvent, now: Instant) -> u32 {
         self.forget(now);
         let is_same = |KnownEvent { message: known, .. }: &&mut KnownEvent| {
             let continues = message.continues.is_some() && known.continues == message.continues;
-            *known == message || (continues && known.is_like(&message))
+            *known == message || (continues && are_alike(known, &message))
         };
         match self.known.iter_mut().rfind(is_same) {
             Some(known) => known.add(message, 1, now),
@@ -159,7 +136,7 @@ impl EventLimits {
         let is_new = |known: &KnownEvent| known.written == 0 && known.namespace() == namespace;
         while let Some(place) = self.known.iter().position(is_new) {
             let new = &self.known[place].message;
-            let is_like = |known: &KnownEvent| known.written > 0 && known.message.is_like(new);
+            let is_like = |known: &KnownEvent| known.written > 0 && are_alike(&known.message, new);
             let last = self.known[..place].iter().rposition(is_like);
             // There are few reasons, and later messages need a first Event to count in.
             if rates.try_use(&new.subject, Topic::Change, last.is_none(), now) {

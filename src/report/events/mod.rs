@@ -24,7 +24,7 @@ mod text;
 mod vpa;
 
 pub(super) use changes::Composer;
-pub(super) use counts::{EventLimits, EventMessage};
+pub(super) use counts::EventLimits;
 pub use pods::PodEvents;
 pub use vpa::{ContainerFacts, LastEvent, VpaEvents};
 

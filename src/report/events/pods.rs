@@ -71,8 +71,8 @@ impl EventPlan for PodEvents {
             first: sum.first(),
             last: sum.last(),
             count: sum.count(),
-            annotations: Vec::new(),
             subject,
+            ..NamedEvent::default()
         };
         Some(PlannedEvent::new(event, reports))
     }

@@ -134,6 +134,7 @@ impl VpaEvents {
                 ("offending_containers_usage", usage.to_string()),
                 ("starved_resource", "memory".to_owned()),
             ],
+            ..NamedEvent::default()
         };
         Ok(PlannedEvent::new(event, vec![pending.clone()]))
     }

@@ -14,7 +14,7 @@ use super::retries::{FIRST_RETRY, LONGEST_RETRY};
 use super::*;
 use crate::feed::Feed;
 use crate::kubernetes::Status;
-use crate::kubernetes::events::{NamedEvent, OF_A_POD, Severity, Topic};
+use crate::kubernetes::events::{OF_A_POD, Severity, Topic};
 use crate::model::objects::PodId;
 use crate::observe::log::LogFormat;
 use crate::observe::log::tests::logged;
@@ -105,8 +105,8 @@ async fn earlier_events_are_known_again() {
     assert_eq!(read_memory(&path), []);
 }
 
-fn message(namespace: &str, pod: usize) -> EventMessage {
-    EventMessage {
+fn message(namespace: &str, pod: usize) -> NamedEvent {
+    NamedEvent {
         subject: Subject::Pod(PodReference {
             pod: PodId {
                 uid: format!("{namespace}{pod}").as_str().into(),
@@ -118,24 +118,16 @@ fn message(namespace: &str, pod: usize) -> EventMessage {
         }),
         severity: Severity::Normal,
         reason: "ResourcesResized",
-        message: String::new(),
-        continues: None,
+        ..NamedEvent::default()
     }
 }
 
 /// An Event about a change of a pod of this namespace.
 pub(super) fn outgoing(namespace: &str, count: u64) -> PlannedEvent {
-    let of = message(namespace, 0);
     let event = NamedEvent {
         name: "web".to_owned(),
-        subject: of.subject,
-        severity: of.severity,
-        reason: of.reason,
-        message: of.message,
-        first: Timestamp::UNIX_EPOCH,
-        last: Timestamp::UNIX_EPOCH,
         count,
-        annotations: Vec::new(),
+        ..message(namespace, 0)
     };
     PlannedEvent::new(event, Vec::new())
 }

@@ -33,7 +33,7 @@ fn record(cause: Cause, outcome: Outcome) -> ChangeRecord {
     }
 }
 
-fn composed(records: &[ChangeRecord]) -> Vec<EventMessage> {
+fn composed(records: &[ChangeRecord]) -> Vec<NamedEvent> {
     let mut composer = Composer::default();
     records.iter().filter_map(|record| composer.compose(record)).collect()
 }

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 use proptest::prelude::*;
 
 use super::*;
-use crate::kubernetes::events::PodReference;
+use crate::kubernetes::events::{PodReference, Severity, Subject};
 use crate::model::objects::PodId;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -30,7 +30,7 @@ impl Limits {
         }
     }
 
-    fn record(&mut self, message: EventMessage, now: Instant) -> Option<Written> {
+    fn record(&mut self, message: NamedEvent, now: Instant) -> Option<Written> {
         let namespace = message.subject.namespace().to_owned();
         assert_eq!(self.events.add(message, now), 0);
         self.events.next(&namespace, &mut self.rates, now).map(written)
@@ -57,13 +57,13 @@ fn subject(namespace: &str, pod: u32) -> Subject {
     })
 }
 
-fn message_of(pod: u32, reason: &'static str, message: &str) -> EventMessage {
-    EventMessage {
+fn message_of(pod: u32, reason: &'static str, message: &str) -> NamedEvent {
+    NamedEvent {
         subject: subject("a", pod),
         severity: Severity::Normal,
         reason,
         message: message.to_owned(),
-        continues: None,
+        ..NamedEvent::default()
     }
 }
 
@@ -75,7 +75,7 @@ fn written(event: NamedEvent) -> Written {
     (Ticket::from_str_radix(number, 16).unwrap(), event.message, event.count)
 }
 
-fn new(message: &EventMessage, ticket: Ticket) -> Written {
+fn new(message: &NamedEvent, ticket: Ticket) -> Written {
     (ticket, message.message.clone(), 1)
 }
 
@@ -137,7 +137,7 @@ fn a_flood_about_one_pod_becomes_a_count() {
 fn a_flood_leaves_other_namespaces_their_events() {
     let mut limits = limits();
     let mut of = |namespace: &str, pod: u32| {
-        let message = EventMessage {
+        let message = NamedEvent {
             subject: subject(namespace, pod),
             ..message_of(pod, "Resized", "x")
         };
@@ -201,7 +201,7 @@ proptest! {
 fn a_continued_event_gets_a_new_text() {
     let now = Instant::now();
     let mut limits = Limits::new(now);
-    let lent = |message: &str, story: &str| EventMessage {
+    let lent = |message: &str, story: &str| NamedEvent {
         continues: Some(story.to_owned()),
         ..message_of(1, "TemporaryLimit", message)
     };
@@ -211,7 +211,7 @@ fn a_continued_event_gets_a_new_text() {
     assert_eq!(limits.record(lent("ends", "a"), now), None);
     let other = limits.record(lent("grows", "b"), now);
     assert_eq!(other, Some((2, "grows".to_owned(), 1)));
-    let elsewhere = EventMessage {
+    let elsewhere = NamedEvent {
         subject: subject("a", 2),
         ..lent("grows", "a")
     };

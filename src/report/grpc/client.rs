@@ -1,7 +1,7 @@
 //! Connects to the receiver, delivers until the stream ends, waits, and connects again.
 
 use std::convert::Infallible;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use tokio::time::timeout;
@@ -10,7 +10,7 @@ use tonic::transport::{Channel, Endpoint as Target};
 use super::PROTOCOL_VERSION;
 use super::endpoint::{Endpoint, TlsFiles};
 use super::in_words;
-use super::session::{Session, Window};
+use super::session::deliver;
 use crate::pace::Backoff;
 use crate::report::destination::Destination;
 use crate::report::proto::Hello;
@@ -73,7 +73,7 @@ impl GrpcDelivery {
         }
     }
 
-    /// Delivers on one connection. An acknowledgement starts the pauses over.
+    /// Connects and delivers.
     async fn once(&self, queue: &mut ReportQueue, pauses: &mut Backoff) -> Result<Infallible> {
         let endpoint = self.options.endpoint.to_string();
         // The timeout of connecting does not cover TLS with a peer that sends nothing.
@@ -84,17 +84,7 @@ impl GrpcDelivery {
         tracing::info!(endpoint, "connected to the receiver of OOM kills");
         queue.connected();
         queue.start_over();
-        let mut session = Session {
-            queue,
-            patience: self.options.patience,
-            window: Window::new(Destination::Grpc.window(), Instant::now()),
-            acknowledged: 0,
-            strange: 0,
-        };
-        let Err(error) = session.run(channel, self.hello.clone()).await;
-        if session.acknowledged > 0 {
-            pauses.reset();
-        }
+        let Err(error) = deliver(queue, channel, self.hello.clone(), self.options.patience, pauses).await;
         Err(anyhow!("{endpoint} {error}"))
     }
 

@@ -13,6 +13,7 @@ use tonic::Status;
 use tonic::transport::Channel;
 
 use super::{bounded, in_words};
+use crate::pace::Backoff;
 use crate::report::destination::Destination;
 use crate::report::proto::agent_message::Message;
 use crate::report::proto::report_receiver_client::ReportReceiverClient;
@@ -25,78 +26,64 @@ const LONGEST_ACK: usize = 256 << 10;
 /// each report that it acknowledges.
 const TOLERATED: usize = 1000;
 
-/// A stream, and the reports on the way.
-#[derive(Debug)]
-pub(super) struct Session<'a> {
-    pub(super) queue: &'a mut ReportQueue,
-    /// A receiver that acknowledges nothing for so long is stuck.
-    pub(super) patience: Duration,
-    pub(super) window: Window,
-    pub(super) acknowledged: usize,
-    pub(super) strange: usize,
-}
-
-impl Session<'_> {
-    /// Delivers until the stream ends.
-    ///
-    /// Errors: always: why the stream ended, to be read after the receiver's address.
-    pub(super) async fn run(&mut self, channel: Channel, hello: Hello) -> Result<Infallible> {
-        // A whole window and the hello: sending never waits.
-        let (out, outgoing) = mpsc::channel(Destination::Grpc.window() + 1);
-        let mut client = ReportReceiverClient::new(channel).max_decoding_message_size(LONGEST_ACK);
-        // Many servers answer the call only with their first acknowledgement: reports must not wait for that.
-        let acks = client
-            .deliver(ReceiverStream::new(outgoing))
-            .map_ok(tonic::Response::into_inner)
-            .try_flatten_stream();
-        let mut acks = pin!(acks);
-        send(&out, Message::Hello(hello))?;
-        loop {
-            self.send_more(&out).await?;
-            let deadline = self.window.deadline(self.patience);
-            // Cancel-safe, all of them: an acknowledgement or report that was not taken is still there.
-            tokio::select! {
-                ack = acks.next() => match ack {
-                    Some(Ok(ack)) => self.acknowledged(&ack).await?,
-                    Some(Err(status)) => bail!("ended the stream: {}", cause(&status)),
-                    None => bail!("ended the stream"),
-                },
-                () = self.queue.more(), if self.window.room() > 0 => {}
-                () = until(deadline) => {
-                    bail!("has not acknowledged any of {} reports for {:?}", self.window.len(), self.patience);
-                }
-            }
-        }
-    }
-
-    /// Sends reports, as far as the window allows.
-    async fn send_more(&mut self, out: &mpsc::Sender<AgentMessage>) -> Result<()> {
+/// Delivers over a connection until the stream ends. An acknowledgement starts the pauses over. A receiver that acknowledges nothing
+/// for the time of `patience` is stuck.
+///
+/// Errors: always: why the stream ended, to be read after the receiver's address.
+pub(super) async fn deliver(
+    queue: &mut ReportQueue,
+    channel: Channel,
+    hello: Hello,
+    patience: Duration,
+    pauses: &mut Backoff,
+) -> Result<Infallible> {
+    let mut window = Window::new(Destination::Grpc.window(), Instant::now());
+    let (mut acknowledged, mut strange) = (0, 0);
+    // A whole window and the hello: sending never waits.
+    let (out, outgoing) = mpsc::channel(window.limit + 1);
+    let mut client = ReportReceiverClient::new(channel).max_decoding_message_size(LONGEST_ACK);
+    // Many servers answer the call only with their first acknowledgement: reports must not wait for that.
+    let acks = client
+        .deliver(ReceiverStream::new(outgoing))
+        .map_ok(tonic::Response::into_inner)
+        .try_flatten_stream();
+    let mut acks = pin!(acks);
+    send(&out, Message::Hello(hello))?;
+    loop {
         let from = Instant::now();
-        let due = self.queue.next(self.window.room(), |_, _| true).await;
+        let due = queue.next(window.room(), |_, _| true).await;
         // Before the reports are sent: the patience of the first in an empty window begins after the wait.
-        self.window.excuse(from.elapsed());
+        window.excuse(from.elapsed());
         for pending in due {
             let mut report = Report::from(&pending.report);
-            report.sequence = self.window.send(pending.number, report.id.clone(), Instant::now());
-            send(out, Message::Report(report))?;
-            self.queue.sent(pending.number);
+            report.sequence = window.send(pending.number, report.id.clone(), Instant::now());
+            send(&out, Message::Report(report))?;
+            queue.sent(pending.number);
         }
-        Ok(())
-    }
-
-    async fn acknowledged(&mut self, ack: &Ack) -> Result<()> {
+        // Cancel-safe, all of them: an acknowledgement or report that was not taken is still there.
+        let ack = tokio::select! {
+            ack = acks.next() => match ack {
+                Some(Ok(ack)) => ack,
+                Some(Err(status)) => bail!("ended the stream: {}", cause(&status)),
+                None => bail!("ended the stream"),
+            },
+            () = queue.more(), if window.room() > 0 => continue,
+            () = until(window.deadline(patience)) => {
+                bail!("has not acknowledged any of {} reports for {patience:?}", window.len());
+            }
+        };
         let now = Instant::now();
-        let (numbers, strange) = self.window.acknowledge(ack, now);
-        self.strange += strange;
-        self.acknowledged += numbers.len();
-        if self.strange > TOLERATED + self.acknowledged {
-            bail!("acknowledged {} times a report that was not sent to it", self.strange);
+        let (numbers, others) = window.acknowledge(&ack, now);
+        strange += others;
+        acknowledged += numbers.len();
+        if strange > TOLERATED + acknowledged {
+            bail!("acknowledged {strange} times a report that was not sent to it");
         }
         if !numbers.is_empty() {
-            self.queue.acknowledge(numbers).await;
-            self.window.excuse(now.elapsed());
+            pauses.reset();
+            queue.acknowledge(numbers).await;
+            window.excuse(now.elapsed());
         }
-        Ok(())
     }
 }
 
@@ -116,7 +103,7 @@ fn cause(status: &Status) -> String {
 
 /// The reports that were sent on a stream and not acknowledged, oldest first.
 #[derive(Debug)]
-pub(super) struct Window {
+struct Window {
     limit: usize,
     last_sequence: u64,
     sent: VecDeque<Sent>,
@@ -132,7 +119,7 @@ struct Sent {
 }
 
 impl Window {
-    pub(super) const fn new(limit: usize, now: Instant) -> Self {
+    const fn new(limit: usize, now: Instant) -> Self {
         Self {
             limit,
             last_sequence: 0,

@@ -26,7 +26,7 @@ pub use super::clock::monotonic;
 use super::clock::{LogClock, SLEW};
 use super::counters::machine_kill_count;
 use super::join::{LogPlace, SLACK};
-use super::numbers::{LineNumbers, Numbers};
+use super::numbers::LineNumbers;
 use super::parse::{Event, Parser};
 use super::record::Line;
 use device::Device;
@@ -112,8 +112,6 @@ pub(super) const FIRST_NUMBER: u64 = 1 << 63;
 /// This many bits of a number distinguish kills with the same time: some machines have a clock of ten milliseconds.
 const ORDINAL_BITS: u32 = 12;
 const LAST_ORDINAL: u64 = (1 << ORDINAL_BITS) - 1;
-/// Each kill has one line with one of these texts.
-const KILLED: [&str; 2] = ["Killed process ", ") sharing same memory"];
 
 /// The number of a record with this time. `ordinal` kills have this time, up to this record.
 pub(super) const fn record_number(timestamp_us: u64, ordinal: u64) -> u64 {
@@ -322,21 +320,9 @@ impl Tracker {
         }
     }
 
-    /// The number of the next record. Numbers of kills ascend, also where their times do not: a lower one would count as
-    /// reported.
-    fn number(&mut self, line: &Line) -> Option<u64> {
-        let number = record_number(line.timestamp_us?, 0);
-        if !KILLED.iter().any(|words| line.text.contains(words)) {
-            return Some(number);
-        }
-        self.last_kill = number.max(self.last_kill).saturating_add(1);
-        Some(self.last_kill)
-    }
-
     /// Takes a line, and the time at which the read returned.
     fn line(&mut self, line: Line, now: Duration) -> Option<LogEvent> {
-        let (seq, timestamp_us) = (self.number(&line)?, line.timestamp_us?);
-        let line = Line { seq: Some(seq), ..line };
+        let timestamp_us = line.timestamp_us?;
         if take(&mut self.waited) {
             self.clock.observe(timestamp_us, now);
             self.exact_until = now + EXACT_FOR;
@@ -346,16 +332,23 @@ impl Tracker {
         for line in self.assembler.push(line) {
             event = self.parser.push(&line).event().or(event);
         }
-        let logged = self.clock.monotonic(timestamp_us, now);
-        let numbers = match self.parser.kill_lines() > kills {
-            true => self.numbers.line(logged),
-            false => Numbers::ANY,
-        };
+        if self.parser.kill_lines() == kills {
+            return None;
+        }
+        // Numbers of kills ascend, also where their times do not: a lower one would count as reported.
+        let seq = record_number(timestamp_us, 0).max(self.last_kill).saturating_add(1);
+        self.last_kill = seq;
+        let time = self.clock.monotonic(timestamp_us, now);
+        let numbers = self.numbers.line(time);
+        let mut event = event?;
+        if let Event::Kill(kill) = &mut event {
+            kill.seq = Some(seq);
+        }
         Some(LogEvent {
-            event: event?,
+            event,
             seq,
             place: LogPlace {
-                time: logged,
+                time,
                 is_exact: now <= self.exact_until,
                 numbers,
             },

@@ -65,9 +65,12 @@ fn replayed_and_live_kills_differ() {
 fn numbers_of_kills_ascend() {
     for text in [KILLED, "Kill process 7 (x) sharing same memory"] {
         let mut tracker = Tracker::default();
+        let mut pids = 100..;
         let mut next = |us: u64| {
-            let record = format!("3,5,{us},-;{text}\n");
-            tracker.number(&Line::of_record(record.as_bytes()).unwrap()).unwrap()
+            let process = format!("process {}", pids.next().unwrap());
+            let record = format!("3,5,{us},-;{}\n", text.replace("process 7", &process));
+            let line = Line::of_record(record.as_bytes()).unwrap();
+            tracker.line(line, Duration::from_secs(1)).unwrap().seq
         };
         let names = [137, 136, 138, 20_000, 9_000].map(&mut next).map(record_name);
         assert_eq!(

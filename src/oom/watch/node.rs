@@ -180,11 +180,12 @@ impl CounterTree for NodeFiles {
                 return Ok(Some(reading));
             }
             open.remove(cgroup);
-            if let Some(around) = cgroup.parent().and_then(|parent| open.get_mut(&parent)) {
-                around.listed = None;
-            }
         }
         let Some(counter) = self.counter_file(cgroup).map_or(Ok(None), Counter::open)? else {
+            // Another cgroup may have its place in the number of links. Its own counter may not have been open.
+            if let Some(around) = cgroup.parent().and_then(|parent| open.get_mut(&parent)) {
+                around.listed.take_if(|(_, inside)| inside.contains(cgroup));
+            }
             return Ok(None);
         };
         let reading = counter.read();
@@ -340,6 +341,30 @@ mod tests {
 
     fn path(text: &str) -> CgroupPath {
         CgroupPath::new(text).unwrap()
+    }
+
+    #[test]
+    fn a_gone_counter_makes_the_list_new() {
+        let root = tempfile::tempdir().unwrap();
+        let files = on_files(root.path());
+        let make = |cgroup: &str| {
+            let directory = root.path().join("memory").join(cgroup);
+            fs::create_dir_all(&directory).unwrap();
+            fs::write(directory.join(OOM_CONTROL), "oom_kill 0\n").unwrap();
+            path(&format!("/{cgroup}"))
+        };
+        let read = |cgroup: &CgroupPath| files.read(cgroup).unwrap().is_some();
+        let (pod, app) = (make("pod"), make("pod/app"));
+        assert!(read(&pod));
+        assert_eq!(files.children(&pod).unwrap(), [app.clone()]);
+        for number in 1..MOST_OPEN {
+            assert!(read(&make(&format!("other{number}"))));
+        }
+        assert!(read(&app) && files.open.borrow().len() == MOST_OPEN);
+        fs::remove_dir_all(root.path().join("memory/pod/app")).unwrap();
+        let next = make("pod/next");
+        assert!(!read(&app));
+        assert_eq!(files.children(&pod).unwrap(), [next]);
     }
 
     #[test]

@@ -4,13 +4,13 @@
 //! ([`text`]), and the fields of a journal or of JSON ([`entry`], [`json`]), mixed as they may be. Out goes each kill once, about in the
 //! order of the lines, and what the reader did not understand.
 //!
-//! The memory has a bound, and the time grows with the log's size alone: a line counts up to [`LONGEST_LINE`] bytes, and
-//! the latest [`MOST_QUEUED`] kills wait for the rest of their reports. Each machine has a parser of its own.
+//! Beside the kills, the memory has a bound, and the time grows with the log's size alone: a line counts up to
+//! [`LONGEST_LINE`] bytes. Each machine has a parser of its own.
 
 mod entry;
 mod json;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io::{self, BufRead};
 
 use super::assemble::{Assembler, LONGEST_LINE};
@@ -21,8 +21,8 @@ use super::{DAY_US, TOGETHER_US, text};
 use entry::{Entry, Message};
 use json::Objects;
 
-/// The kills that wait for a later line about their group.
-const MOST_QUEUED: usize = 1024;
+/// So many of the latest kills are searched for the one that a later line about its group is about.
+const MOST_SEARCHED: usize = 1024;
 /// The machines whose lines are kept apart at one time.
 const MOST_MACHINES: usize = 64;
 /// Characters of a line that is shown.
@@ -36,13 +36,11 @@ pub struct NotUnderstood {
     pub first: Option<(u64, String)>,
 }
 
-/// Reads a log to its end, and passes each kill to `found`.
+/// Reads a log to its end. Returns the kills in the order of their lines, each process once, and what the reader did not
+/// understand.
 ///
-/// Errors: the log cannot be read, or the first error of `found`.
-pub fn read_log<E: From<io::Error>>(
-    mut log: impl BufRead,
-    mut found: impl FnMut(Kill) -> Result<(), E>,
-) -> Result<NotUnderstood, E> {
+/// Errors: the log cannot be read.
+pub fn read_log(mut log: impl BufRead) -> io::Result<(Vec<Kill>, NotUnderstood)> {
     let mut reader = LogReader::default();
     loop {
         let bytes = log.fill_buf()?;
@@ -51,24 +49,16 @@ pub fn read_log<E: From<io::Error>>(
         }
         let length = reader.push(bytes);
         log.consume(length);
-        while reader.found.queue.len() > MOST_QUEUED {
-            reader.found.queue.pop_front().map_or(Ok(()), |(_, kill)| found(kill))?;
-        }
     }
     reader.end();
-    reader.found.queue.drain(..).try_for_each(|(_, kill)| found(kill))?;
-    Ok(reader.found.not_understood)
+    let kills = reader.found.kills.into_iter().map(|(_, kill)| kill);
+    Ok((kills.collect(), reader.found.not_understood))
 }
 
 /// Lists the kills in a log in the order of their lines, each process once. Accepts any bytes.
 pub fn parse_log(log: &[u8]) -> Vec<Kill> {
-    let mut kills = Vec::new();
-    let read: io::Result<NotUnderstood> = read_log(log, |kill| {
-        kills.push(kill);
-        Ok(())
-    });
-    debug_assert!(read.is_ok(), "memory is always readable");
-    kills
+    // Memory is always readable.
+    read_log(log).map(|(kills, _)| kills).unwrap_or_default()
 }
 
 #[derive(Debug, Default)]
@@ -91,8 +81,8 @@ struct LogReader {
 
 #[derive(Debug, Default)]
 struct Found {
-    /// The latest kills, each with the number of its machine.
-    queue: VecDeque<(u64, Kill)>,
+    /// The kills so far, each with the number of its machine.
+    kills: Vec<(u64, Kill)>,
     not_understood: NotUnderstood,
 }
 
@@ -316,10 +306,11 @@ impl Found {
             let parsed = machine.parser.push(&line);
             self.take_alone(machine);
             match parsed {
-                Parsed::Event(Event::Kill(kill)) => self.queue.push_back((machine.number, *kill)),
+                Parsed::Event(Event::Kill(kill)) => self.kills.push((machine.number, *kill)),
                 Parsed::Event(Event::Again { pid, group }) => {
                     let is_it = |(number, kill): &&mut (u64, Kill)| *number == machine.number && kill.pid == pid;
-                    if let Some((_, kill)) = self.queue.iter_mut().rfind(is_it) {
+                    let latest = self.kills.len().saturating_sub(MOST_SEARCHED);
+                    if let Some((_, kill)) = self.kills[latest..].iter_mut().rfind(is_it) {
                         kill.task_cgroup.get_or_insert_with(|| group.clone());
                         kill.group = Some(group);
                     }
@@ -333,7 +324,7 @@ impl Found {
 
     fn take_alone(&mut self, machine: &mut Machine) {
         let alone = machine.parser.take_alone().into_iter();
-        self.queue.extend(alone.map(|kill| (machine.number, kill)));
+        self.kills.extend(alone.map(|kill| (machine.number, kill)));
     }
 }
 

@@ -1,7 +1,5 @@
 //! `vscalectl oom parse`: the kills in a kernel log, without a node and without an agent.
 
-use std::io::Error;
-
 use anyhow::anyhow;
 use clap::Args;
 use serde::Serialize;
@@ -33,13 +31,9 @@ pub(in crate::cli) struct Arguments {
 ///
 /// Errors: the file cannot be read, or a line that speaks of a kill is not understood.
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let mut kills = Vec::new();
-    let keep = |kill| {
-        kills.push(kill);
-        Ok(())
-    };
-    let read = io::open_log(&arguments.file).and_then(|log| read_log::<Error>(log, keep));
-    let not_understood = read.map_err(|error| Failure::usage(anyhow!("cannot read {}: {error}", arguments.file)))?;
+    let read = io::open_log(&arguments.file).and_then(read_log);
+    let cannot_read = |error| Failure::usage(anyhow!("cannot read {}: {error}", arguments.file));
+    let (kills, not_understood) = read.map_err(cannot_read)?;
     let shown: Vec<ShownKill> = kills.iter().map(shown).collect();
     arguments.output.print_list("kills", &shown, || render(&shown))?;
     match not_understood.first {
@@ -150,13 +144,10 @@ mod tests {
         for log in [gzip.finish().unwrap(), utf16, line.into_bytes()] {
             let file = tempfile::NamedTempFile::new().unwrap();
             std::fs::write(&file, &log).unwrap();
-            let mut pids = Vec::new();
             let opened = io::open_log(file.path().to_str().unwrap()).unwrap();
-            let read = read_log(opened, |kill| {
-                pids.push(kill.pid);
-                Ok::<(), Error>(())
-            });
-            assert_eq!((pids, read.unwrap().lines), (vec![7], 0));
+            let (kills, not_understood) = read_log(opened).unwrap();
+            let pids: Vec<u32> = kills.iter().map(|kill| kill.pid).collect();
+            assert_eq!((pids, not_understood.lines), (vec![7], 0));
         }
     }
 

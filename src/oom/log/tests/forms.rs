@@ -9,12 +9,7 @@ use crate::oom::Level;
 const POD: &str = "3f0c7c1e-52a4-4d7b-9a31-0d5a6be41f02";
 
 fn read(log: &[u8]) -> (Vec<Kill>, NotUnderstood) {
-    let mut kills = Vec::new();
-    let not_understood = read_log::<io::Error>(log, |kill| {
-        kills.push(kill);
-        Ok(())
-    });
-    (kills, not_understood.unwrap())
+    read_log(log).unwrap()
 }
 
 #[test]
@@ -269,9 +264,6 @@ fn the_readers_memory_is_bounded() {
             }
             let length = reader.push(bytes);
             log.consume(length);
-            while reader.found.queue.len() > MOST_QUEUED {
-                reader.found.queue.pop_front();
-            }
             assert!(
                 reader.line.len() <= LONGEST_LINE && reader.machines.len() <= MOST_MACHINES,
                 "{index}"
@@ -302,8 +294,7 @@ fn a_log_twice_as_long_takes_twice_the_work() {
         let (mut rest, mut work) = (log.as_bytes(), 0);
         while !rest.is_empty() {
             rest = &rest[reader.push(rest)..];
-            let kept = reader.found.queue.len().min(MOST_QUEUED);
-            reader.found.queue.drain(..reader.found.queue.len() - kept);
+            let kept = reader.found.kills.len().min(MOST_SEARCHED);
             work += reader
                 .machines
                 .values()

@@ -27,7 +27,7 @@ use super::clock::{LogClock, SLEW};
 use super::counters::machine_kill_count;
 use super::join::{LogPlace, SLACK};
 use super::numbers::LineNumbers;
-use super::parse::{Event, Parser};
+use super::parse::{Event, Parsed, Parser};
 use super::record::Line;
 use device::Device;
 use syslog::Syslog;
@@ -327,14 +327,13 @@ impl Tracker {
             self.clock.observe(timestamp_us, now);
             self.exact_until = now + EXACT_FOR;
         }
-        let kills = self.parser.kill_lines();
-        let mut event = None;
+        let mut killed = None;
         for line in self.assembler.push(line) {
-            event = self.parser.push(&line).event().or(event);
+            if let Parsed::Kill(event) = self.parser.push(&line) {
+                killed = Some(event);
+            }
         }
-        if self.parser.kill_lines() == kills {
-            return None;
-        }
+        let event = killed?;
         // Numbers of kills ascend, also where their times do not: a lower one would count as reported.
         let seq = record_number(timestamp_us, 0).max(self.last_kill).saturating_add(1);
         self.last_kill = seq;

@@ -306,8 +306,8 @@ impl Found {
             let parsed = machine.parser.push(&line);
             self.take_alone(machine);
             match parsed {
-                Parsed::Event(Event::Kill(kill)) => self.kills.push((machine.number, *kill)),
-                Parsed::Event(Event::Again { pid, group }) => {
+                Parsed::Kill(Some(Event::Kill(kill))) => self.kills.push((machine.number, *kill)),
+                Parsed::Kill(Some(Event::Again { pid, group })) => {
                     let is_it = |(number, kill): &&mut (u64, Kill)| *number == machine.number && kill.pid == pid;
                     let latest = self.kills.len().saturating_sub(MOST_SEARCHED);
                     if let Some((_, kill)) = self.kills[latest..].iter_mut().rfind(is_it) {
@@ -315,7 +315,7 @@ impl Found {
                         kill.group = Some(group);
                     }
                 }
-                Parsed::Known => {}
+                Parsed::Kill(None) | Parsed::Known => {}
                 Parsed::Other => self.not_understood.add(number, &line.text),
             }
         }

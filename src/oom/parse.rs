@@ -51,19 +51,11 @@ pub enum Event {
 /// What the parser made of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Parsed {
-    Event(Event),
-    /// A line about a kill, without an event.
+    /// The line of a kill, with its event unless an earlier line had that.
+    Kill(Option<Event>),
+    /// Another line about a kill.
     Known,
     Other,
-}
-
-impl Parsed {
-    pub fn event(self) -> Option<Event> {
-        match self {
-            Self::Event(event) => Some(event),
-            Self::Known | Self::Other => None,
-        }
-    }
 }
 
 /// Joins lines into events. A line completes at most one event.
@@ -87,7 +79,6 @@ pub struct Parser {
     printed: VecDeque<Option<u64>>,
     /// Whether any number of reports may have been lost.
     lost: bool,
-    kill_lines: u64,
     /// Reports whose `Killed process` line never came, as kills. Only for a log that is all there is.
     alone: Option<Vec<Kill>>,
 }
@@ -106,7 +97,7 @@ impl Parser {
         let (text, at) = (&*line.text, line.timestamp_us);
         let last_limit = self.last_kill.as_ref().map(|last| &last.limit);
         if let Some(kill) = killed(text).or_else(|| sharer(text, last_limit)) {
-            return self.kill(line, kill).map_or(Parsed::Known, Parsed::Event);
+            return Parsed::Kill(self.kill(line, kill));
         }
         if let Some(report) = summary(text) {
             self.count_report(at);
@@ -187,11 +178,6 @@ impl Parser {
         reports + self.killed.len() + self.printed.len()
     }
 
-    /// The number of lines that reported a kill, second reports of the same kill included.
-    pub const fn kill_lines(&self) -> u64 {
-        self.kill_lines
-    }
-
     /// Records were lost: the lines before the loss must not explain the lines after.
     pub fn lost(&mut self) {
         self.forget_reports();
@@ -203,10 +189,8 @@ impl Parser {
     pub fn end_reports(&mut self) {
         let (reports, chosen) = (std::mem::take(&mut self.reports), std::mem::take(&mut self.chosen));
         self.keep_alone(reports.into_iter().chain(chosen));
-        let (alone, kill_lines) = (self.alone.take(), self.kill_lines);
         *self = Self {
-            alone,
-            kill_lines,
+            alone: self.alone.take(),
             ..Self::default()
         };
     }
@@ -349,7 +333,6 @@ impl Parser {
     }
 
     fn kill(&mut self, line: &Line, mut kill: Kill) -> Option<Event> {
-        self.kill_lines += 1;
         let (pid, at) = (kill.pid, line.timestamp_us);
         let report = self.take_report(&kill, at);
         if report.is_some() || self.group.as_ref().is_some_and(|group| !within(group.last, at)) {

@@ -21,11 +21,14 @@ fn events_from(parser: &mut Parser, start_us: u64, lines: &[&str]) -> Vec<Event>
         text: (*text).to_owned(),
     };
     let times = (0..).map(|at: u64| start_us + at * 1000);
-    lines
+    let events = lines
         .iter()
         .zip(times)
-        .filter_map(|timed| parser.push(&line(timed)).event())
-        .collect()
+        .filter_map(|timed| match parser.push(&line(timed)) {
+            Parsed::Kill(event) => event,
+            Parsed::Known | Parsed::Other => None,
+        });
+    events.collect()
 }
 
 fn kills(events: Vec<Event>) -> Vec<Kill> {

@@ -15,7 +15,7 @@ fn killed(text: &str) -> Option<Kill> {
         text: text.to_owned(),
     };
     match Parser::default().push(&line) {
-        Parsed::Event(Event::Kill(killed)) => Some(*killed),
+        Parsed::Kill(Some(Event::Kill(killed))) => Some(*killed),
         _ => None,
     }
 }

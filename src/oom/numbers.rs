@@ -58,9 +58,8 @@ impl MachineCount {
 /// Numbers the lines of kills.
 #[derive(Debug, Default)]
 pub(super) struct LineNumbers {
-    read: u64,
-    /// How far the numbers of kills are ahead of the lines, once that is known.
-    ahead: Option<u64>,
+    /// The number of the kill in the next line, once that is known.
+    next: Option<u64>,
     /// As of the last end of the log after a line.
     machine: MachineCount,
     /// Whether the reader read no line since then.
@@ -71,30 +70,28 @@ impl LineNumbers {
     /// Takes a line that the kernel logged at this time. Returns the number of the kill.
     pub(super) fn line(&mut self, logged: Duration) -> Numbers {
         let is_at_end = std::mem::replace(&mut self.is_at_end, false);
-        let before = self.read;
-        self.read += 1;
         if let Some(kills) = self.machine.complete_at(logged).filter(|_| is_at_end) {
             // Earlier lines reported all these kills, and this line is the first one since.
-            let ahead = kills.checked_sub(before);
-            if self.ahead.take_if(|known| ahead > Some(*known)).is_some() {
+            if self.next.take_if(|next| *next <= kills).is_some() {
                 // The line of the last of them was not read: this is its line, logged late, or that one is lost.
                 return Numbers {
                     first: kills,
                     last: kills + 1,
                 };
             }
-            self.ahead = ahead;
+            self.next = Some(kills + 1);
         }
-        let number = self.ahead.map(|ahead| self.read.saturating_add(ahead));
+        let number = self.next;
+        self.next = number.map(|number| number + 1);
         number.map_or(Numbers::ANY, |number| Numbers {
             first: number,
             last: number,
         })
     }
 
-    /// Lines were lost, so the numbers may be further ahead.
+    /// Lines were lost, so the numbers may be higher.
     pub(super) const fn lost(&mut self) {
-        self.ahead = None;
+        self.next = None;
         self.is_at_end = false;
     }
 
@@ -108,8 +105,7 @@ impl LineNumbers {
         self.is_at_end = count.is_some();
         self.machine.update(count, now);
         // More lines than kills: the reader took another line for that of a kill.
-        let is_counted = |ahead: &u64| count.is_none_or(|count| self.read.saturating_add(*ahead) <= count);
-        self.ahead = self.ahead.filter(is_counted);
+        self.next = self.next.filter(|next| count.is_none_or(|count| *next <= count + 1));
     }
 }
 

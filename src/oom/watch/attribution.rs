@@ -199,7 +199,7 @@ const NAMES_WITHIN: Duration = Duration::from_secs(2);
 struct PendingKill {
     kill: OomKill,
     since: Duration,
-    /// The report without names, group and own write.
+    /// The report without names, level, group and own write.
     report: OomReport,
     /// The cgroup of the group that the kernel kills as a whole.
     group: Option<CgroupPath>,
@@ -325,6 +325,7 @@ impl Attribution {
         let group = Some(pending.pids).filter(|pids| pids.len() > 1);
         let mut report = pending.report;
         report.id = id;
+        report.facts.node.clone_from(&self.node);
         (report.facts.pod, report.facts.container) = (pod, container);
         report.group = group.unwrap_or_default();
         report.facts.level = level(&pending.kill, &self.names);

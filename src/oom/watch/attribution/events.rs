@@ -13,7 +13,7 @@ use crate::oom::join::OomKill;
 use crate::oom::kill::{Kill, Level, Limit};
 use crate::oom::kmsg::{LogEvent, record_name};
 use crate::oom::parse::Event;
-use crate::oom::report::{Candidates, Confidence, HitLimit, KillFacts, OomReport, Role, Victim};
+use crate::oom::report::{Candidates, Confidence, HitLimit, OomReport, Role, Victim};
 
 /// A container is at its limit if at most this fraction of the limit is free: the kernel charges
 /// in batches for each CPU.
@@ -124,10 +124,6 @@ impl Attribution {
     /// The report of a kill without its time, from the log and the files.
     fn report_of(&mut self, kill: &OomKill, is_live: bool, files: &impl NodeIo) -> OomReport {
         let mut report = OomReport {
-            facts: KillFacts {
-                node: self.node.clone(),
-                ..KillFacts::default()
-            },
             cgroup: kill.cgroup.as_ref().map(ToString::to_string),
             confidence: kill.confidence,
             ..OomReport::default()

@@ -15,7 +15,7 @@ use crate::control::{ChangeFeed, proto};
 use crate::model::LivePod;
 use crate::observe::audit::Audit;
 use crate::observe::metrics::register;
-use crate::oom::{Level, OomReport};
+use crate::oom::{Level, OomReport, ReportedPod};
 use crate::reconcile::controller::Event;
 use crate::report::log::{LATEST, oldest_of_most};
 use crate::share::places_of_most;
@@ -94,7 +94,7 @@ async fn send_waiting(events: mpsc::Sender<Event>, waiting: watch::Sender<VecDeq
 
 fn log(report: &OomReport) {
     let facts = &report.facts;
-    let pod = facts.pod.as_ref().map(|pod| format!("{}/{}", pod.namespace, pod.name));
+    let pod = facts.pod.as_ref().map(ReportedPod::full_name);
     let victim = report.victim.as_ref();
     tracing::warn!(
         id = report.id, pod, container = facts.container.as_ref().map(|container| container.name.as_str()),
@@ -196,7 +196,7 @@ pub(super) mod tests {
     use crate::model::CgroupPath;
     use crate::model::objects::PodId;
     use crate::observe::metrics::registry;
-    use crate::oom::{Candidates, Confidence, HitLimit, KillFacts, Level, ReportedContainer, ReportedPod};
+    use crate::oom::{Candidates, Confidence, HitLimit, KillFacts, ReportedContainer};
 
     /// A kill in the pod of that name.
     pub(in crate::agent::oom) fn report(id: &str) -> OomReport {
@@ -326,6 +326,18 @@ mod metrics_tests {
         // Of two fields of one name, the last.
         let line: serde_json::Value = serde_json::from_str(line.trim()).unwrap();
         assert_eq!([&line["level"], &line["kill_level"]], ["WARN", "container"]);
+    }
+
+    #[test]
+    fn the_line_of_a_nameless_pod_has_its_uid() {
+        let mut kill = kill_of("web", 1);
+        kill.facts.pod = Some(ReportedPod {
+            uid: "u-1".to_owned(),
+            ..ReportedPod::default()
+        });
+        let line = logged(LogFormat::Json, "info", |_| log(&kill));
+        let line: serde_json::Value = serde_json::from_str(line.trim()).unwrap();
+        assert_eq!(line["pod"], "u-1");
     }
 
     #[test]

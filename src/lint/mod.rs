@@ -192,105 +192,14 @@ fn with_margin(heap: Bytes) -> Bytes {
     Bytes::new(with_margin.checked_next_multiple_of(1 << 20).unwrap_or(with_margin))
 }
 
-/// The memory that an option sizes, and how its size can follow the limit.
-const fn heap_of(option: MemoryOption) -> (&'static str, &'static str) {
-    use MemoryOption as Option;
-    match option {
-        Option::JavaMaxHeap
-        | Option::JavaMaxHeapSize
-        | Option::JavaInitialHeap
-        | Option::JavaInitialHeapSize
-        | Option::JavaMaxRamPercentage
-        | Option::JavaMaxRamFraction
-        | Option::JavaMinRamPercentage
-        | Option::JavaMinRamFraction
-        | Option::JavaInitialRamPercentage
-        | Option::JavaInitialRamFraction => ("the Java heap", "use -XX:MaxRAMPercentage, which a restart reads again"),
-        Option::JavaMaxRam => (
-            "the Java heap",
-            "leave it out: the JVM then takes a share of the limit, which a restart reads again",
-        ),
-        Option::GoMemoryLimit
-        | Option::GoShare
-        | Option::GoShareFlag
-        | Option::GoShareDashedFlag
-        | Option::GoShareCamelFlag
-        | Option::GoRefresh
-        | Option::GoSwitch
-        | Option::GoSwitchOff => (
-            "the memory of the Go runtime",
-            "let the program call debug.SetMemoryLimit when its limit changes",
-        ),
-        Option::NodeOldSpace | Option::NodeOldSpacePercentage => (
-            "the old space of Node's heap",
-            "use --max-old-space-size-percentage, which a restart reads again",
-        ),
-        Option::DotnetHeapLimit | Option::DotnetHeapLimitPercent => (
-            "the .NET heap (a hexadecimal value)",
-            "use DOTNET_GCHeapHardLimitPercent and call GC.RefreshMemoryLimit() when the limit changes",
-        ),
-        Option::RedisMaxMemory => ("the data of Redis", "run CONFIG SET maxmemory when its limit changes"),
-        Option::DragonflyMaxMemory => (
-            "the data of Dragonfly",
-            "run CONFIG SET maxmemory when its limit changes",
-        ),
-        Option::VictoriaMetricsBytes | Option::VictoriaMetricsPercent => (
-            "the caches of VictoriaMetrics",
-            "use --memory.allowedPercent, which a restart reads again",
-        ),
-        Option::InnodbBufferPool => ("the InnoDB buffer pool", "run SET GLOBAL when its limit changes"),
-        Option::WiredTigerCache => ("the WiredTiger cache", "run setParameter when its limit changes"),
-        Option::PostgresBuffers => ("PostgreSQL's buffer cache", "leave more of it to the page cache"),
-    }
-}
-
-/// The runtime's reaction to an unreadable value, and the values that it reads.
-const fn after_unreadable(option: MemoryOption) -> &'static str {
-    use MemoryOption as Option;
-    match option {
-        Option::JavaMaxRamPercentage
-        | Option::JavaMinRamPercentage
-        | Option::JavaInitialRamPercentage
-        | Option::NodeOldSpacePercentage => {
-            "the process does not start with it; write a percentage above 0 and up to 100"
-        }
-        Option::JavaMaxRamFraction | Option::JavaMinRamFraction | Option::JavaInitialRamFraction => {
-            "the process does not start with it; write a whole number of 1 or more, which divides the limit"
-        }
-        Option::GoShare => "automemlimit passes it over; write a number above 0 and up to 1, or off",
-        Option::GoShareFlag
-        | Option::GoShareDashedFlag
-        | Option::GoShareCamelFlag
-        | Option::GoRefresh
-        | Option::GoSwitch
-        | Option::GoSwitchOff => "the process does not start with it; write a number above 0 and up to 1",
-        Option::JavaMaxHeap
-        | Option::JavaMaxHeapSize
-        | Option::JavaInitialHeap
-        | Option::JavaInitialHeapSize
-        | Option::JavaMaxRam => {
-            "the JVM does not start with it; write a whole number of bytes, or one with k, m, g or t"
-        }
-        Option::GoMemoryLimit => {
-            "a Go program does not start with it; write bytes, or a whole number with KiB, MiB, GiB or TiB"
-        }
-        Option::NodeOldSpace => "node does not start with it; write a whole number of MiB",
-        Option::DotnetHeapLimit => {
-            "the .NET runtime passes it over; write a hexadecimal number, 0x20000000 for 512 MiB"
-        }
-        Option::DotnetHeapLimitPercent => {
-            "the .NET runtime passes it over; write a hexadecimal number, 0x4B for 75 percent"
-        }
-        Option::RedisMaxMemory => "Redis does not start with it; write bytes, or a whole number with kb, mb or gb",
-        Option::DragonflyMaxMemory => "Dragonfly does not start with it; write bytes, or a number with k, m, g or t",
-        Option::VictoriaMetricsBytes => {
-            "VictoriaMetrics does not start with it; write bytes, or a number with MiB or GiB"
-        }
-        Option::VictoriaMetricsPercent => "VictoriaMetrics does not start with it; write a percentage from 1 to 100",
-        Option::InnodbBufferPool => "mysqld does not start with it; write bytes, or a whole number with k, m, g or t",
-        Option::WiredTigerCache => "mongod does not start with it; write a number of GiB",
-        Option::PostgresBuffers => "PostgreSQL does not start with it; write a number with kB, MB, GB or TB",
-    }
+/// The memory that an option sizes, how its size can follow the limit, and the runtime's reaction to an unreadable value with the values
+/// that it reads: from the line of `texts.txt` with the option's name.
+fn texts(option: MemoryOption) -> [&'static str; 3] {
+    let name = format!("{option:?}");
+    let mut lines = include_str!("texts.txt").lines().map(|line| line.split(" | "));
+    let texts = lines.find_map(|mut line| line.next()?.split(' ').any(|one| one == name).then_some(line));
+    let mut texts = texts.into_iter().flatten();
+    [(); 3].map(|()| texts.next().unwrap_or_default())
 }
 
 impl fmt::Display for Finding {
@@ -298,7 +207,7 @@ impl fmt::Display for Finding {
         let MemorySetting {
             option, source, value, ..
         } = &self.setting;
-        let (name, (heap, follow)) = (option.name(), heap_of(*option));
+        let (name, [heap, follow, after_unreadable]) = (option.name(), texts(*option));
         write!(f, "{name} {value:?} in {source} ")?;
         match (self.rule, self.amount) {
             (LintRule::HeapFillsLimit, Amount::Fixed(size) | Amount::AtStart(Some(size))) => {
@@ -333,7 +242,7 @@ impl fmt::Display for Finding {
                  lower the limit below {}. Change {name} with the limit and restart, or {follow}",
                 with_margin(size)
             ),
-            (_, Amount::Unreadable) => write!(f, "cannot be read: {}", after_unreadable(*option)),
+            (_, Amount::Unreadable) => write!(f, "cannot be read: {after_unreadable}"),
             (_, Amount::AtStart(_) | Amount::Unset) => {
                 let from = if share(*option, value).is_some() {
                     "a share of the limit that is computed"

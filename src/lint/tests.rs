@@ -458,6 +458,58 @@ fn unreadable_values_come_with_readable_ones() {
     }
 }
 
+/// The option after this one: the compiler asks for the place of a new one.
+fn next(option: &MemoryOption) -> Option<MemoryOption> {
+    use MemoryOption as Is;
+    match option {
+        Is::JavaMaxHeap => Some(Is::JavaMaxHeapSize),
+        Is::JavaMaxHeapSize => Some(Is::JavaInitialHeap),
+        Is::JavaInitialHeap => Some(Is::JavaInitialHeapSize),
+        Is::JavaInitialHeapSize => Some(Is::JavaMaxRam),
+        Is::JavaMaxRam => Some(Is::JavaMaxRamPercentage),
+        Is::JavaMaxRamPercentage => Some(Is::JavaMaxRamFraction),
+        Is::JavaMaxRamFraction => Some(Is::JavaMinRamPercentage),
+        Is::JavaMinRamPercentage => Some(Is::JavaMinRamFraction),
+        Is::JavaMinRamFraction => Some(Is::JavaInitialRamPercentage),
+        Is::JavaInitialRamPercentage => Some(Is::JavaInitialRamFraction),
+        Is::JavaInitialRamFraction => Some(Is::GoMemoryLimit),
+        Is::GoMemoryLimit => Some(Is::GoShare),
+        Is::GoShare => Some(Is::GoShareFlag),
+        Is::GoShareFlag => Some(Is::GoShareDashedFlag),
+        Is::GoShareDashedFlag => Some(Is::GoShareCamelFlag),
+        Is::GoShareCamelFlag => Some(Is::GoRefresh),
+        Is::GoRefresh => Some(Is::GoSwitch),
+        Is::GoSwitch => Some(Is::GoSwitchOff),
+        Is::GoSwitchOff => Some(Is::NodeOldSpace),
+        Is::NodeOldSpace => Some(Is::NodeOldSpacePercentage),
+        Is::NodeOldSpacePercentage => Some(Is::DotnetHeapLimit),
+        Is::DotnetHeapLimit => Some(Is::DotnetHeapLimitPercent),
+        Is::DotnetHeapLimitPercent => Some(Is::RedisMaxMemory),
+        Is::RedisMaxMemory => Some(Is::DragonflyMaxMemory),
+        Is::DragonflyMaxMemory => Some(Is::VictoriaMetricsBytes),
+        Is::VictoriaMetricsBytes => Some(Is::VictoriaMetricsPercent),
+        Is::VictoriaMetricsPercent => Some(Is::InnodbBufferPool),
+        Is::InnodbBufferPool => Some(Is::WiredTigerCache),
+        Is::WiredTigerCache => Some(Is::PostgresBuffers),
+        Is::PostgresBuffers => None,
+    }
+}
+
+#[test]
+fn each_option_has_its_texts() {
+    let names = include_str!("texts.txt").lines().filter(|line| line.contains(" | "));
+    let names = names.flat_map(|line| line.split(" | ").next().unwrap().split(' '));
+    let mut named: Vec<&str> = names.collect();
+    let mut options: Vec<String> = Vec::new();
+    for option in std::iter::successors(Some(MemoryOption::JavaMaxHeap), next) {
+        assert!(!texts(option).contains(&""), "{option:?}");
+        options.push(format!("{option:?}"));
+    }
+    named.sort_unstable();
+    options.sort_unstable();
+    assert_eq!(named, options, "each option once, and no other");
+}
+
 #[test]
 fn each_runtime_has_its_memory_and_remedy() {
     for (setting, memory, remedy) in [

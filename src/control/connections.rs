@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use std::io;
 use std::os::fd::AsFd;
 use std::pin::pin;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use http::Request;
@@ -45,7 +45,7 @@ const KEEPALIVE: Duration = Duration::from_secs(20);
 /// The longest wait for a peer without a call to close its connection when the agent stops. A stopped process never does.
 const GOODBYE: Duration = Duration::from_secs(1);
 
-/// The permission for one call.
+/// The permission for one call. An answer has it in its extensions, and the connection keeps it until the answer is sent.
 pub(super) type Admission = Arc<(Slot<u32>, Arc<()>)>;
 
 /// The caller of a request, in the request's extensions.
@@ -55,8 +55,6 @@ pub(super) struct Peer {
     right: Option<Right>,
     access: Arc<Access>,
     calls: Weak<()>,
-    /// The permission for this request, which lasts until the answer is sent.
-    admission: Arc<OnceLock<Admission>>,
 }
 
 impl Peer {
@@ -67,7 +65,6 @@ impl Peer {
             right: Some(right),
             access: Arc::default(),
             calls: Arc::downgrade(calls),
-            admission: Arc::default(),
         }
     }
 
@@ -88,11 +85,6 @@ impl Peer {
     /// Keeps the connection open until the result is dropped. `None` if the server has closed it.
     pub(super) fn begin_call(&self) -> Option<Arc<()>> {
         self.calls.upgrade()
-    }
-
-    /// Makes the call count until its answer is sent.
-    pub(super) fn hold(&self, admission: &Admission) {
-        self.admission.get_or_init(|| Arc::clone(admission));
     }
 }
 
@@ -147,7 +139,6 @@ pub(super) async fn serve_connections<S: Control>(
                 right,
                 access: Arc::clone(&access),
                 calls: Arc::downgrade(&calls),
-                admission: Arc::default(),
             };
             let connection = serve_connection(stream, peer, service.clone(), limits, stop.clone());
             pool.push((caller.uid, tasks.spawn(connection).abort_handle(), calls));
@@ -170,18 +161,12 @@ async fn serve_connection<S: Control>(
     let (calls, late) = (Weak::clone(&peer.calls), CancellationToken::new());
     let is_late = late.clone();
     let respond = service_fn(move |mut request: Request<Incoming>| {
-        let mut peer = peer.clone();
-        // The call fills it once it is admitted.
-        peer.admission = Arc::default();
-        let admission = Arc::clone(&peer.admission);
-        request.extensions_mut().insert(peer);
+        request.extensions_mut().insert(peer.clone());
         let (mut service, late) = (service.clone(), late.clone());
         async move {
-            let answer = service.call(request).await?;
-            let guard = admission
-                .get()
-                .cloned()
-                .map(|admission| (admission, time_limit(limits.read_deadline, late)));
+            let mut answer = service.call(request).await?;
+            let admission = answer.extensions_mut().remove::<Admission>();
+            let guard = admission.map(|admission| (admission, time_limit(limits.read_deadline, late)));
             Ok::<_, Infallible>(answer.map(|body| Pieces::new(body, guard)))
         }
     });

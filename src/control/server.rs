@@ -124,13 +124,13 @@ impl CallGate {
     }
 
     /// Admits a caller who has the right to the call and does not call too often, if `slots` has one left for it.
-    fn admit<'r, T>(
+    fn admit<T>(
         &self,
-        request: &'r Request<T>,
+        request: &Request<T>,
         name: &'static str,
         needs: Right,
         slots: &Slots<u32>,
-    ) -> Result<(&'r Peer, Admission), Status> {
+    ) -> Result<(Caller, Admission), Status> {
         let unknown = || Status::internal("the connection does not say who called");
         let peer = request.extensions().get::<Peer>().ok_or_else(unknown)?;
         let Caller { uid, pid, .. } = peer.caller;
@@ -148,7 +148,7 @@ impl CallGate {
         let full = |left_out| ControlError::Busy(format!("too many calls are in progress: {left_out}"));
         let slot = slots.take(&uid, peer.class()).map_err(full)?;
         let closed = || Status::unavailable("this connection gave way to a newer one");
-        Ok((peer, Arc::new((slot, peer.begin_call().ok_or_else(closed)?))))
+        Ok((peer.caller, Arc::new((slot, peer.begin_call().ok_or_else(closed)?))))
     }
 
     /// Admits a call that changes nothing, and runs it until its deadline, or until the caller leaves.
@@ -163,11 +163,10 @@ impl CallGate {
     where
         F: Future<Output = Result<A, ControlError>> + Send,
     {
-        let (peer, admission) = self.admit(&request, name, Right::Read, &self.calls)?;
-        peer.hold(&admission);
+        let (_, admission) = self.admit(&request, name, Right::Read, &self.calls)?;
         let deadline = self.limits.read_deadline;
         match tokio::time::timeout(deadline, call(request.into_inner())).await {
-            Ok(answer) => Ok(Response::new(answer?)),
+            Ok(answer) => Ok(admitted(answer?, admission)),
             Err(_elapsed) => Err(Status::deadline_exceeded(format!(
                 "no answer within {deadline:?}: vscaled is busy, or the runtime hangs; its log says which"
             ))),
@@ -189,17 +188,12 @@ impl CallGate {
         A: Send + 'static,
         F: Future<Output = Result<A, ControlError>> + Send + 'static,
     {
-        let (peer, admission) = self.admit(&request, name, needs, &self.calls)?;
-        peer.hold(&admission);
-        let call = call(peer.caller, request.into_inner());
-        let task = self.changes.spawn(async move {
-            let answer = call.await;
-            drop(admission);
-            answer
-        });
+        let (caller, admission) = self.admit(&request, name, needs, &self.calls)?;
+        let call = call(caller, request.into_inner());
+        let task = self.changes.spawn(async move { (call.await, admission) });
         let deadline = self.limits.change_deadline;
         match tokio::time::timeout(deadline, task).await {
-            Ok(Ok(answer)) => Ok(Response::new(answer?)),
+            Ok(Ok((answer, admission))) => Ok(admitted(answer?, admission)),
             Ok(Err(panicked)) => Err(Status::internal(format!(
                 "internal error: the change was not finished: {panicked}"
             ))),
@@ -220,6 +214,13 @@ impl CallGate {
         let (_, admission) = self.admit(request, "watch", Right::Read, &self.watchers)?;
         Ok(Response::new(changes(news, self.stop.clone(), admission)))
     }
+}
+
+/// An answer that counts as a call in progress until it is sent.
+fn admitted<A>(answer: A, admission: Admission) -> Response<A> {
+    let mut response = Response::new(answer);
+    response.extensions_mut().insert(admission);
+    response
 }
 
 /// The stream of changes for one watcher.
@@ -310,12 +311,8 @@ mod tests {
         let request = || request_of(1000, Right::Read, &connection, ());
         let mut unread = Vec::new();
         for _ in 0..100 {
-            let request = request();
             // The connection keeps it until the answer is sent.
-            let peer = request.extensions().get::<Peer>().cloned();
-            if gate.read("get", request, |()| ready(Ok(()))).await.is_ok() {
-                unread.push(peer);
-            }
+            unread.extend(gate.read("get", request(), |()| ready(Ok(()))).await);
         }
         assert_eq!(unread.len(), 21);
         unread.clear();

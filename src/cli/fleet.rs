@@ -101,9 +101,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 /// Items of the answers, each with the name of its node.
 pub(super) type Items<T> = Vec<(String, T)>;
 
-/// The name of a node, and what it answered.
-type Answer = (String, Map<String, Value>);
-
 /// The name of a node, the items of its list, and the rest of its answer.
 type List<T> = (String, Vec<T>, Map<String, Value>);
 
@@ -131,15 +128,16 @@ struct Fleet {
 }
 
 impl Fleet {
-    /// The node and the document of the next node that answered.
+    /// The list of that name from each answer. A node that prints something else did not answer.
     ///
     /// Errors: the input ends early or has another form.
-    fn next(&mut self) -> Result<Option<Answer>, Failure> {
+    fn lists<T: DeserializeOwned>(&mut self, name: &str) -> Result<Vec<List<T>>, Failure> {
+        let mut lists = Vec::new();
         loop {
             let mut header = String::new();
             let read = stdin().lock().take(LONGEST_HEADER).read_line(&mut header);
             if read.context("cannot read the answers").map_err(Failure::usage)? == 0 {
-                return Ok(None);
+                return Ok(lists);
             }
             let unusable = || Failure::usage(anyhow!("{header:?} is not the first line of a node's answer"));
             let fields: Vec<&str> = header.split_whitespace().collect();
@@ -149,39 +147,24 @@ impl Fleet {
             let output = read_input(output).ok_or_else(unusable)?;
             let errors = read_input(errors).ok_or_else(unusable)?;
             self.nodes += 1;
-            let why = match serde_json::from_slice::<Map<String, Value>>(&output) {
-                Ok(document) => {
+            let why = match list_in(&output, name) {
+                Ok((items, document)) => {
                     warnings(&errors).for_each(|warning| io::warn(&format!("{node}: {warning}")));
                     self.failing += usize::from(*code != "0");
                     let since = document.get("since").and_then(|since| since.as_str()?.parse().ok());
                     self.since = [self.since, since].into_iter().flatten().min();
-                    return Ok(Some(((*node).to_owned(), document)));
+                    lists.push(((*node).to_owned(), items, document));
+                    continue;
                 }
                 Err(_) if output.is_empty() => reason(&errors, code),
                 // `kubectl vscale` keeps no more of it, either.
                 Err(_) if u64::try_from(output.len()) == Ok(LONGEST_ANSWER) => {
                     format!("its answer has more than {} MiB", LONGEST_ANSWER >> 20)
                 }
-                Err(error) => unreadable(&error),
+                Err(error) => format!("its answer is not readable: {error}"),
             };
-            self.miss((*node).to_owned(), why);
+            self.unanswered.entry(why).or_default().insert((*node).to_owned());
         }
-    }
-
-    fn miss(&mut self, node: String, why: String) {
-        self.unanswered.entry(why).or_default().insert(node);
-    }
-
-    /// The list of that name from each answer. A node whose list has another form did not answer.
-    fn lists<T: DeserializeOwned>(&mut self, name: &str) -> Result<Vec<List<T>>, Failure> {
-        let mut lists = Vec::new();
-        while let Some((node, mut document)) = self.next()? {
-            match serde_json::from_value(document.remove(name).unwrap_or_else(|| json!([]))) {
-                Ok(items) => lists.push((node, items, document)),
-                Err(error) => self.miss(node, unreadable(&error)),
-            }
-        }
-        Ok(lists)
     }
 
     /// The items of the list of that name, from all answers.
@@ -262,8 +245,11 @@ fn read_input(bytes: &str) -> Option<Vec<u8>> {
     (input.limit() == 0).then_some(read)
 }
 
-fn unreadable(error: &serde_json::Error) -> String {
-    format!("its answer is not readable: {error}")
+/// The list of that name in an answer, and the rest of the answer.
+fn list_in<T: DeserializeOwned>(answer: &[u8], name: &str) -> serde_json::Result<(Vec<T>, Map<String, Value>)> {
+    let mut document: Map<String, Value> = serde_json::from_slice(answer)?;
+    let items = document.remove(name).unwrap_or_else(|| json!([]));
+    Ok((serde_json::from_value(items)?, document))
 }
 
 /// Why a node did not answer: the last line that it printed on standard error.

@@ -113,34 +113,28 @@ fn hexadecimal(text: &str) -> Option<u64> {
 
 /// `parse_integer` of HotSpot (`src/hotspot/share/utilities/parseInteger.hpp`): one letter after the digits.
 fn java_bytes(text: &str) -> Option<u64> {
-    let units = [("k", 1 << 10), ("m", 1 << 20), ("g", 1 << 30), ("t", 1 << 40)];
-    with_unit(&text.to_ascii_lowercase(), &units, |number| {
-        match number.strip_prefix("0x") {
-            Some(hexadecimal) => digits(hexadecimal, 16),
-            None => digits(number, 10),
-        }
-    })
+    let number = |number: &str| match number.strip_prefix("0x") {
+        Some(hexadecimal) => digits(hexadecimal, 16),
+        None => digits(number, 10),
+    };
+    with_unit(&text.to_ascii_lowercase(), &["", "k", "m", "g", "t"], 1024, number)
 }
 
 /// `parseByteCount` of Go (`src/runtime/string.go`): bytes, or a number with a binary unit.
 fn go_bytes(text: &str) -> Option<u64> {
-    let units = [
-        ("KiB", 1 << 10),
-        ("MiB", 1 << 20),
-        ("GiB", 1 << 30),
-        ("TiB", 1 << 40),
-        ("B", 1),
-    ];
-    with_unit(text, &units, |number| digits(number, 10))
+    with_unit(text, &["B", "KiB", "MiB", "GiB", "TiB"], 1024, |number| {
+        digits(number, 10)
+    })
 }
 
 /// `memtoull` of Redis (`src/util.c`): `k` is 1000 bytes, and `kb` is 1024.
 fn redis_bytes(text: &str) -> Option<u64> {
     let text = text.to_ascii_lowercase();
     let binary = text.strip_suffix('b');
-    let base = if binary.is_some() { 1024_u64 } else { 1000 };
-    let units = [("k", base), ("m", base.pow(2)), ("g", base.pow(3))];
-    with_unit(binary.unwrap_or(&text), &units, |number| digits(number, 10))
+    let base = if binary.is_some() { 1024 } else { 1000 };
+    with_unit(binary.unwrap_or(&text), &["", "k", "m", "g"], base, |number| {
+        digits(number, 10)
+    })
 }
 
 /// `ParseHumanReadableBytes` of Dragonfly (`src/server/common.cc`): a decimal number and the first letter of a binary unit.
@@ -154,24 +148,23 @@ fn dragonfly_bytes(text: &str) -> Option<u64> {
 /// `Bytes.Set` of VictoriaMetrics (`lib/flagutil/bytes.go`): a decimal number with a decimal or a binary unit.
 fn victoria_metrics_bytes(text: &str) -> Option<u64> {
     decimal(&text.to_ascii_lowercase(), |unit| {
-        let base = if unit.ends_with("ib") { 1024_u64 } else { 1000 };
-        let unit = unit.replace("ib", "b");
-        let mut powers = (0..).zip(["", "kb", "mb", "gb", "tb"]);
-        let (power, _) = powers.find(|(_, known)| *known == unit)?;
-        Some(base.pow(power))
+        let base = if unit.ends_with("ib") { 1024 } else { 1000 };
+        bytes_of(&unit.replace("ib", "b"), &["", "kb", "mb", "gb", "tb"], base)
     })
 }
 
 /// `parse_int` of PostgreSQL (`src/backend/utils/misc/guc.c`): a decimal number of blocks, or with a binary unit.
 fn postgres_bytes(text: &str) -> Option<u64> {
-    decimal(text, |unit| {
-        if unit.is_empty() {
-            return Some(8 << 10);
-        }
-        let mut powers = (0..).zip(["B", "kB", "MB", "GB", "TB"]);
-        let (power, _) = powers.find(|(_, known)| *known == unit)?;
-        Some(1024_u64.pow(power))
+    decimal(text, |unit| match unit {
+        "" => Some(8 << 10),
+        unit => bytes_of(unit, &["B", "kB", "MB", "GB", "TB"], 1024),
     })
+}
+
+/// The bytes of a unit, of which each is `base` times the one before.
+fn bytes_of(unit: &str, units: &[&str], base: u64) -> Option<u64> {
+    let (power, _) = (0..).zip(units).find(|(_, known)| **known == unit)?;
+    Some(base.pow(power))
 }
 
 /// A decimal number, perhaps with an exponent, and a unit of so many bytes, or none.
@@ -184,10 +177,11 @@ fn decimal(text: &str, bytes: impl Fn(&str) -> Option<u64>) -> Option<u64> {
     Some(part_of(Bytes::new(bytes), number).get())
 }
 
-fn with_unit(text: &str, units: &[(&str, u64)], number: impl Fn(&str) -> Option<u64>) -> Option<u64> {
-    let mut units = units.iter();
-    let found = units.find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, *bytes)));
-    let (text, bytes) = found.unwrap_or((text, 1));
+/// A number with a unit, of which each is `base` times the one before, or without one.
+fn with_unit(text: &str, units: &[&str], base: u64, number: impl Fn(&str) -> Option<u64>) -> Option<u64> {
+    let fits = |(power, unit): (u32, &&str)| Some((text.strip_suffix(*unit)?, base.pow(power)));
+    // A longer unit ends as a shorter one does.
+    let (text, bytes) = (0..).zip(units).filter_map(fits).last().unwrap_or((text, 1));
     number(text)?.checked_mul(bytes)
 }
 

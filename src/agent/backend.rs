@@ -206,10 +206,8 @@ impl AgentBackend {
     ///
     /// Errors: [`ControlError::Refused`] if the selector fits none.
     async fn select(&self, selector: &str, namespace: &str, overridden_only: bool) -> Result<Vec<PodId>, ControlError> {
-        let parsed = control::selector(selector).map_err(|message| ControlError::Invalid {
-            field: "selector".to_owned(),
-            message,
-        })?;
+        let parsed =
+            control::selector(selector).map_err(|message| ControlError::Invalid(format!("selector: {message}")))?;
         let namespace = namespace.to_owned();
         let fits = move |state: &&PodState| {
             is_selected(state, &parsed, &namespace) && (!overridden_only || state.desired.overridden.is_some())
@@ -517,7 +515,7 @@ mod tests {
         }
         let unknown = found("shop/db-1").unwrap_err().to_string();
         assert!(unknown.contains("(did you mean shop/db-0"), "{unknown}");
-        assert!(matches!(found("shop/twin"), Err(ControlError::Ambiguous { .. })));
+        assert!(matches!(found("shop/twin"), Err(ControlError::Invalid(_))));
     }
 
     #[test]

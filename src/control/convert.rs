@@ -43,8 +43,8 @@ impl From<ControlError> for Status {
     fn from(error: ControlError) -> Self {
         let message = error.to_string();
         match error {
-            ControlError::NotFound { .. } => Self::not_found(message),
-            ControlError::Ambiguous { .. } | ControlError::Invalid { .. } => Self::invalid_argument(message),
+            ControlError::NotFound(_) => Self::not_found(message),
+            ControlError::Invalid(_) => Self::invalid_argument(message),
             ControlError::Refused(_) => Self::failed_precondition(message),
             ControlError::Busy(_) => Self::resource_exhausted(message),
             ControlError::Internal(_) => Self::internal(message),
@@ -87,7 +87,7 @@ pub fn check_change(pod: &str, selector: &str, namespace: &str, reason: &str) ->
     at_most(select::LONGEST_NAME, "pod", pod)?;
     at_most(LONGEST_SELECTOR, "selector", selector)?;
     if !selector.is_empty() {
-        select::selector(selector).map_err(|error| invalid("selector", error))?;
+        select::selector(selector).map_err(|error| invalid("selector", &error))?;
     }
     at_most(LONGEST_REASON, "reason", reason)
 }
@@ -95,7 +95,7 @@ pub fn check_change(pod: &str, selector: &str, namespace: &str, reason: &str) ->
 fn requirements(path: &str, values: proto::Requirements) -> Result<Requirements, ControlError> {
     let list = |field: &str, amounts: Option<proto::Amounts>| {
         let read: Result<ResourceList, _> = serde_path_to_error::deserialize(json!(amounts.unwrap_or_default()));
-        read.map_err(|error| invalid(format!("{path}.{field}.{}", error.path()), error.inner().to_string()))
+        read.map_err(|error| invalid(&format!("{path}.{field}.{}", error.path()), &error.inner().to_string()))
     };
     let requirements = Requirements {
         requests: list("requests", values.requests)?,
@@ -111,13 +111,14 @@ fn requirements(path: &str, values: proto::Requirements) -> Result<Requirements,
     }
     if let Some((resource, [request, limit])) = requests.first_above(limits) {
         let above = format!("{request} is above the limit of {limit}");
-        return Err(invalid(format!("{path}.requests.{resource}"), above));
+        return Err(invalid(&format!("{path}.requests.{resource}"), &above));
     }
     Ok(requirements)
 }
 
 fn ensure(holds: bool, field: impl Into<String>, otherwise: impl Into<String>) -> Result<(), ControlError> {
-    if holds { Ok(()) } else { Err(invalid(field, otherwise)) }
+    let refused = || invalid(&field.into(), &otherwise.into());
+    holds.then_some(()).ok_or_else(refused)
 }
 
 fn at_most(most: usize, field: impl Into<String>, text: &str) -> Result<(), ControlError> {
@@ -125,11 +126,8 @@ fn at_most(most: usize, field: impl Into<String>, text: &str) -> Result<(), Cont
     ensure(text.len() <= most, field, too_long)
 }
 
-fn invalid(field: impl Into<String>, message: impl Into<String>) -> ControlError {
-    ControlError::Invalid {
-        field: field.into(),
-        message: message.into(),
-    }
+fn invalid(field: &str, message: &str) -> ControlError {
+    ControlError::Invalid(format!("{field}: {message}"))
 }
 
 #[cfg(test)]
@@ -211,18 +209,9 @@ mod tests {
     fn callers_learn_the_kind_of_error() {
         use tonic::Code;
 
-        let (pod, why) = ("shop/web".to_owned(), || "why".to_owned());
-        let not_found = ControlError::NotFound {
-            pod: pod.clone(),
-            nearest: Vec::new(),
-        };
-        let ambiguous = ControlError::Ambiguous {
-            pod,
-            candidates: vec!["u-1".to_owned(), "u-2".to_owned()],
-        };
+        let why = || "why".to_owned();
         for (error, code) in [
-            (not_found, Code::NotFound),
-            (ambiguous, Code::InvalidArgument),
+            (ControlError::no_pod("shop/web", &[]), Code::NotFound),
             (invalid("pod", "required"), Code::InvalidArgument),
             (ControlError::Refused(why()), Code::FailedPrecondition),
             (ControlError::Busy(why()), Code::ResourceExhausted),

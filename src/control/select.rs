@@ -25,7 +25,7 @@ pub(super) const LONGEST_NAME: usize = LONGEST_LABEL + 1 + LONGEST_SUBDOMAIN;
 ///
 /// A name wins over a UID, and a UID over a container id. A container id may carry its runtime, as in `containerd://1f3c…`.
 ///
-/// Errors: [`ControlError::NotFound`] with the most similar names, or [`ControlError::Ambiguous`] with every UID that fits
+/// Errors: [`ControlError::NotFound`] with the most similar names, or [`ControlError::Invalid`] with every UID that fits
 /// (a pod and its replacement may share a name for a while).
 pub fn find_pod<'a>(pods: &'a [Pod], text: &str) -> Result<&'a Pod, ControlError> {
     let by_name = |pod: &Pod| text.split_once('/') == Some((&pod.namespace, &pod.name));
@@ -41,17 +41,13 @@ pub fn find_pod<'a>(pods: &'a [Pod], text: &str) -> Result<&'a Pod, ControlError
             [] => {}
             [pod] => return Ok(pod),
             several => {
-                return Err(ControlError::Ambiguous {
-                    pod: text.to_owned(),
-                    candidates: several.iter().map(|pod| pod.uid.clone()).collect(),
-                });
+                let uids: Vec<&str> = several.iter().map(|pod| pod.uid.as_str()).collect();
+                let fitting = format!("{text:?} fits {}: name one of them", uids.join(" and "));
+                return Err(ControlError::Invalid(fitting));
             }
         }
     }
-    Err(ControlError::NotFound {
-        pod: text.to_owned(),
-        nearest: nearest(pods, text),
-    })
+    Err(ControlError::no_pod(text, &nearest(pods, text)))
 }
 
 /// The names most like `text`, best first. A text without a namespace is compared with the names alone.
@@ -178,19 +174,27 @@ mod tests {
     fn what_fits_nothing_is_not_found() {
         for text in ["", "/", "web", "shop/", "shop/none", "abc", "abcd3", "containerd://"] {
             let answer = found(text);
+            let named = format!("is called {text:?}");
             assert!(
-                matches!(&answer, Err(ControlError::NotFound { pod, .. }) if pod == text),
+                matches!(&answer, Err(ControlError::NotFound(why)) if why.contains(&named)),
                 "{text}: {answer:?}"
             );
         }
     }
 
+    /// The names in the error of a pod that is not found.
+    fn offered(error: &ControlError) -> Vec<String> {
+        let text = error.to_string();
+        let offer = text
+            .split_once("(did you mean ")
+            .and_then(|(_, rest)| rest.split_once("?)"));
+        let names = offer.into_iter().flat_map(|(names, _)| names.split(" or "));
+        names.map(str::to_owned).collect()
+    }
+
     #[test]
     fn similar_names_are_offered() {
-        let offered = |text: &str| match found(text) {
-            Err(ControlError::NotFound { nearest, .. }) => nearest,
-            other => panic!("{other:?}"),
-        };
+        let offered = |text: &str| offered(&found(text).unwrap_err());
         assert_eq!(offered("web"), ["shop/web"]);
         assert_eq!(offered("wbe"), ["shop/web"]);
         assert_eq!(offered("shop/w"), ["shop/web"]);
@@ -202,19 +206,17 @@ mod tests {
     #[test]
     fn an_endless_name_is_compared_with_none() {
         let pods = [pod(&"x".repeat(1000), "u-1", "abcd1111")];
-        let offered = |length| match find_pod(&pods, &"x".repeat(length)) {
-            Err(ControlError::NotFound { nearest, .. }) => nearest.len(),
-            other => panic!("{other:?}"),
-        };
+        let offered = |length| offered(&find_pod(&pods, &"x".repeat(length)).unwrap_err()).len();
         assert_eq!((offered(317), offered(318)), (1, 0));
     }
 
     #[test]
     fn what_fits_several_names_them_all() {
-        for (text, uids) in [("abcd", ["u-1", "u-2"]), ("shop/static", ["u-3", "u-4"])] {
-            let candidates = uids.map(str::to_owned).to_vec();
-            let pod = text.to_owned();
-            assert_eq!(found(text), Err(ControlError::Ambiguous { pod, candidates }));
+        for (text, why) in [
+            ("abcd", "\"abcd\" fits u-1 and u-2: name one of them"),
+            ("shop/static", "\"shop/static\" fits u-3 and u-4: name one of them"),
+        ] {
+            assert_eq!(found(text), Err(ControlError::Invalid(why.to_owned())));
         }
     }
 }

@@ -6,29 +6,12 @@ pub const OBSERVING: &str = "observing only: nothing is written";
 /// The reason why the agent did not carry out a request. It changed nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {
-    #[error(
-        "no pod on this node is called {pod:?}{}: `vscalectl get` lists them",
-        did_you_mean(nearest)
-    )]
-    NotFound {
-        pod: String,
-        /// The most similar names, best first.
-        nearest: Vec<String>,
-    },
-    #[error("{pod:?} fits {}: name one of them", candidates.join(" and "))]
-    Ambiguous {
-        pod: String,
-        /// The pods that the text fits, in an unambiguous notation.
-        candidates: Vec<String>,
-    },
-    /// A field of the request cannot be used.
-    #[error("{field}: {message}")]
-    Invalid {
-        /// The field, as in `containers[0].limits.memory`.
-        field: String,
-        /// The mistake, and the allowed values.
-        message: String,
-    },
+    /// No pod has the name that the request gives.
+    #[error("{0}")]
+    NotFound(String),
+    /// A part of the request cannot be used. The text names the field, as in `containers[0].limits.memory`, and what is allowed.
+    #[error("{0}")]
+    Invalid(String),
     /// The agent refuses the request, and gives the numbers that forbid it.
     #[error("{0}")]
     Refused(String),
@@ -39,10 +22,16 @@ pub enum ControlError {
     Internal(String),
 }
 
-fn did_you_mean(nearest: &[String]) -> String {
-    match nearest {
-        [] => String::new(),
-        names => format!(" (did you mean {}?)", names.join(" or ")),
+impl ControlError {
+    /// The error of a pod's name that no pod has. `nearest` are the most similar names, best first.
+    pub fn no_pod(name: &str, nearest: &[String]) -> Self {
+        let offer = match nearest {
+            [] => String::new(),
+            names => format!(" (did you mean {}?)", names.join(" or ")),
+        };
+        Self::NotFound(format!(
+            "no pod on this node is called {name:?}{offer}: `vscalectl get` lists them"
+        ))
     }
 }
 
@@ -53,9 +42,9 @@ mod tests {
     #[test]
     fn a_refusal_says_what_to_type() {
         let text = |text: &str| text.to_owned();
-        let not_found = |nearest: &[&str]| ControlError::NotFound {
-            pod: text("shop/w"),
-            nearest: nearest.iter().map(|name| text(name)).collect(),
+        let not_found = |nearest: &[&str]| {
+            let nearest: Vec<String> = nearest.iter().map(|name| text(name)).collect();
+            ControlError::no_pod("shop/w", &nearest)
         };
         for (error, said) in [
             (
@@ -66,20 +55,7 @@ mod tests {
                 not_found(&["shop/web", "shop/wiki"]),
                 "no pod on this node is called \"shop/w\" (did you mean shop/web or shop/wiki?): `vscalectl get` lists them",
             ),
-            (
-                ControlError::Ambiguous {
-                    pod: text("c0ff"),
-                    candidates: vec![text("u-1"), text("u-2")],
-                },
-                "\"c0ff\" fits u-1 and u-2: name one of them",
-            ),
-            (
-                ControlError::Invalid {
-                    field: text("ttlUs"),
-                    message: text("too long"),
-                },
-                "ttlUs: too long",
-            ),
+            (ControlError::Invalid(text("ttlUs: too long")), "ttlUs: too long"),
             (ControlError::Refused(text("no room")), "no room"),
             (ControlError::Busy(text("full")), "busy: full; try again in a moment"),
             (ControlError::Internal(text("it broke")), "it broke"),

@@ -36,8 +36,7 @@ impl Override {
 
     /// Errors: [`ControlError::Invalid`] if the pod has no such container, or never one that can be resized.
     pub(crate) fn check_names(&self, pod: &Pod) -> Result<(), ControlError> {
-        let field = "containers".to_owned();
-        check_names(pod, &self.values).map_err(|message| ControlError::Invalid { field, message })
+        check_names(pod, &self.values).map_err(|message| ControlError::Invalid(format!("containers: {message}")))
     }
 
     /// Whether a pod with these amounts has every value of the override.
@@ -161,7 +160,7 @@ mod tests {
         };
         assert_eq!(check("app"), Ok(()));
         for name in ["dbg", "nginx"] {
-            assert!(matches!(check(name), Err(ControlError::Invalid { .. })), "{name}");
+            assert!(matches!(check(name), Err(ControlError::Invalid(_))), "{name}");
         }
     }
 

@@ -175,10 +175,8 @@ impl Controller {
 
     fn find(&self, pod: &PodKey) -> Result<&PodState, ControlError> {
         // The pod existed when its name was looked up.
-        self.pods.get(pod).ok_or_else(|| ControlError::NotFound {
-            pod: pod.to_string(),
-            nearest: Vec::new(),
-        })
+        let missing = || ControlError::no_pod(&pod.to_string(), &[]);
+        self.pods.get(pod).ok_or_else(missing)
     }
 
     /// Errors: why nothing can be changed for this pod now.

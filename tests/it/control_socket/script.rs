@@ -79,10 +79,8 @@ impl Script {
                 return Err(ControlError::Refused(refusal.to_owned()));
             }
             other => {
-                return Err(ControlError::Invalid {
-                    field: "containers[0].name".to_owned(),
-                    message: format!("the pod has no container {other:?}: it has app"),
-                });
+                let refusal = format!("containers[0].name: the pod has no container {other:?}: it has app");
+                return Err(ControlError::Invalid(refusal));
             }
         };
         let change = change(outcome, if outcome == "Applied" { "" } else { "as the script says" });

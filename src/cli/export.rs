@@ -1,6 +1,6 @@
 //! `vscalectl export`: prints manifests that make the decisions of this node permanent.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use anyhow::{Context as _, anyhow};
 use clap::{Args, ValueEnum};
@@ -10,9 +10,9 @@ use super::agent::{Agent, warn_of_left_out};
 use super::output::{self, Output, yaml};
 use super::page::Page;
 use super::{Failure, amount, io};
-use crate::control::proto::{Pod, Workload};
+use crate::control::proto::Pod;
 use crate::model::objects::{OwnerKind, VerticalPodAutoscaler};
-use crate::model::{ContainerName, Requirements, Resource};
+use crate::model::{Requirements, Resource};
 use crate::printable::printable;
 
 /// Prints manifests that give workloads what was decided for their pods on this node
@@ -86,23 +86,12 @@ fn is_wanted(pod: &Pod, names: &[String]) -> bool {
     }
 }
 
-/// One workload, with the largest amounts that the agent decided for its pods on this node.
-#[derive(Debug, Default)]
-struct Exported {
-    containers: BTreeMap<ContainerName, Requirements>,
-    sidecars: BTreeSet<ContainerName>,
-    pods: usize,
-    vpa: Option<String>,
-    /// The spec of the VPA in JSON.
-    vpa_spec: Option<String>,
-}
-
-/// Namespace, kind and name of a workload.
-type Name = (String, String, String);
+/// The pods of workloads, by the workload's namespace, kind and name.
+type Workloads<'a> = BTreeMap<[&'a str; 3], Vec<&'a Pod>>;
 
 /// The API version of a workload with a pod template. That of another project's kind, which may have a known name, is in the VPA's
 /// reference to it.
-fn api_version(kind: &str, name: &str, exported: &Exported) -> Option<String> {
+fn api_version(kind: &str, name: &str, pods: &[&Pod]) -> Option<String> {
     let known = match kind {
         "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet" => "apps/v1",
         "CronJob" => "batch/v1",
@@ -110,7 +99,7 @@ fn api_version(kind: &str, name: &str, exported: &Exported) -> Option<String> {
         "Pod" | "Job" => return None,
         _ => "",
     };
-    let spec: Value = serde_json::from_str(exported.vpa_spec.as_deref().unwrap_or("{}")).unwrap_or_default();
+    let spec: Value = serde_json::from_str(vpa_spec(pods).unwrap_or("{}")).unwrap_or_default();
     let target = |field: &str| spec["targetRef"][field].as_str();
     let is_target = target("kind") == Some(kind) && target("name") == Some(name);
     let is_other = |version: &&str| is_target && OwnerKind::of(version, kind).is_none();
@@ -118,65 +107,65 @@ fn api_version(kind: &str, name: &str, exported: &Exported) -> Option<String> {
     (!version.is_empty()).then(|| version.to_owned())
 }
 
+/// The spec of the workload's VPA in JSON.
+fn vpa_spec<'a>(pods: &[&'a Pod]) -> Option<&'a str> {
+    pods.iter().find_map(|pod| pod.vpa_spec.as_deref())
+}
+
 /// The workloads with these names; without names the workloads that vscaled manages.
-fn select(pods: &[Pod], names: &[String]) -> Result<BTreeMap<Name, Exported>, Failure> {
-    let mut unknown: BTreeSet<&str> = names.iter().map(String::as_str).collect();
-    let mut found: BTreeMap<Name, Exported> = BTreeMap::new();
-    for pod in pods {
-        let (namespace, Workload { kind, name }) = (&pod.namespace, pod.workload.clone().unwrap_or_default());
-        unknown.retain(|text| !is_called(pod, text));
-        if is_wanted(pod, names) {
-            found.entry((namespace.clone(), kind, name)).or_default().add(pod);
-        }
-    }
-    if let Some(name) = unknown.first() {
+fn select<'a>(pods: &'a [Pod], names: &[String]) -> Result<Workloads<'a>, Failure> {
+    let is_unknown = |name: &&String| !pods.iter().any(|pod| is_called(pod, name));
+    if let Some(name) = names.iter().filter(is_unknown).min() {
         return Err(anyhow!("no pod of a workload {name} is known here").into());
+    }
+    let mut found = Workloads::new();
+    for pod in pods.iter().filter(|pod| is_wanted(pod, names)) {
+        let workload = pod.workload.as_ref();
+        let (kind, name) = workload.map_or(("", ""), |of| (of.kind.as_str(), of.name.as_str()));
+        found.entry([&pod.namespace, kind, name]).or_default().push(pod);
     }
     Ok(found)
 }
 
-impl Exported {
-    fn add(&mut self, pod: &Pod) {
-        self.pods += 1;
-        self.vpa = self.vpa.take().or_else(|| pod.vpa.clone());
-        self.vpa_spec = self.vpa_spec.take().or_else(|| pod.vpa_spec.clone());
-        for container in &pod.containers {
-            let name = ContainerName::from(container.name.as_str());
-            self.sidecars.extend(container.sidecar.then(|| name.clone()));
-            let has = self.containers.entry(name).or_default();
-            let wanted = amount::read(container.wanted.as_ref());
-            has.requests = has.requests.combine(wanted.requests, u64::max);
-            has.limits = has.limits.combine(wanted.limits, u64::max);
-        }
+/// Of each container whether it is a sidecar, and the largest amounts that the agent decided for it in these pods.
+fn containers<'a>(pods: &[&'a Pod]) -> BTreeMap<&'a str, (bool, Requirements)> {
+    let mut all: BTreeMap<&str, (bool, Requirements)> = BTreeMap::new();
+    for container in pods.iter().flat_map(|pod| &pod.containers) {
+        let (is_sidecar, has) = all.entry(&container.name).or_default();
+        let wanted = amount::read(container.wanted.as_ref());
+        *is_sidecar |= container.sidecar;
+        has.requests = has.requests.combine(wanted.requests, u64::max);
+        has.limits = has.limits.combine(wanted.limits, u64::max);
     }
+    all
 }
 
 /// The manifests, empty if no workload has one, and warnings: a workload has none, or a merge would break it.
-fn manifests(workloads: &BTreeMap<Name, Exported>, format: Format) -> Result<(String, Vec<String>), Failure> {
+fn manifests(workloads: &Workloads<'_>, format: Format) -> Result<(String, Vec<String>), Failure> {
     let (mut text, mut warnings, mut patches) = (String::new(), Vec::new(), Vec::new());
-    for (name, exported) in workloads {
-        let (namespace, kind, workload) = name;
+    for (name, pods) in workloads {
+        let [namespace, kind, workload] = name;
         // A comment ends with its line.
         let title = printable(&format!("{namespace}/{kind}/{workload}"), &[]).into_owned();
-        let Some(version) = &api_version(kind, workload, exported) else {
+        let Some(version) = &api_version(kind, workload, pods) else {
             warnings.push(format!(
                 "{title} is left out: it has no template that can be changed, or no VPA names its API version"
             ));
             continue;
         };
-        let comment = format!("# {title}: pods here: {}\n", exported.pods);
+        let comment = format!("# {title}: pods here: {}\n", pods.len());
         if OwnerKind::of(version, kind).is_none() && format != Format::Vpa {
             warnings.push(format!(
                 "{title} is a custom resource: a merge replaces its whole list of containers, so copy the values by hand"
             ));
         }
         match format {
-            Format::Patch => text += &format!("---\n{comment}{}", yaml(&patch(name, version, exported))?),
-            Format::Vpa => text += &format!("---\n{comment}{}", yaml(&vpa(name, version, exported)?)?),
+            Format::Patch => text += &format!("---\n{comment}{}", yaml(&patch(name, version, pods))?),
+            Format::Vpa => text += &format!("---\n{comment}{}", yaml(&vpa(name, version, pods)?)?),
             Format::Json | Format::Kustomize => patches.push(json!({
                 // The name is a regular expression.
                 "target": {"kind": kind, "name": workload.replace('.', r"\."), "namespace": namespace},
-                "patch": yaml(&patch(name, version, exported))?,
+                "patch": yaml(&patch(name, version, pods))?,
             })),
         }
     }
@@ -191,17 +180,16 @@ fn manifests(workloads: &BTreeMap<Name, Exported>, format: Format) -> Result<(St
     Ok((text, warnings))
 }
 
-fn patch((namespace, kind, name): &Name, version: &str, exported: &Exported) -> Value {
+fn patch([namespace, kind, name]: &[&str; 3], version: &str, pods: &[&Pod]) -> Value {
     let mut pod: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
-    for (container, has) in &exported.containers {
+    for (container, (is_sidecar, has)) in containers(pods) {
         let resources = without_unset(json!({"limits": has.limits, "requests": has.requests}));
-        let is_sidecar = exported.sidecars.contains(container);
         let list = if is_sidecar { "initContainers" } else { "containers" };
         let patch = json!({"name": container, "resources": resources});
         pod.entry(list).or_default().push(patch);
     }
     let template = json!({"template": {"spec": pod}});
-    let spec = match kind.as_str() {
+    let spec = match *kind {
         "CronJob" => json!({"jobTemplate": {"spec": template}}),
         _ => template,
     };
@@ -214,29 +202,32 @@ fn patch((namespace, kind, name): &Name, version: &str, exported: &Exported) -> 
 }
 
 /// The VPA of the workload with other bounds, or a new VPA.
-fn vpa((namespace, kind, name): &Name, version: &str, exported: &Exported) -> Result<Value, Failure> {
+fn vpa([namespace, kind, name]: &[&str; 3], version: &str, pods: &[&Pod]) -> Result<Value, Failure> {
     const NEW: &str = r#"{"updatePolicy": {"updateMode": "InPlaceOrRecreate"}}"#;
     let mut vpa = VerticalPodAutoscaler::default();
-    let spec = exported.vpa_spec.as_deref().unwrap_or(NEW);
-    vpa.spec = serde_json::from_str(spec).context("the agent's copy of the VPA")?;
-    for (container, has) in exported.containers.iter().filter(|(_, has)| !has.requests.is_empty()) {
+    vpa.spec = serde_json::from_str(vpa_spec(pods).unwrap_or(NEW)).context("the agent's copy of the VPA")?;
+    for (container, (_, has)) in containers(pods) {
+        if has.requests.is_empty() {
+            continue;
+        }
         let mut policy = vpa.policy_for(container).cloned().unwrap_or_default();
         let mut set = Resource::ALL.to_vec();
         set.retain(|resource| has.requests.get(*resource).is_some());
         let set = set.iter().map(Resource::to_string).collect();
         policy.controlled_resources.get_or_insert(set);
         (policy.min_allowed, policy.max_allowed) = (has.requests.into(), has.requests.into());
-        policy.container_name = container.to_string();
+        policy.container_name = container.to_owned();
         let policies = &mut vpa.spec.resource_policy.get_or_insert_default().container_policies;
-        policies.retain(|policy| policy.container_name != **container);
+        policies.retain(|policy| policy.container_name != container);
         policies.push(policy);
     }
+    let existing = pods.iter().find_map(|pod| pod.vpa.as_deref());
     let mut spec = json!(vpa.spec);
     spec["targetRef"] = json!({"apiVersion": version, "kind": kind, "name": name});
     Ok(json!({
         "apiVersion": "autoscaling.k8s.io/v1",
         "kind": "VerticalPodAutoscaler",
-        "metadata": {"name": exported.vpa.as_ref().unwrap_or(name), "namespace": namespace},
+        "metadata": {"name": existing.unwrap_or(name), "namespace": namespace},
         "spec": without_unset(spec),
     }))
 }
@@ -255,7 +246,7 @@ fn without_unset(value: Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::proto::{Amounts, Container, Requirements};
+    use crate::control::proto::{Amounts, Container, Requirements, Workload};
     use crate::sources::{parse_manifests, parse_pod_templates};
 
     fn pod(kind: &str, name: &str, state: &str, memory: &str) -> Pod {

@@ -29,18 +29,12 @@ fn open(file: &str) -> io::Result<Box<dyn BufRead>> {
     })
 }
 
-/// What a file with such a beginning is, instead of text, and what makes text of it.
-const NO_TEXT: [(&[u8], &str); 4] = [
-    (
-        b"LPKSHHRH",
-        "it is a journal's own file: give the output of journalctl -k",
-    ),
-    (b"\xfd7zXZ\0", "it is compressed by xz: give the output of xzcat"),
-    (
-        b"\x28\xb5\x2f\xfd",
-        "it is compressed by zstd: give the output of zstdcat",
-    ),
-    (b"BZh", "it is compressed by bzip2: give the output of bzcat"),
+/// What a file with such a beginning is, instead of text, and the command that makes text of it.
+const NO_TEXT: [(&[u8], &str, &str); 4] = [
+    (b"LPKSHHRH", "a journal's own file", "journalctl -k"),
+    (b"\xfd7zXZ\0", "compressed by xz", "xzcat"),
+    (b"\x28\xb5\x2f\xfd", "compressed by zstd", "zstdcat"),
+    (b"BZh", "compressed by bzip2", "bzcat"),
 ];
 
 /// Opens a log as [`open`] does. Decompresses what logrotate has compressed by gzip, and decodes UTF-16.
@@ -50,8 +44,9 @@ pub(super) fn open_log(file: &str) -> io::Result<Box<dyn BufRead>> {
     const GZIP: &[u8] = &[0x1f, 0x8b];
     let mut log = open(file)?;
     let start = log.fill_buf()?;
-    if let Some((_, why)) = NO_TEXT.iter().find(|(magic, _)| start.starts_with(magic)) {
-        return Err(io::Error::new(ErrorKind::InvalidData, *why));
+    if let Some((_, what, command)) = NO_TEXT.iter().find(|(magic, ..)| start.starts_with(magic)) {
+        let why = format!("it is {what}: give the output of {command}");
+        return Err(io::Error::new(ErrorKind::InvalidData, why));
     }
     let log: Box<dyn Read> = match start.starts_with(GZIP) {
         true => Box::new(MultiGzDecoder::new(log)),

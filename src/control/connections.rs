@@ -30,7 +30,7 @@ use super::answer::{Pieces, time_limit};
 use super::proto::control_server::{Control, ControlServer};
 use super::server::Limits;
 use super::socket::ControlSocket;
-use crate::slots::{Class, Slot};
+use crate::slots::Slot;
 
 /// The pause after a failed accept(2), which mostly lacked file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -52,13 +52,14 @@ pub(super) type Admission = Arc<(Slot<u32>, Arc<()>)>;
 #[derive(Debug, Clone)]
 pub(super) struct Peer {
     pub(super) caller: Caller,
-    right: Option<Right>,
-    access: Arc<Access>,
-    calls: Weak<()>,
+    pub(super) right: Option<Right>,
+    pub(super) access: Arc<Access>,
+    /// A reference to this keeps the connection open. There is none after the server has closed the connection.
+    pub(super) calls: Weak<()>,
 }
 
+#[cfg(test)]
 impl Peer {
-    #[cfg(test)]
     pub(super) fn of(uid: u32, right: Right, calls: &Arc<()>) -> Self {
         Self {
             caller: Caller { uid, gid: uid, pid: 1 },
@@ -66,25 +67,6 @@ impl Peer {
             access: Arc::default(),
             calls: Arc::downgrade(calls),
         }
-    }
-
-    /// The reason why this peer may not make a call that needs this right; `None` if it may.
-    pub(super) fn refusal(&self, needs: Right) -> Option<String> {
-        (self.right < Some(needs)).then(|| self.access.refusal(self.caller, self.right, needs))
-    }
-
-    /// Some calls are kept for callers who may change pods.
-    pub(super) fn class(&self) -> Class {
-        if self.right == Some(Right::Change) {
-            Class::Privileged
-        } else {
-            Class::Ordinary
-        }
-    }
-
-    /// Keeps the connection open until the result is dropped. `None` if the server has closed it.
-    pub(super) fn begin_call(&self) -> Option<Arc<()>> {
-        self.calls.upgrade()
     }
 }
 
@@ -260,13 +242,13 @@ mod tests {
     async fn the_oldest_silent_connection_gives_way() {
         let mut pool = Pool::new();
         let (busy_task, busy) = connect(&mut pool, 2).unwrap();
-        let call = busy.begin_call().unwrap();
+        let call = busy.calls.upgrade().unwrap();
         let (silent_task, silent) = connect(&mut pool, 2).unwrap();
         let (_newest_task, newest) = connect(&mut pool, 2).unwrap();
         assert!(silent_task.await.unwrap_err().is_cancelled());
-        assert!(silent.begin_call().is_none());
+        assert!(silent.calls.upgrade().is_none());
 
-        let _second_call = newest.begin_call().unwrap();
+        let _second_call = newest.calls.upgrade().unwrap();
         assert!(connect(&mut pool, 2).is_none(), "every connection has a call");
         drop(call);
         assert!(connect(&mut pool, 2).is_some());
@@ -277,7 +259,7 @@ mod tests {
     async fn a_connection_that_ends_makes_room() {
         let mut pool = Pool::new();
         let (task, peer) = connect(&mut pool, 1).unwrap();
-        let _call = peer.begin_call().unwrap();
+        let _call = peer.calls.upgrade().unwrap();
         assert!(connect(&mut pool, 1).is_none());
         task.abort();
         assert!(task.await.unwrap_err().is_cancelled());

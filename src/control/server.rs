@@ -24,7 +24,7 @@ use super::proto::{Change, WatchRequest};
 use super::socket::ControlSocket;
 use crate::feed::FeedListener;
 use crate::rate_limiter::{KeyedRateLimiter, REPEATED_LINES, Rate};
-use crate::slots::Slots;
+use crate::slots::{Class, Slots};
 
 /// The largest request that is read, in bytes.
 const LARGEST_REQUEST: usize = 64 << 10;
@@ -108,14 +108,12 @@ impl CallGate {
         record_refusal: impl Fn(Caller, &'static str, &str) + Send + Sync + 'static,
     ) -> Self {
         let slots = |total: u64| Slots::new(total, total / 4);
+        let every = Duration::from_secs(1) / limits.rate.max(1);
         Self {
             limits,
             calls: slots(limits.calls),
             watchers: slots(limits.watchers),
-            rate: KeyedRateLimiter::new(Rate {
-                burst: limits.rate.saturating_mul(2),
-                every: Duration::from_secs(1) / limits.rate.max(1),
-            }),
+            rate: KeyedRateLimiter::new(Rate::new(limits.rate.saturating_mul(2), every)),
             logged_refusals: KeyedRateLimiter::new(REPEATED_LINES),
             changes: TaskTracker::new(),
             stop,
@@ -134,7 +132,8 @@ impl CallGate {
         let unknown = || Status::internal("the connection does not say who called");
         let peer = request.extensions().get::<Peer>().ok_or_else(unknown)?;
         let Caller { uid, pid, .. } = peer.caller;
-        if let Some(refusal) = peer.refusal(needs) {
+        if peer.right < Some(needs) {
+            let refusal = peer.access.refusal(peer.caller, peer.right, needs);
             (self.record_refusal)(peer.caller, name, &refusal);
             if self.logged_refusals.try_use(uid, Instant::now()) {
                 let pid = Some(pid).filter(|pid| *pid > 0);
@@ -146,9 +145,13 @@ impl CallGate {
             return Err(ControlError::Busy(format!("uid {uid} calls too often")).into());
         }
         let full = |left_out| ControlError::Busy(format!("too many calls are in progress: {left_out}"));
-        let slot = slots.take(&uid, peer.class()).map_err(full)?;
+        let class = match peer.right {
+            Some(Right::Change) => Class::Privileged,
+            Some(Right::Read) | None => Class::Ordinary,
+        };
+        let slot = slots.take(&uid, class).map_err(full)?;
         let closed = || Status::unavailable("this connection gave way to a newer one");
-        Ok((peer.caller, Arc::new((slot, peer.begin_call().ok_or_else(closed)?))))
+        Ok((peer.caller, Arc::new((slot, peer.calls.upgrade().ok_or_else(closed)?))))
     }
 
     /// Admits a call that changes nothing, and runs it until its deadline, or until the caller leaves.

@@ -4,7 +4,7 @@ use crate::cgroup::{Cgroup, CgroupError, Hierarchy, Identity};
 use crate::model::{LivePod, PodTree, Target};
 
 /// The open cgroups of a pod, the pod's first. They stay the same cgroups, even if their paths now lead to other ones.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct PodHandles(Vec<(Target, Cgroup)>);
 
 impl PodHandles {
@@ -54,9 +54,14 @@ impl PodHandles {
         Ok(tree)
     }
 
-    /// Whether none of the cgroups has ended since.
+    /// Whether cgroups are open.
+    pub(crate) const fn are_open(&self) -> bool {
+        !self.0.is_empty()
+    }
+
+    /// Whether cgroups are open, and none of them has ended since.
     pub(crate) fn all_exist(&self) -> bool {
-        self.iter().all(|(_, cgroup)| cgroup.outer().check().is_ok())
+        self.are_open() && self.iter().all(|(_, cgroup)| cgroup.outer().check().is_ok())
     }
 
     /// Finds the open cgroup of a target, if the pod has one.

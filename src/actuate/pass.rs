@@ -4,8 +4,8 @@
 //! millisecond. Where the kubelet does not resize, it updates the runtime next, so that no later update of the stored spec brings
 //! the old values back. If the runtime does not answer, the update stays pending and nothing is undone; if the runtime refuses, the pass undoes everything.
 //!
-//! What each stage hands to the next is a value: what the pass writes towards (`aim`), what it has [`Observed`] for that, and, in the
-//! state of the pass, what would have to be undone (`end`).
+//! What each stage hands to the next is a value: what it has [`Observed`], and, in the state of the pass, what it writes towards (`aim`)
+//! and what would have to be undone (`end`).
 
 mod aim;
 mod end;
@@ -24,12 +24,11 @@ use super::shrink::StepError;
 use crate::cgroup::CgroupError;
 use crate::failpoint::failpoint;
 use crate::model::objects::{Pod, PodUid};
-use crate::model::{Cause, ChangeRecord, Outcome, Step};
-use crate::plan::PlanError;
+use crate::model::{Cause, ChangeRecord, LivePod, Outcome, Step};
+use crate::plan::{PlanError, PodTargets};
 use crate::resize::{Act, Answer, Grant, Patch};
 use crate::slots::Class;
 
-use aim::Aim;
 pub(super) use observed::Observed;
 
 /// The state of a running pass.
@@ -38,9 +37,12 @@ pub(super) struct Pass {
     pub(super) node: Arc<Node>,
     pub(super) job: Box<Job>,
     pub(super) done: JobDone,
-    /// What the pass was begun with, and what it writes towards now.
-    decided: Aim,
-    aim: Aim,
+    /// What the pass writes towards now; the job has what it was begun with.
+    pub(super) targets: PodTargets,
+    /// As in the job, for these targets.
+    held_before: bool,
+    /// The pod's cgroups; none before the first observation.
+    pub(super) handles: PodHandles,
     /// The steps on files and units, to undo if the pass fails.
     written: Vec<Step>,
     /// The least limits that the files were written with.
@@ -87,18 +89,13 @@ impl Pass {
             foreign: std::mem::take(&mut job.foreign),
             ..JobDone::new(record)
         };
-        let decided = Aim {
-            amounts: job.targets.amounts.clone(),
-            lift_undeclared: job.targets.lift_undeclared,
-            kubelet_unasked: job.targets.kubelet_unasked,
-            held_before: job.held_before,
-        };
         Box::new(Self {
             node,
-            job,
             done,
-            aim: decided.clone(),
-            decided,
+            targets: job.targets.clone(),
+            held_before: job.held_before,
+            job,
+            handles: PodHandles::default(),
             written: Vec::new(),
             least_limits: OfPod::default(),
             patched: None,
@@ -139,15 +136,19 @@ impl Pass {
 
     /// Whose slots the pass uses.
     pub(super) fn user(&self) -> (String, Class) {
-        let namespace = self.job.targets.bound.live().id.namespace.clone();
+        let namespace = self.live().id.namespace.clone();
         let cause = &self.job.cause;
         let by_operator = matches!(cause, Cause::Operator { .. } | Cause::Released { .. });
         let is_urgent = by_operator || cause.is_emergency();
         (namespace, if is_urgent { Class::Privileged } else { Class::Ordinary })
     }
 
+    pub(super) fn live(&self) -> &Arc<LivePod> {
+        self.targets.bound.live()
+    }
+
     pub(super) fn uid(&self) -> &PodUid {
-        &self.job.targets.bound.live().id.uid
+        &self.live().id.uid
     }
 
     /// Ends the pass with this outcome.
@@ -159,13 +160,6 @@ impl Pass {
 
 fn overtaken() -> Outcome {
     Outcome::Interrupted("the guard raised a limit meanwhile".to_owned())
-}
-
-/// The pod's cgroups, which the first stage opens.
-///
-/// Errors: that stage has not run.
-pub(super) fn opened(handles: Option<&PodHandles>) -> Result<&PodHandles, Outcome> {
-    handles.ok_or_else(|| Outcome::Interrupted("the pod's cgroups are not open".to_owned()))
 }
 
 /// The end of a pass over a pod whose files cannot be read.
@@ -190,9 +184,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::model::{BoundPod, LivePod};
+    use crate::model::BoundPod;
+    use crate::plan::WriteScope;
     use crate::plan::shrink::Holds;
-    use crate::plan::{PodTargets, WriteScope};
 
     impl Pass {
         /// A pass that gives the container `app` of a pod on plain files, which hold 60 MiB, a limit of 160 MiB.

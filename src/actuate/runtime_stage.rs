@@ -7,9 +7,8 @@ use std::time::Instant;
 
 use futures::future::join_all;
 
-use super::handles::PodHandles;
 use super::node::{Node, RuntimeLink};
-use super::pass::{Observed, Pass, opened};
+use super::pass::{Observed, Pass};
 use super::shrink::{Freezer, Marker};
 use crate::cgroup::{Cgroup, CgroupDir, CgroupError, Dir};
 use crate::failpoint::failpoint;
@@ -67,7 +66,7 @@ pub(super) async fn sync(pass: &mut Pass, observed: &Observed) -> Result<(), Out
         .await
         .map_err(|error| give_up(&node, &error, false))?;
     // Where no update follows: an update keeps the limits of its own container.
-    for (target, cgroup) in pass.done.handles.iter().flat_map(PodHandles::iter) {
+    for (target, cgroup) in pass.handles.iter() {
         if !steps.iter().any(|step| step.target == *target) {
             restore_left(&node.freezer, cgroup);
         }
@@ -106,11 +105,11 @@ async fn update_spec(
     let (Target::Container(name), Change::Spec { to, .. }) = (&step.target, &step.change) else {
         return Ok(());
     };
-    let Some(container) = pass.job.targets.bound.live().containers.get(name) else {
+    let Some(container) = pass.live().containers.get(name) else {
         return Ok(());
     };
     let start = Instant::now();
-    let cgroup = cgroup(pass, &step.target);
+    let cgroup = pass.handles.get(&step.target);
     let result = update(runtime, &pass.node.freezer, cgroup, &container.id, to).await;
     pass.done.record.steps.push(StepRecord {
         rollback,
@@ -220,11 +219,11 @@ async fn spec_steps(
     observed: &Observed,
 ) -> Result<Vec<Step>, RuntimeError> {
     let mut steps = Vec::new();
-    let live = pass.job.targets.bound.live();
-    for (name, answer) in fetch_containers(runtime, live, observed.wanted.specs.keys()).await {
+    for (name, answer) in fetch_containers(runtime, pass.live(), observed.wanted.specs.keys()).await {
         let target = Target::Container(name.clone());
+        let cgroup = pass.handles.get(&target);
         // A runtime writes the weight with every update, and takes the kernel's refusal for its own.
-        if cgroup(pass, &target).is_some_and(|open| open.is_idle() == Ok(true)) {
+        if cgroup.is_some_and(|open| open.is_idle() == Ok(true)) {
             tracing::debug!(container = %name, "the cgroup is idle (cpu.idle), so no stored spec is updated");
             continue;
         }
@@ -232,9 +231,7 @@ async fn spec_steps(
             Ok(stored) => stored,
             // Only a manifest names this container: the runtime never writes a container that it does not know.
             // Its cgroup exists: a runtime forgets a container of its own only later.
-            Err(error)
-                if error.is_not_found() && cgroup(pass, &target).is_some_and(|open| open.outer().check().is_ok()) =>
-            {
+            Err(error) if error.is_not_found() && cgroup.is_some_and(|open| open.outer().check().is_ok()) => {
                 tracing::debug!(container = %name, %error, "the runtime does not know the container, so no stored spec is updated");
                 continue;
             }
@@ -248,11 +245,6 @@ async fn spec_steps(
         steps.extend(specs.and_then(|(stored, wanted)| spec_step(name, &stored, wanted, pass.node.traits.page)));
     }
     Ok(steps)
-}
-
-/// The open cgroup of a target.
-fn cgroup<'p>(pass: &'p Pass, target: &Target) -> Option<&'p Cgroup> {
-    pass.done.handles.as_ref()?.get(target)
 }
 
 /// Puts back the stored specs that the pass updated, as the recorded steps say. Leaves memory out where the files could not be
@@ -277,7 +269,10 @@ pub(super) async fn undo(pass: &mut Pass) {
         let is_lower =
             |limit: i64| least.is_some_and(|least| u64::try_from(limit).is_ok_and(|limit| limit < least.get()));
         // A field that was not specified before, or not shown, gets what the file holds, because CRI cannot unset it.
-        let held = cgroup(pass, &target).map_or(Ok(Settings::default()), Cgroup::read_all);
+        let held = pass
+            .handles
+            .get(&target)
+            .map_or(Ok(Settings::default()), Cgroup::read_all);
         let held = held.unwrap_or_else(|error| {
             tracing::debug!(cgroup = %target, %error, "what the container holds cannot be told to the runtime");
             Settings::default()
@@ -305,12 +300,10 @@ pub(super) async fn undo(pass: &mut Pass) {
 ///
 /// Errors: how the pass ends where a file does not hold its value.
 fn verify(pass: &mut Pass, observed: &Observed) -> Result<(), Outcome> {
-    let tree = opened(pass.done.handles.as_ref())?
-        .read()
-        .map_err(|error| match error.into() {
-            Outcome::Refused(reason) => Outcome::Incomplete(reason),
-            ended => ended,
-        })?;
+    let tree = pass.handles.read().map_err(|error| match error.into() {
+        Outcome::Refused(reason) => Outcome::Incomplete(reason),
+        ended => ended,
+    })?;
     pass.done.formula = detected_formula(pass, observed, &tree);
     let incomplete = |reason| Err(Outcome::Incomplete(reason));
     match Plan::after_update(&tree, &observed.wanted, &pass.node.traits) {

@@ -9,18 +9,6 @@ use crate::failpoint::failpoint;
 use crate::model::PodAmounts;
 use crate::resize::{Act, Answer, Grant, Patch};
 
-/// What a pass writes towards.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Aim {
-    pub(super) amounts: PodAmounts,
-    /// As in [`PodTargets`](crate::plan::PodTargets).
-    pub(super) lift_undeclared: bool,
-    /// As in [`PodTargets`](crate::plan::PodTargets).
-    pub(super) kubelet_unasked: bool,
-    /// As in [`Job`](crate::actuate::Job).
-    pub(super) held_before: bool,
-}
-
 impl Pass {
     /// Carries out what comes before a write, such as a patch of the spec, until the values to write are known. Returns beside the pass
     /// what it has observed meanwhile.
@@ -30,11 +18,9 @@ impl Pass {
         loop {
             (self, observed, act) = match act {
                 Act::Direct => {
-                    let aim = Aim {
-                        kubelet_unasked: true,
-                        ..self.decided.clone()
-                    };
-                    self.aim_at(aim);
+                    let amounts = self.job.targets.amounts.clone();
+                    self.aim_at(amounts, self.job.targets.lift_undeclared, self.job.held_before);
+                    self.targets.kubelet_unasked = true;
                     return Ok((self, observed));
                 }
                 Act::Write(grant) if grant.follows.is_some() => self.compare_and_read(grant).await?,
@@ -56,28 +42,25 @@ impl Pass {
         }
     }
 
-    /// From here on the pass writes towards these values.
-    fn aim_at(&mut self, aim: Aim) {
-        if aim != self.aim {
-            let targets = &mut self.job.targets;
-            targets.amounts.clone_from(&aim.amounts);
-            targets.lift_undeclared = aim.lift_undeclared;
-            targets.kubelet_unasked = aim.kubelet_unasked;
-            self.aim = aim;
-        }
+    /// From here on the pass writes towards these amounts. Unless it has observed for the same ones, it observes again.
+    fn aim_at(&mut self, amounts: PodAmounts, lift_undeclared: bool, held_before: bool) {
+        self.targets.amounts = amounts;
+        self.targets.lift_undeclared = lift_undeclared;
+        self.targets.kubelet_unasked = self.job.targets.kubelet_unasked;
+        self.held_before = held_before;
     }
 
     /// From here on the pass writes what the kubelet has granted.
     fn aim_at_grant(&mut self, grant: Grant) {
-        let decided = &self.decided;
-        self.aim_at(Aim {
-            // The API server cannot remove a limit from a spec.
-            lift_undeclared: decided.lift_undeclared && grant.ahead,
-            // The kubelet restarts containers with the values of the spec.
-            kubelet_unasked: decided.kubelet_unasked || grant.is_written_ahead(),
-            held_before: decided.held_before && grant.settled,
-            amounts: grant.targets.clone(),
-        });
+        // The API server cannot remove a limit from a spec.
+        let lift_undeclared = self.job.targets.lift_undeclared && grant.ahead;
+        self.aim_at(
+            grant.targets.clone(),
+            lift_undeclared,
+            self.job.held_before && grant.settled,
+        );
+        // The kubelet restarts containers with the values of the spec.
+        self.targets.kubelet_unasked |= grant.is_written_ahead();
         self.done.api.retry_after = grant.retry_after;
         self.grant = Some(grant);
     }
@@ -89,19 +72,14 @@ impl Pass {
             // Until the API server is called: also a pass that ends before that says what became of the request.
             self.done.api.answer = Answer::NotCarriedOut;
         }
-        self.aim_at(Aim {
-            amounts: patch.request.targets.clone(),
-            lift_undeclared: false,
-            // The targets are new: a file that differs from them is no drift.
-            held_before: false,
-            ..self.decided.clone()
-        });
+        // The targets are new: a file that differs from them is no drift.
+        self.aim_at(patch.request.targets.clone(), false, false);
         // Room before the patch: the kubelet writes the patched limits soon after it, and checks less.
         let observed;
         (self, observed) = self.run_kernel_stages(None, Self::check_plan).await?;
         failpoint("pass.room_made");
         // The observation has lifted the amounts where the guard has raised a limit: the spec would get the lower one.
-        if self.job.targets.amounts != patch.request.targets {
+        if self.targets.amounts != patch.request.targets {
             return Err(self.stop(overtaken()));
         }
         let answer = self.patch(&patch).await;
@@ -126,13 +104,9 @@ impl Pass {
         // Before the observation, which counts flips and takes over the cgroups' identities.
         let before = (self.done.foreign.clone(), self.job.cgroups.clone());
         self.aim_at_grant(grant.clone());
-        let observed;
-        (self, observed) = self.on_files(Self::observe).await;
-        let mut observed = match observed {
-            Ok(observed) => observed,
-            Err(outcome) => return Err(self.stop(outcome)),
-        };
-        let may_end_return = self.decided.lift_undeclared && grant.withheld.is_none();
+        let mut observed;
+        (self, observed) = self.on_files(Self::observe).await?;
+        let may_end_return = self.job.targets.lift_undeclared && grant.withheld.is_none();
         let is_as_known = observed.plan.steps.is_empty() && !may_end_return;
         if is_as_known || !observed.least_limits.is_empty() {
             // The pass uses what it has observed; with steps it reads the files again before it writes.
@@ -167,16 +141,16 @@ mod tests {
         ] {
             let root = tempfile::tempdir().unwrap();
             let mut pass = Pass::on_plain_files(root.path(), Node::on_files(root.path()));
-            (pass.decided.lift_undeclared, pass.decided.held_before) = (true, true);
+            (pass.job.targets.lift_undeclared, pass.job.held_before) = (true, true);
             pass.aim_at_grant(Grant {
                 settled,
                 ahead,
                 withheld,
                 ..Grant::default()
             });
-            let targets = &pass.job.targets;
+            let targets = &pass.targets;
             assert_eq!(targets.amounts, PodAmounts::default(), "what is granted");
-            let aim = [targets.lift_undeclared, targets.kubelet_unasked, pass.aim.held_before];
+            let aim = [targets.lift_undeclared, targets.kubelet_unasked, pass.held_before];
             assert_eq!(aim, expected, "{settled} {ahead}");
         }
     }
@@ -188,8 +162,8 @@ mod tests {
         for file in ["pod/memory.max", "pod/app/memory.max"] {
             fs::write(root.path().join(file), "134217728\n").unwrap();
         }
-        pass.decided.held_before = true;
-        let (settled, targets) = (true, pass.decided.amounts.clone());
+        pass.job.held_before = true;
+        let (settled, targets) = (true, pass.job.targets.amounts.clone());
         for (follows, is_drift) in [(Some(targets.clone()), false), (None, true)] {
             pass.job.resize = Act::Write(Grant {
                 targets: targets.clone(),

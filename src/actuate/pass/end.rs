@@ -2,7 +2,6 @@
 
 use super::Pass;
 use crate::actuate::execute::Executor;
-use crate::actuate::handles::PodHandles;
 use crate::actuate::job::JobDone;
 use crate::actuate::runtime_stage;
 use crate::failpoint::failpoint;
@@ -28,8 +27,7 @@ impl Pass {
     }
 
     fn undo_steps(&mut self) {
-        let Some(handles) = &self.done.handles else { return };
-        let mut executor = Executor::new(&self.node, handles);
+        let mut executor = Executor::new(&self.node, &self.handles);
         executor.written = std::mem::take(&mut self.written);
         if let Err(failed) = executor.undo() {
             self.done.record.outcome.not_undone(&failed);
@@ -50,13 +48,13 @@ impl Pass {
             // The written steps were undone, or hold although the next pass plans the rest anew.
             done.shrink.retain_written(&done.record.steps);
         }
-        done.quotas = std::mem::take(&mut pass.job.targets.scope.quotas);
+        done.quotas = pass.targets.scope.quotas;
         // What a container has used that ended meanwhile says nothing about the next one.
-        if !done.stale && done.handles.as_ref().is_some_and(PodHandles::all_exist) {
-            done.shrink.seen = std::mem::take(&mut pass.job.seen);
+        if !done.stale && pass.handles.all_exist() {
+            done.shrink.seen = pass.job.seen;
         }
         done.stale |= matches!(done.record.outcome, Outcome::Interrupted(_));
-        done.handles = done.handles.take().filter(|_| !done.stale);
+        done.handles = Some(pass.handles).filter(|handles| handles.are_open() && !done.stale);
         if let Some(why) = done.api.answer.denied() {
             done.record.outcome.deny(why);
         }

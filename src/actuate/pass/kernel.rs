@@ -6,7 +6,7 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Observed, Pass, Staged, opened, overtaken};
+use super::{Observed, Pass, Staged, overtaken};
 use crate::actuate::execute::{Executor, raise_unit};
 use crate::actuate::handles::PodHandles;
 use crate::actuate::shrink::{Lowering, Next, ShrinkReport, reclaim_below_limits};
@@ -23,30 +23,28 @@ impl Pass {
         last: fn(&mut Self, &mut Observed) -> Result<(), Outcome>,
     ) -> Staged<(Box<Self>, Box<Observed>)> {
         loop {
-            let advanced;
-            (self, advanced) = self.on_files(move |pass| pass.advance(observed, last)).await;
-            match advanced {
-                Ok((kept, Some(until))) => {
-                    observed = Some(kept);
-                    let wait = until.saturating_duration_since(Instant::now());
-                    tracing::debug!(?wait, "waits: more memory is in use than the lower limits allow");
-                    tokio::time::sleep_until(until.into()).await;
-                }
-                Ok((observed, None)) => return Ok((self, observed)),
-                Err(outcome) => return Err(self.stop(outcome)),
-            }
+            let (kept, until);
+            (self, (kept, until)) = self.on_files(move |pass| pass.advance(observed, last)).await?;
+            let Some(until) = until else { return Ok((self, kept)) };
+            observed = Some(kept);
+            let wait = until.saturating_duration_since(Instant::now());
+            tracing::debug!(?wait, "waits: more memory is in use than the lower limits allow");
+            tokio::time::sleep_until(until.into()).await;
         }
     }
 
     /// Runs a stage on the kernel's files once the pod's namespace has a slot.
     pub(super) async fn on_files<T: Send + 'static>(
         self: Box<Self>,
-        work: impl FnOnce(&mut Self) -> T + Send + 'static,
-    ) -> (Box<Self>, T) {
+        work: impl FnOnce(&mut Self) -> Result<T, Outcome> + Send + 'static,
+    ) -> Staged<(Box<Self>, T)> {
         let node = Arc::clone(&self.node);
         let (namespace, class) = self.user();
         let _slot = node.concurrency.kernel.wait(&namespace, class).await;
-        self.blocking(work).await
+        match self.blocking(work).await {
+            (pass, Ok(done)) => Ok((pass, done)),
+            (pass, Err(outcome)) => Err(pass.stop(outcome)),
+        }
     }
 
     pub(super) async fn blocking<T: Send + 'static>(
@@ -67,7 +65,7 @@ impl Pass {
         observed: Option<Box<Observed>>,
         last: fn(&mut Self, &mut Observed) -> Result<(), Outcome>,
     ) -> Result<(Box<Observed>, Option<Instant>), Outcome> {
-        let mut observed = match observed.filter(|observed| observed.aim == self.aim) {
+        let mut observed = match observed {
             Some(observed) => observed,
             None => self.observe()?,
         };
@@ -85,14 +83,14 @@ impl Pass {
 
     /// Checks the steps that follow the patch, and carries out none.
     pub(super) fn check_plan(&mut self, observed: &mut Observed) -> Result<(), Outcome> {
-        Executor::new(&self.node, opened(self.done.handles.as_ref())?).check_all(&observed.plan)
+        Executor::new(&self.node, &self.handles).check_all(&observed.plan)
     }
 
     /// Makes room for lower memory limits in one turn; returns the time of the next turn, if the pass needs one.
     fn make_room(&mut self, observed: &mut Observed) -> Result<Option<Instant>, Outcome> {
         let (since, turns) = observed.making_room.get_or_insert_with(|| (Instant::now(), 0));
         *turns += 1;
-        let next = observed.checks.advance(opened(self.done.handles.as_ref())?, true);
+        let next = observed.checks.advance(&self.handles, true);
         // Also a turn that fails has read the memory in use.
         self.job.seen.extend(observed.checks.seen());
         let next = next?;
@@ -113,8 +111,7 @@ impl Pass {
     pub(super) fn write(&mut self, observed: &mut Observed) -> Result<(), Outcome> {
         if !observed.least_limits.is_empty() {
             // The guard writes files alone, and systemd writes all of a unit's properties with the first one that a step changes.
-            let handles = opened(self.done.handles.as_ref())?;
-            self.done.systemd_failed |= raise_unit(&self.node, handles, &self.job.targets.bound.live().id);
+            self.done.systemd_failed |= raise_unit(&self.node, &self.handles, &self.live().id);
             // systemd may take its time, and the guard may raise a limit meanwhile.
             if !self.is_current(observed) {
                 return Err(overtaken());
@@ -125,7 +122,7 @@ impl Pass {
         } else {
             Vec::new()
         };
-        let handles = opened(self.done.handles.as_ref())?;
+        let handles = &self.handles;
         // Before the first step: the watch compares later readings with these, and a burst is judged by the throttling before it.
         lowered.extend(observed.before_lowering(handles, |_, _| true)?);
         let touched = observed.touched(&lowered, &self.job.watched);
@@ -182,10 +179,7 @@ impl Pass {
     /// the limit is found here, whichever write came first. Returns the steps.
     pub(in crate::actuate) fn raise_again(&self) -> Vec<StepRecord> {
         let mut steps = Vec::new();
-        let Some(handles) = &self.done.handles else {
-            return steps;
-        };
-        let bound = &self.job.targets.bound;
+        let bound = &self.targets.bound;
         let mut known = self.least_limits.clone();
         loop {
             let least_limits = self.node.least_limits.of(self.uid());
@@ -196,9 +190,9 @@ impl Pass {
             }
             let growable = Growable {
                 pod: Arc::clone(bound.object()),
-                targets: self.job.targets.amounts.clone(),
+                targets: self.targets.amounts.clone(),
             };
-            let raised = raise_again(&self.node, handles, &growable, &higher);
+            let raised = raise_again(&self.node, &self.handles, &growable, &higher);
             let has_ended = matches!(raised.outcome, Outcome::Interrupted(_));
             if !raised.outcome.holds() && !has_ended {
                 let (pod, outcome) = (&bound.live().id, &raised.outcome);
@@ -214,14 +208,13 @@ impl Pass {
     /// Reads the files again, and plans from what they hold now. Returns the limits of the earlier plan that are lower already: a
     /// kubelet that has the new spec may have written them first; the pass has them watched all the same.
     fn plan_again(&mut self, observed: &mut Observed) -> Result<Vec<Lowering>, Outcome> {
-        let handles = opened(self.done.handles.as_ref())?;
-        let tree = handles.read()?;
-        self.done.stale |= tree.containers.len() < self.job.targets.bound.live().containers.len();
+        let tree = self.handles.read()?;
+        self.done.stale |= tree.containers.len() < self.live().containers.len();
         let holds = |target: &Target, to: Bytes| {
             tree.get(target).and_then(Settings::memory_limit) == Some(MemoryLimit::Bytes(to.get()))
         };
         // The earlier plan has the limits as they were; the new one does not lower what is lower already.
-        let lowered = observed.before_lowering(handles, holds)?;
+        let lowered = observed.before_lowering(&self.handles, holds)?;
         observed.plan = Plan::of_files(&tree, &observed.wanted.tree, &self.node.traits)?;
         Ok(lowered)
     }

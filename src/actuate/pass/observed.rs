@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{Aim, Pass};
+use super::Pass;
 use crate::actuate::handles::PodHandles;
 use crate::actuate::least_limits::{LeastLimits, OfPod};
 use crate::actuate::shrink::{Lowering, ShrinkChecks};
@@ -13,8 +13,6 @@ use crate::plan::{Plan, PodTargets};
 /// What one observation of the pod's cgroups has led to. The next observation replaces the whole value.
 #[derive(Debug)]
 pub(in crate::actuate) struct Observed {
-    /// What the pass wrote towards. For another aim it observes again.
-    pub(super) aim: Aim,
     pub(in crate::actuate) wanted: PodValues,
     pub(super) plan: Plan,
     /// The least limits that `wanted` was made with.
@@ -33,12 +31,12 @@ impl Pass {
             stages.queued = self.job.asked.elapsed();
         }
         let start = Instant::now();
-        let live = Arc::clone(self.job.targets.bound.live());
+        let live = Arc::clone(self.targets.bound.live());
         let (handles, tree) = PodHandles::open_and_read(&self.node.hierarchy, &live)?;
         // Part of the result from here on, also where no plan follows; so is whether a cgroup is gone.
-        let handles = &*self.done.handles.insert(handles);
+        self.handles = handles;
         // A new cgroup may have the path of one that ended.
-        let found = handles.identities();
+        let found = self.handles.identities();
         let others = self.job.cgroups.as_ref().is_some_and(|known| *known != found);
         self.job.cgroups = Some(found);
         stages.observe = start.elapsed();
@@ -46,19 +44,18 @@ impl Pass {
         self.done.stale = tree.containers.len() < live.containers.len();
         // Each of these changes what the next one reads: the least limits raise the amounts, from which the wanted values follow. Those
         // that a foreign writer keeps changing leave the wanted values before the plan is made.
-        let (least_limits, grown) = lift_to_least(&mut self.job.targets, &self.node.least_limits);
-        let mut wanted = self.job.targets.values(&tree, &self.node.traits);
+        let (least_limits, grown) = lift_to_least(&mut self.targets, &self.node.least_limits);
+        let mut wanted = self.targets.values(&tree, &self.node.traits);
         if !others {
-            let (foreign, held_before) = (&mut self.done.foreign, self.aim.held_before);
-            self.done.flipped = foreign.find_flips(&tree, &mut wanted, held_before, &grown);
+            let foreign = &mut self.done.foreign;
+            self.done.flipped = foreign.find_flips(&tree, &mut wanted, self.held_before, &grown);
         }
         let plan = Plan::of_files(&tree, &wanted.tree, &self.node.traits)?;
-        let checks = ShrinkChecks::of(&plan, handles, &self.job.seen)?;
+        let checks = ShrinkChecks::of(&plan, &self.handles, &self.job.seen)?;
         // The checks begin with what earlier tries have read, and what they read counts for the next try, unless a cgroup ends.
         self.job.seen.extend(checks.seen());
         stages.plan = start.elapsed();
         Ok(Box::new(Observed {
-            aim: self.aim.clone(),
             wanted,
             plan,
             least_limits,
@@ -144,7 +141,7 @@ impl Observed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{PodAmounts, Setting};
+    use crate::model::Setting;
     use crate::plan::shrink::Before;
 
     fn app() -> Target {
@@ -161,12 +158,6 @@ mod tests {
         let settings = Settings::from_iter([limit(mebibytes)]);
         wanted.tree.containers.insert("app".into(), settings);
         Observed {
-            aim: Aim {
-                amounts: PodAmounts::default(),
-                lift_undeclared: false,
-                kubelet_unasked: false,
-                held_before: true,
-            },
             wanted,
             plan: Plan::default(),
             least_limits,

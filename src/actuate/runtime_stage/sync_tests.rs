@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::*;
-use crate::actuate::reconcile;
+use crate::actuate::{PodHandles, reconcile};
 use crate::model::{Bytes, Driver, MilliCpu};
 use crate::runtime::Problem;
 use crate::runtime::testing::{FakeRuntime, failed};
@@ -214,7 +214,7 @@ async fn a_runtime_that_is_away_gets_no_update() {
 async fn an_idle_container_gets_no_update() {
     for (idle, expected) in [("1\n", 0), ("0\n", 1)] {
         let prepare = |pass: &mut Pass| {
-            let directory = cgroup(pass, &app()).unwrap().outer().memory_dir().path();
+            let directory = pass.handles.get(&app()).unwrap().outer().memory_dir().path();
             fs::write(directory.join("cpu.idle"), idle).unwrap();
         };
         let (synced, updates) = synced(UpdateRecorder::default(), prepare).await;
@@ -265,7 +265,7 @@ async fn a_runtime_may_write_what_systemd_rounds() {
         };
         let (mut pass, runtime) = pass(root.path(), "17000", runtime);
         Arc::make_mut(&mut pass.node).traits.driver = Driver::Systemd;
-        pass.job.targets.amounts.containers[0].resources.limits.cpu = Some(MilliCpu::new(163));
+        pass.targets.amounts.containers[0].resources.limits.cpu = Some(MilliCpu::new(163));
         let observed = pass.observe().unwrap();
         let synced = sync(&mut pass, &observed).await;
         assert_eq!(runtime.updates()[0].cpu_quota, Some(16_300));
@@ -287,7 +287,7 @@ async fn undone(outcome: Outcome, steps: Vec<StepRecord>, runtime: UpdateRecorde
     let (mut pass, runtime) = pass(root.path(), "100000", runtime);
     fs::write(root.path().join("pod/app/memory.max"), "134217728\n").unwrap();
     let handles = PodHandles::open(&pass.node.hierarchy, pass.job.targets.bound.live());
-    pass.done.handles = Some(handles.unwrap());
+    pass.handles = handles.unwrap();
     let before = steps.len();
     pass.done.record.steps = steps;
     pass.done.record.outcome = outcome;

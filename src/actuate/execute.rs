@@ -23,7 +23,7 @@ fn parts(step: &Step, failed: &StepError) -> Vec<Step> {
         StepError::Cgroup(_) if is_unit && step.change.lowered_memory().is_none() => return vec![step.clone()],
         StepError::Cgroup(_) => is_mismatch(failed),
         StepError::Systemd(_) => true,
-        StepError::NotShrinkable(_) | StepError::NoCgroup(_) => false,
+        StepError::NotShrinkable(_) | StepError::NoRoom(_) | StepError::NoCgroup(_) => false,
     };
     if !is_unit && !may_have_written {
         return Vec::new();

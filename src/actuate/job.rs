@@ -11,7 +11,7 @@ use super::handles::PodHandles;
 use super::node::Node;
 use super::patch::{PodResizer, Saved};
 use super::runtime_stage;
-use super::shrink::{Lowering, Next, SeenBefore, ShrinkChecks, ShrinkReport};
+use super::shrink::{Lowering, SeenBefore, ShrinkChecks, ShrinkReport};
 use crate::cgroup::Identity;
 use crate::model::{
     Cause, ChangeRecord, ContainerName, ControlFile, Outcome, PodValues, StepRecord, Target, WeightFormula,
@@ -136,10 +136,9 @@ pub async fn preview(node: Arc<Node>, mut job: Job) -> Result<Vec<StepRecord>, S
         let plan = Plan::between(&PodValues { tree, specs }, &wanted, &node.traits)?;
         Executor::new(&node, &handles).check_all(&plan)?;
         let mut checks = ShrinkChecks::of(&plan, &handles, &job.seen)?;
-        if let Next::Refused(why) = checks.advance(&handles, false)? {
-            // A pass would refuse to lower this limit at once.
-            return Err(Outcome::Refused(why));
-        }
+        // A pass would refuse at once to lower a limit without room.
+        let checked = checks.advance(&handles, false);
+        checked.map_err(|error| error.ends(Outcome::Refused))?;
         let steps = changes.iter().chain(&plan.steps);
         Ok(steps.map(StepRecord::planned).collect())
     });

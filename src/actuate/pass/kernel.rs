@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::{Observed, Pass, Staged, overtaken};
 use crate::actuate::execute::{Executor, raise_unit};
 use crate::actuate::handles::PodHandles;
-use crate::actuate::shrink::{Lowering, Next, ShrinkReport, reclaim_below_limits};
+use crate::actuate::shrink::{Lowering, ShrinkReport, StepError, reclaim_below_limits};
 use crate::actuate::urgent::{Growable, raise_again};
 use crate::model::{Bytes, ContainerName, MemoryLimit, Outcome, Setting, Settings, StepRecord, Target};
 use crate::plan::Plan;
@@ -93,18 +93,11 @@ impl Pass {
         let next = observed.checks.advance(&self.handles, true);
         // Also a turn that fails has read the memory in use.
         self.job.seen.extend(observed.checks.seen());
-        let next = next?;
         if !observed.checks.is_empty() && self.done.api.answer.accepted().is_none() {
             self.done.record.stages.prepare = since.elapsed();
         }
-        match next {
-            Next::Ready => Ok(None),
-            Next::Wait(until) => Ok(Some(until)),
-            Next::Refused(why) => {
-                self.done.shrink.refused = true;
-                Err(Outcome::Refused(why))
-            }
-        }
+        self.done.shrink.refused = matches!(next, Err(StepError::NoRoom(_)));
+        next.map_err(|error| error.ends(Outcome::Refused))
     }
 
     /// Carries out the plan, and keeps what the watch of lower limits and an undo need.

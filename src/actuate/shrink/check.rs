@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use super::commit::StepError;
 use crate::actuate::handles::PodHandles;
 use crate::cgroup::{CgroupDir, CgroupError};
 use crate::model::{Bytes, MemoryLimit, PodTree, Target};
@@ -28,16 +29,6 @@ struct LimitCheck {
     target: Target,
     policy: ShrinkCheck,
     ready: bool,
-}
-
-#[derive(Debug)]
-pub(in crate::actuate) enum Next {
-    /// Every limit can be written now.
-    Ready,
-    /// Call again at this time or later.
-    Wait(Instant),
-    /// A limit cannot be lowered: its cgroup and the reason, a sentence.
-    Refused(String),
 }
 
 impl ShrinkChecks {
@@ -64,8 +55,15 @@ impl ShrinkChecks {
         self.0.is_empty()
     }
 
-    /// Takes at most one step for each cgroup: reads it and, where `may_reclaim`, has the kernel reclaim. Blocks meanwhile.
-    pub(in crate::actuate) fn advance(&mut self, handles: &PodHandles, may_reclaim: bool) -> Result<Next, CgroupError> {
+    /// Takes at most one step for each cgroup: reads it and, where `may_reclaim`, has the kernel reclaim. Blocks meanwhile. Returns when
+    /// to call again; `None` once every limit can be written.
+    ///
+    /// Errors: [`StepError::NoRoom`] for a limit that cannot be lowered; a file cannot be read or written.
+    pub(in crate::actuate) fn advance(
+        &mut self,
+        handles: &PodHandles,
+        may_reclaim: bool,
+    ) -> Result<Option<Instant>, StepError> {
         let mut next: Option<Instant> = None;
         for check in &mut self.0 {
             let Some(cgroup) = handles.get(&check.target).filter(|_| !check.ready) else {
@@ -85,11 +83,11 @@ impl ShrinkChecks {
                     }
                     now
                 }
-                CheckStep::Refused(why) => return Ok(Next::Refused(format!("{}: {why}", check.target))),
+                CheckStep::Refused(why) => return Err(StepError::NoRoom(format!("{}: {why}", check.target))),
             };
             next = Some(next.map_or(again, |next| next.min(again)));
         }
-        Ok(next.map_or(Next::Ready, Next::Wait))
+        Ok(next)
     }
 
     /// The memory use that the checks have read, for the next try.
@@ -182,16 +180,14 @@ mod tests {
             let root = tempfile::tempdir().unwrap();
             let handles = handles(root.path(), used, peak);
             let mut checks = ShrinkChecks::of(&plan(64), &handles, &SeenBefore::new()).unwrap();
-            let next = checks.advance(&handles, true).unwrap();
+            let next = checks.advance(&handles, true);
             (next, checks.seen()[&app()].most())
         };
-        assert!(matches!(next(40, Some(41)), (Next::Ready, Some(most)) if most == mib(40)));
-        assert!(matches!(next(40, None), (Next::Wait(_), Some(most)) if most == mib(40)));
+        assert!(matches!(next(40, Some(41)), (Ok(None), Some(most)) if most == mib(40)));
+        assert!(matches!(next(40, None), (Ok(Some(_)), Some(most)) if most == mib(40)));
         let (refused, most) = next(100, Some(100));
-        assert!(
-            matches!(&refused, Next::Refused(why) if why.starts_with("container app: ")),
-            "{refused:?}"
-        );
+        let why = refused.unwrap_err().to_string();
+        assert!(why.starts_with("container app: "), "{why}");
         assert_eq!(most, None);
         let root = tempfile::tempdir().unwrap();
         let handles = handles(root.path(), 40, None);

@@ -31,6 +31,9 @@ pub enum StepError {
     /// The cgroup cannot be frozen, or uses too much memory: the reason, in a sentence.
     #[error("not shrinkable now: {0}")]
     NotShrinkable(String),
+    /// Too much memory is in use to lower a limit: its cgroup and the reason, a sentence.
+    #[error("{0}")]
+    NoRoom(String),
     #[error(transparent)]
     Systemd(#[from] SystemdError),
     #[error("{0} has no open cgroup")]
@@ -43,7 +46,7 @@ impl StepError {
         match self {
             Self::Cgroup(error) => error.is_gone(),
             Self::NoCgroup(_) => true,
-            Self::NotShrinkable(_) | Self::Systemd(_) => false,
+            Self::NotShrinkable(_) | Self::NoRoom(_) | Self::Systemd(_) => false,
         }
     }
 
@@ -66,7 +69,7 @@ impl StepError {
     pub(in crate::actuate) const fn is_not_shrinkable(&self) -> bool {
         match self {
             Self::Cgroup(error) => matches!(error.reason, Reason::BelowUsage { .. } | Reason::Busy { .. }),
-            Self::NotShrinkable(_) => true,
+            Self::NotShrinkable(_) | Self::NoRoom(_) => true,
             Self::Systemd(_) | Self::NoCgroup(_) => false,
         }
     }

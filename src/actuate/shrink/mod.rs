@@ -16,7 +16,7 @@ pub use commit::{StepError, lower};
 pub use freezer::{FREEZE_BOUND, Freezer};
 pub use watch::{Verdict, watch};
 
-pub(super) use check::{Next, ShrinkChecks, reclaim_below_limits};
+pub(super) use check::{ShrinkChecks, reclaim_below_limits};
 pub(super) use freezer::Marker;
 
 use crate::model::{Bytes, MemoryLimit, StepRecord, Target};

@@ -26,7 +26,7 @@ use crate::failpoint::failpoint;
 use crate::model::objects::{Pod, PodUid};
 use crate::model::{Cause, ChangeRecord, LivePod, Outcome, Step};
 use crate::plan::{PlanError, PodTargets};
-use crate::resize::{Act, Answer, Grant, Patch};
+use crate::resize::{Act, Grant, Patch, ResizeError};
 use crate::slots::Class;
 
 pub(super) use observed::Observed;
@@ -113,7 +113,7 @@ impl Pass {
             return Ok(self);
         };
         if matches!(&self.job.resize, Act::Patch(patch) if !patch.changes.is_empty()) {
-            self.done.api.answer = Answer::NotCarriedOut;
+            self.done.api.answer = Some(Err(ResizeError::NotSent));
         }
         let why = format!("the request cannot be saved, and would not survive a restart of the agent: {problem}");
         Err(self.stop(Outcome::Refused(why)))

@@ -20,7 +20,7 @@ use super::pass::Pass;
 use crate::failpoint::failpoint;
 use crate::model::objects::Pod;
 use crate::model::{Step, StepRecord};
-use crate::resize::{Answer, Patch, Request, ResizeError};
+use crate::resize::{Patch, Request, ResizeError};
 
 /// Calls the `resize` subresource.
 #[tonic::async_trait]
@@ -91,8 +91,10 @@ impl Pass {
                 if let Err(ResizeError::Stale) = sent {
                     continue;
                 }
-                // Before an error ends the stage: the request may be carried out all the same.
-                self.done.api.answer = sent.as_ref().map_or_else(Answer::of_error, |_| Answer::Unanswered);
+                if let Err(error) = &sent {
+                    // Before it ends the stage: the request may be carried out all the same.
+                    self.done.api.answer = Some(Err(error.clone()));
+                }
                 sent?
             };
             failpoint("pass.patched");
@@ -152,12 +154,12 @@ impl Pass {
         match undone {
             Ok(pod) => {
                 let generation = pod.metadata.generation;
-                self.done.api.answer = Answer::Accepted(Request { generation, ..back });
+                self.done.api.answer = Some(Ok(Request { generation, ..back }));
             }
             Err(error) => {
                 let why = format!("cannot withdraw the request: {error}");
                 self.done.record.outcome.add(&why);
-                self.done.api.answer = Answer::TakingBack(back.targets);
+                self.done.api.answer = Some(Err(ResizeError::NotTakenBack(back.targets)));
             }
         }
     }

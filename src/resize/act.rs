@@ -130,7 +130,7 @@ impl Resize {
         if let Some(why) = facts.why_full(pod, targets) {
             return Act::End {
                 outcome: Outcome::Refused(why),
-                retry_after: self.no_room.then_some(ROOM_CHECK),
+                retry_after: self.has_no_room().then_some(ROOM_CHECK),
                 no_room: true,
             };
         }
@@ -175,7 +175,7 @@ impl Resize {
 
     /// The phase of the resize to what the spec already has.
     fn phase(&self, pod: &Pod) -> ResizePhase {
-        match (self.unseen(pod), ResizePhase::of(pod), &self.withheld) {
+        match (self.unseen(pod), ResizePhase::of(pod), self.withheld()) {
             (Some(_), _, _) => ResizePhase::Accepted,
             // The kubelet tries again, and has not succeeded yet.
             (None, ResizePhase::InProgress, Some(Withheld::Failed(why))) => {

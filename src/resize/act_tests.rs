@@ -539,7 +539,7 @@ fn the_first_refusal_for_room_is_soon_repeated() {
     for wait in [None, Some(std::time::Duration::from_secs(60))] {
         let full = resize.next(&settled(100), &named(2000), &Cause::Retry, &facts());
         assert!(matches!(full, Act::End { retry_after, .. } if retry_after == wait));
-        resize.no_room = true;
+        resize.ended(Outcome::Refused(String::new()), true);
     }
 }
 

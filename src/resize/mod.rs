@@ -37,7 +37,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 pub use act::{Act, Facts, Grant};
 pub use kubelet::{NodeSupport, check_room, granted, reserved};
-pub use patch::{Answer, Patch, Report, ResizeError, altered, changes};
+pub use patch::{Patch, Report, ResizeError, altered, changes};
 pub use request::{Request, differing, taken_back};
 
 use crate::model::objects::{Container, Pod, ResizePhase};
@@ -60,13 +60,10 @@ pub struct Resize {
     /// from this agent or not to concern it. Another spec is another client's change, or a request without an answer.
     #[serde(deserialize_with = "amounts_of_spec", skip_serializing_if = "Option::is_none")]
     written_ahead: Option<PodAmounts>,
-    /// Why the pod does not have its targets yet, by the latest pass: the kubelet does not grant them, or the API server has not
-    /// answered.
+    /// How the latest pass ended, if the pod does not have its targets yet: the kubelet does not grant them, the API server has not
+    /// answered, or the node has no room, so that the pass did not patch the spec.
     #[serde(skip)]
-    withheld: Option<Withheld>,
-    /// The latest pass did not patch the spec: the node has no room.
-    #[serde(skip)]
-    no_room: bool,
+    obstacle: Option<Outcome>,
     /// When the API server accepted the latest request.
     #[serde(skip)]
     accepted_at: Option<Instant>,
@@ -85,8 +82,7 @@ impl Resize {
     #[must_use]
     pub fn saved(&self) -> Self {
         Self {
-            withheld: None,
-            no_room: false,
+            obstacle: None,
             accepted_at: None,
             ..self.clone()
         }
@@ -114,22 +110,25 @@ impl Resize {
 
     /// Why the pod does not have its targets yet, by the latest pass.
     pub const fn withheld(&self) -> Option<&Withheld> {
-        self.withheld.as_ref()
+        match &self.obstacle {
+            Some(Outcome::Withheld(withheld)) => Some(withheld),
+            _ => None,
+        }
     }
 
     /// Whether the latest pass did not patch the spec because the node has no room.
     pub const fn has_no_room(&self) -> bool {
-        self.no_room
+        self.obstacle.is_some() && self.withheld().is_none()
     }
 
     /// Whether nothing stood in the way of the latest pass.
     pub const fn is_clear(&self) -> bool {
-        self.withheld.is_none() && !self.no_room
+        self.obstacle.is_none()
     }
 
     /// Whether the resize only waits for an API server that is away.
     pub const fn waits_for_api_server(&self) -> bool {
-        matches!(self.withheld, Some(Withheld::SpecLater(_)))
+        matches!(self.withheld(), Some(Withheld::SpecLater(_)))
     }
 
     /// Whether this outcome is news: not if nothing was written and every value was as desired already, or if the kubelet's answer, or
@@ -138,19 +137,19 @@ impl Resize {
         let is_known = match &record.outcome {
             // The API server is patched in a moment, and the growth itself is on record.
             Outcome::Withheld(Withheld::Postponed(_)) => true,
-            Outcome::Withheld(withheld) => self.withheld.as_ref() == Some(withheld),
+            Outcome::Withheld(withheld) => self.withheld() == Some(withheld),
             // Retries find no room every minute. If something else stands in the way of one, the next one shows that.
-            Outcome::Refused(_) => self.no_room && record.cause == Cause::Retry,
+            Outcome::Refused(_) => self.has_no_room() && record.cause == Cause::Retry,
             _ => false,
         };
-        let has_waited = matches!(self.withheld, Some(Withheld::Deferred(_) | Withheld::Failed(_)));
+        let has_waited = matches!(self.withheld(), Some(Withheld::Deferred(_) | Withheld::Failed(_)));
         let is_taken_up = has_waited && record.outcome.holds();
         !record.steps.is_empty() || record.outcome.reason().is_some() && !is_known || is_taken_up
     }
 
     /// What the API server or the kubelet does next with the resize of `pod`, as a sentence.
     pub fn next_step(&self, pod: &Pod) -> Option<String> {
-        let step = match &self.withheld {
+        let step = match self.withheld() {
             Some(Withheld::Deferred(_)) => {
                 "The kubelet tries again when the node has room; a smaller recommendation replaces this one at once."
             }
@@ -356,39 +355,34 @@ impl Resize {
             // No later object will show it. An answer to this pass is newer.
             self.accepted = None;
         }
-        let accepted = report.answer.accepted();
         if by_hand && matches!(outcome, Outcome::Withheld(Withheld::SpecLater(_))) {
             self.write_ahead(pod);
-        } else if accepted.is_some() || outcome.holds() && report.retry_after.is_none() {
+        } else if report.accepted().is_some() || outcome.holds() && report.retry_after.is_none() {
             drop(self.catch_up());
         }
         match &report.answer {
-            Answer::NotAsked => {}
-            Answer::NotCarriedOut | Answer::Denied(_) => self.end_prepared(false),
-            Answer::Unanswered => self.end_prepared(true),
-            Answer::Accepted(accepted) => {
+            None => {}
+            Some(Ok(accepted)) => {
                 (self.accepted, self.prepared) = (Some(accepted.clone()), None);
                 self.accepted_at = Some(now);
             }
-            Answer::TakingBack(held) => {
+            Some(Err(ResizeError::NotTakenBack(held))) => {
                 // The spec has the patch, or these amounts.
                 self.end_prepared(true);
                 self.prepare(pod, held, held);
             }
+            Some(Err(error)) => self.end_prepared(error.may_be_carried_out()),
         }
     }
 
     /// Notes what stood in the way of a pass that ended with this outcome.
     pub fn ended(&mut self, outcome: Outcome, no_room: bool) {
-        (self.withheld, self.no_room) = match outcome {
-            Outcome::Withheld(withheld) => (Some(withheld), false),
-            _ => (None, no_room),
-        };
+        self.obstacle = Some(outcome).filter(|outcome| no_room || matches!(outcome, Outcome::Withheld(_)));
     }
 
     /// Forgets what stood in the way of the latest pass: the next one has other targets.
     pub fn start_over(&mut self) {
-        (self.withheld, self.no_room) = (None, false);
+        self.obstacle = None;
     }
 
     /// Notes that the pod has its own amounts again: the request for them stands although nothing is desired any more.

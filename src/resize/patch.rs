@@ -32,8 +32,14 @@ pub struct Patch {
 }
 
 /// The API server did not make the requested change.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ResizeError {
+    /// The pass has ended before it sent the request.
+    #[error("the request was not sent")]
+    NotSent,
+    /// The API server has accepted the request. The one that takes it back, to these amounts, has no answer.
+    #[error("the request may have been taken back")]
+    NotTakenBack(PodAmounts),
     /// The API server cannot resize in place, `everywhere` or because of the pod's kubelet.
     #[error("no resizing in place here: {why}")]
     Unsupported { why: String, everywhere: bool },
@@ -63,55 +69,19 @@ pub enum ResizeError {
     },
 }
 
-/// What became of the request that a pass prepared.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Answer {
-    /// The pass prepared no request.
-    #[default]
-    NotAsked,
-    /// The API server has not carried it out, and will not.
-    NotCarriedOut,
-    /// A rule denies it, for this reason. The pass writes the values that were granted before.
-    Denied(String),
-    /// The API server may have carried it out although no answer says so.
-    Unanswered,
-    /// The API server has accepted it, or the request that took it back.
-    Accepted(Request),
-    /// The API server has accepted it. The request that takes it back, to these amounts, has no answer.
-    TakingBack(PodAmounts),
-}
-
-impl Answer {
-    /// What became of a request that ended with this error.
-    pub fn of_error(error: &ResizeError) -> Self {
-        match error {
-            ResizeError::Unsupported { .. } | ResizeError::Gone(_) | ResizeError::Stale => Self::NotCarriedOut,
-            ResizeError::Denied(why) => Self::Denied(why.clone()),
-            ResizeError::Altered(_) | ResizeError::Away(_) | ResizeError::Refused { .. } => Self::Unanswered,
-        }
-    }
-
-    /// The request that the API server has accepted last.
-    pub const fn accepted(&self) -> Option<&Request> {
-        match self {
-            Self::Accepted(accepted) => Some(accepted),
-            _ => None,
-        }
-    }
-
-    /// Why a rule denies the request.
-    pub fn denied(&self) -> Option<&str> {
-        match self {
-            Self::Denied(why) => Some(why),
-            _ => None,
-        }
+impl ResizeError {
+    /// Whether the API server may have carried out the request although no answer says so.
+    pub(super) const fn may_be_carried_out(&self) -> bool {
+        matches!(self, Self::Altered(_) | Self::Away(_) | Self::Refused { .. })
     }
 }
 
 /// How the API server answered a pass.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
-    pub answer: Answer,
+    /// What became of the request that the pass prepared: the one that the API server has accepted, or the one that took it back. `None`
+    /// if the pass prepared none.
+    pub answer: Option<Result<Request, ResizeError>>,
     /// The API server did not show the spec before the pass wrote amounts of the pod's object, which may be older.
     pub unread: bool,
     /// The API server has an older generation of the pod than the one that it accepted a request with: its etcd was restored from a
@@ -125,22 +95,36 @@ pub struct Report {
     pub retry_after: Option<Duration>,
 }
 
+impl Report {
+    /// The request that the API server has accepted last.
+    pub fn accepted(&self) -> Option<&Request> {
+        self.answer.as_ref()?.as_ref().ok()
+    }
+
+    /// Why a rule denies the request. The pass writes the values that were granted before.
+    pub fn denied(&self) -> Option<&str> {
+        match &self.answer {
+            Some(Err(ResizeError::Denied(why))) => Some(why),
+            _ => None,
+        }
+    }
+}
+
 impl Patch {
     /// What the pass does after the API server's answer: `pod` has the patch, or the call failed while the API server is `away`.
     /// Completes the `report` about that.
     pub fn answered(&self, answer: Result<&Pod, &ResizeError>, away: Option<String>, report: &mut Report) -> Act {
         let error = match answer {
             Ok(pod) => {
-                report.answer = Answer::Accepted(Request {
+                report.answer = Some(Ok(Request {
                     generation: pod.metadata.generation,
                     ..self.request.clone()
-                });
+                }));
                 let Request { targets, held, .. } = &self.request;
-                let grant = Grant::new(&ResizePhase::of(pod), targets, held, self.room.clone());
                 return Act::Write(Grant {
                     // The amounts are new: a file that differs from them is no drift.
-                    settled: grant.settled && grant.withheld.is_some(),
-                    ..grant
+                    settled: false,
+                    ..Grant::new(&ResizePhase::of(pod), targets, held, self.room.clone())
                 });
             }
             Err(error) => error,
@@ -168,10 +152,12 @@ impl Patch {
             ResizeError::Refused { retry_after, .. } => Act::end(Outcome::Refused(reason), *retry_after),
             ResizeError::Altered(_) => {
                 // Admission has changed the spec after this request.
-                report.answer = Answer::Accepted(self.request.clone());
+                report.answer = Some(Ok(self.request.clone()));
                 Act::end(Outcome::Refused(reason), None)
             }
-            ResizeError::Gone(_) => Act::end(Outcome::Interrupted(reason), None),
+            ResizeError::Gone(_) | ResizeError::NotSent | ResizeError::NotTakenBack(_) => {
+                Act::end(Outcome::Interrupted(reason), None)
+            }
         }
     }
 

@@ -264,7 +264,7 @@ fn a_request_after_no_answer_reads_first() {
         assert!(!reads_first(&act), "{act}");
         resize.begins(&pod, &act, true);
         let report = Report {
-            answer: Answer::of_error(&error),
+            answer: Some(Err(error.clone())),
             ..Report::default()
         };
         let outcome = Outcome::Refused(String::new());
@@ -455,7 +455,7 @@ fn an_accepted_request_delays_the_next() {
         ..Request::default()
     };
     let report = Report {
-        answer: Answer::Accepted(accepted),
+        answer: Some(Ok(accepted)),
         ..Report::default()
     };
     resize.answered(&asked(100), &report, &Outcome::Applied, false, now);

@@ -6,8 +6,7 @@ use std::time::Instant;
 
 use super::{Observed, Pass, Staged, overtaken};
 use crate::failpoint::failpoint;
-use crate::model::PodAmounts;
-use crate::resize::{Act, Answer, Grant, Patch};
+use crate::resize::{Act, Grant, Patch, ResizeError};
 
 impl Pass {
     /// Carries out what comes before a write, such as a patch of the spec, until the values to write are known. Returns beside the pass
@@ -18,14 +17,17 @@ impl Pass {
         loop {
             (self, observed, act) = match act {
                 Act::Direct => {
-                    let amounts = self.job.targets.amounts.clone();
-                    self.aim_at(amounts, self.job.targets.lift_undeclared, self.job.held_before);
+                    let decided = &self.job.targets;
+                    self.targets.amounts.clone_from(&decided.amounts);
+                    self.targets.lift_undeclared = decided.lift_undeclared;
                     self.targets.kubelet_unasked = true;
+                    self.held_before = self.job.held_before;
                     return Ok((self, observed));
                 }
                 Act::Write(grant) if grant.follows.is_some() => self.compare_and_read(grant).await?,
                 Act::Write(grant) => {
-                    self.aim_at_grant(grant);
+                    self.aim_at(&grant);
+                    self.grant = Some(grant);
                     return Ok((self, observed));
                 }
                 Act::Patch(patch) => self.make_room_and_patch(patch).await?,
@@ -42,27 +44,16 @@ impl Pass {
         }
     }
 
-    /// From here on the pass writes towards these amounts. Unless it has observed for the same ones, it observes again.
-    fn aim_at(&mut self, amounts: PodAmounts, lift_undeclared: bool, held_before: bool) {
-        self.targets.amounts = amounts;
-        self.targets.lift_undeclared = lift_undeclared;
-        self.targets.kubelet_unasked = self.job.targets.kubelet_unasked;
-        self.held_before = held_before;
-    }
-
-    /// From here on the pass writes what the kubelet has granted.
-    fn aim_at_grant(&mut self, grant: Grant) {
+    /// From here on the pass writes what the kubelet has granted. Unless it has observed for the same amounts, it observes again.
+    fn aim_at(&mut self, grant: &Grant) {
+        let (decided, targets) = (&self.job.targets, &mut self.targets);
+        targets.amounts.clone_from(&grant.targets);
         // The API server cannot remove a limit from a spec.
-        let lift_undeclared = self.job.targets.lift_undeclared && grant.ahead;
-        self.aim_at(
-            grant.targets.clone(),
-            lift_undeclared,
-            self.job.held_before && grant.settled,
-        );
+        targets.lift_undeclared = decided.lift_undeclared && grant.ahead;
         // The kubelet restarts containers with the values of the spec.
-        self.targets.kubelet_unasked |= grant.is_written_ahead();
+        targets.kubelet_unasked = decided.kubelet_unasked || grant.is_written_ahead();
+        self.held_before = self.job.held_before && grant.settled;
         self.done.api.retry_after = grant.retry_after;
-        self.grant = Some(grant);
     }
 
     /// Makes room for the patched values, as for a write, and patches the spec. Returns what the pass has observed and still uses, and
@@ -70,10 +61,14 @@ impl Pass {
     async fn make_room_and_patch(mut self: Box<Self>, patch: Patch) -> Staged<(Box<Self>, Option<Box<Observed>>, Act)> {
         if !patch.changes.is_empty() {
             // Until the API server is called: also a pass that ends before that says what became of the request.
-            self.done.api.answer = Answer::NotCarriedOut;
+            self.done.api.answer = Some(Err(ResizeError::NotSent));
         }
-        // The targets are new: a file that differs from them is no drift.
-        self.aim_at(patch.request.targets.clone(), false, false);
+        // As if they were granted, and the kubelet not done: a file that differs from new targets is no drift.
+        let targets = patch.request.targets.clone();
+        self.aim_at(&Grant {
+            targets,
+            ..Grant::default()
+        });
         // Room before the patch: the kubelet writes the patched limits soon after it, and checks less.
         let observed;
         (self, observed) = self.run_kernel_stages(None, Self::check_plan).await?;
@@ -103,7 +98,7 @@ impl Pass {
     async fn compare_and_read(mut self: Box<Self>, grant: Grant) -> Staged<(Box<Self>, Option<Box<Observed>>, Act)> {
         // Before the observation, which counts flips and takes over the cgroups' identities.
         let before = (self.done.foreign.clone(), self.job.cgroups.clone());
-        self.aim_at_grant(grant.clone());
+        self.aim_at(&grant);
         let mut observed;
         (self, observed) = self.on_files(Self::observe).await?;
         let may_end_return = self.job.targets.lift_undeclared && grant.withheld.is_none();
@@ -128,7 +123,7 @@ mod tests {
 
     use super::*;
     use crate::actuate::node::Node;
-    use crate::model::Withheld;
+    use crate::model::{PodAmounts, Withheld};
 
     #[test]
     fn a_grant_bounds_what_its_pass_does() {
@@ -142,7 +137,7 @@ mod tests {
             let root = tempfile::tempdir().unwrap();
             let mut pass = Pass::on_plain_files(root.path(), Node::on_files(root.path()));
             (pass.job.targets.lift_undeclared, pass.job.held_before) = (true, true);
-            pass.aim_at_grant(Grant {
+            pass.aim_at(&Grant {
                 settled,
                 ahead,
                 withheld,

@@ -55,7 +55,7 @@ impl Pass {
         }
         done.stale |= matches!(done.record.outcome, Outcome::Interrupted(_));
         done.handles = Some(pass.handles).filter(|handles| handles.are_open() && !done.stale);
-        if let Some(why) = done.api.answer.denied() {
+        if let Some(why) = done.api.denied() {
             done.record.outcome.deny(why);
         }
         let withheld = pass.grant.and_then(|grant| grant.withheld);

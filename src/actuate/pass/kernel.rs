@@ -93,7 +93,7 @@ impl Pass {
         let next = observed.checks.advance(&self.handles, true);
         // Also a turn that fails has read the memory in use.
         self.job.seen.extend(observed.checks.seen());
-        if !observed.checks.is_empty() && self.done.api.answer.accepted().is_none() {
+        if !observed.checks.is_empty() && self.done.api.accepted().is_none() {
             self.done.record.stages.prepare = since.elapsed();
         }
         self.done.shrink.refused = matches!(next, Err(StepError::NoRoom(_)));

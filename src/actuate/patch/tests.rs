@@ -206,18 +206,14 @@ async fn a_denied_read_is_no_denied_patch() {
 #[tokio::test]
 async fn a_failed_patch_says_what_became_of_it() {
     let why = || "why".to_owned();
-    for (error, answer) in [
-        (refused(), Answer::Unanswered),
-        (ResizeError::Denied(why()), Answer::Denied(why())),
-        (ResizeError::Gone(why()), Answer::NotCarriedOut),
-    ] {
-        let mut scene = scene(OnePodServer::of([error]), 160, None);
+    for error in [refused(), ResizeError::Denied(why()), ResizeError::Gone(why())] {
+        let mut scene = scene(OnePodServer::of([error.clone()]), 160, None);
         let ended = scene.pass.patch(&scene.patch).await;
         assert!(ended.is_err());
         let done = &scene.pass.done;
-        assert_eq!(done.api.answer, answer);
         let errors = done.record.steps.iter().map(|step| step.error.is_some());
-        assert_eq!(errors.collect::<Vec<_>>(), [true], "{answer:?}");
+        assert_eq!(errors.collect::<Vec<_>>(), [true], "{error:?}");
+        assert_eq!(done.api.answer, Some(Err(error)));
     }
 }
 
@@ -272,7 +268,7 @@ async fn a_patch_is_taken_back_despite_conflicts() {
         let Scene { pass, server, .. } = taken_back(stale(conflicts), |_| {}).await;
         assert_eq!(server.calls(), expected);
         assert_eq!(server.mebibytes(), 160);
-        let accepted = pass.done.api.answer.accepted().unwrap();
+        let accepted = pass.done.api.accepted().unwrap();
         assert_eq!(accepted.generation, 3);
         assert_eq!(
             accepted.targets.containers[0].resources.limits.memory,
@@ -292,7 +288,8 @@ async fn a_failed_withdrawal_is_told_and_kept() {
         assert_eq!((server.calls(), server.mebibytes()), (calls, 192));
         let is_old = |to: &PodAmounts| to.containers[0].resources.limits.memory == Some(Bytes::new(160 << 20));
         let answer = &pass.done.api.answer;
-        assert!(matches!(answer, Answer::TakingBack(to) if is_old(to)), "{answer:?}");
+        let is_kept = matches!(answer, Some(Err(ResizeError::NotTakenBack(to))) if is_old(to));
+        assert!(is_kept, "{answer:?}");
         let reason = pass.done.record.outcome.reason().unwrap();
         assert!(reason.contains("cannot withdraw the request"), "{reason}");
     }
@@ -377,7 +374,7 @@ async fn an_unsaved_override_changes_nothing() {
     };
     assert!(why.ends_with(": the disk is full"), "{why}");
     assert_eq!((server.calls(), held), (vec![], [160; 2]));
-    assert_eq!(done.api.answer, Answer::NotCarriedOut);
+    assert_eq!(done.api.answer, Some(Err(ResizeError::NotSent)));
     // A recommendation is followed all the same.
     let (done, server, held) = passed_unsaved(OnePodServer::default(), 192, [true, false]).await;
     assert_eq!(done.record.outcome, Outcome::Applied);

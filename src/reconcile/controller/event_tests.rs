@@ -18,7 +18,6 @@ use crate::reconcile::pod::Located;
 use crate::reconcile::store::StateFile;
 use crate::reconcile::work::OperatorRequest;
 use crate::report::testing::kill_of;
-use crate::resize::Answer;
 use crate::sources::parse_manifests;
 
 /// A controller with a pod that has an override, and no pass that is due.
@@ -145,7 +144,7 @@ async fn an_ended_pass_tells_what_it_found() {
         (done.stale, done.systemd_failed) = (is_stale, systemd_failed);
         if is_accepted {
             let request = serde_json::json!({"targets": [], "generation": 2, "held": []});
-            done.api.answer = Answer::Accepted(serde_json::from_value(request).unwrap());
+            done.api.answer = Some(Ok(serde_json::from_value(request).unwrap()));
         }
         controller.end_pass(&PodKey::new("shop", "web"), 1, Box::new(done));
         assert!(controller.passes.busy.is_empty());

@@ -282,10 +282,10 @@ impl Controller {
             self.endpoint.refuse(Instant::now());
             self.watch_all();
         }
-        if done.api.answer.accepted().is_some() {
+        if done.api.accepted().is_some() {
             self.endpoint.refusals = 0;
         }
-        let (denied, namespace) = (done.api.answer.denied(), &done.record.pod.namespace);
+        let (denied, namespace) = (done.api.denied(), &done.record.pod.namespace);
         let has_learned = denied.is_some_and(|why| self.node.answers.learn_denial(namespace, why, Timestamp::now()));
         if done.stale || done.systemd_failed {
             self.node.request_discovery();

@@ -26,7 +26,7 @@ use crate::reconcile::pod::Located;
 use crate::reconcile::savings::Savings;
 use crate::reconcile::store::{Restored, StateFile};
 use crate::reconcile::work::OperatorRequest;
-use crate::resize::Answer;
+use crate::resize::ResizeError;
 use crate::sources::{Undecided, parse_manifests};
 
 pub(super) const UID: &str = "u1";
@@ -117,7 +117,8 @@ async fn a_denial_of_lower_limits_is_learned() {
     let mut controller = controller(directory.path());
     let record = ChangeRecord::new(pod(), Cause::Sweep, Outcome::Refused("denied".to_owned()));
     let mut done = JobDone::new(record);
-    done.api.answer = Answer::Denied("Forbidden: memory limits cannot be decreased unless".to_owned());
+    let why = "Forbidden: memory limits cannot be decreased unless".to_owned();
+    done.api.answer = Some(Err(ResizeError::Denied(why)));
     controller.end_pass(&PodKey::new("shop", "web"), 1, Box::new(done));
     let answers = &controller.node.answers;
     let known = answers.beside(NodePolicies::default(), KubeletVersion::RESIZES_BY_DEFAULT);

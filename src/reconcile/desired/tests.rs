@@ -3,7 +3,7 @@ use std::time::Instant;
 use super::*;
 use crate::model::objects::PodId;
 use crate::model::{Bytes, CgroupPath, ContainerId, ContainerName, LiveContainer, MilliCpu, NamedRequirements, Reason};
-use crate::resize::{Answer, Report, Request};
+use crate::resize::{Report, Request};
 use crate::sources::parse_manifests;
 
 /// A pod of `app` and this container.
@@ -206,10 +206,10 @@ fn only_what_is_in_force_outlasts_a_refusal() {
     let (pod, fresh, mut asked) = (pod(), Resize::default(), Resize::default());
     let (all, earlier) = (pod.requirements(), values("app", r#"{"requests": {"cpu": "50m"}}"#));
     let report = Report {
-        answer: Answer::Accepted(Request {
+        answer: Some(Ok(Request {
             targets: all.clone(),
             ..Request::default()
-        }),
+        })),
         ..Report::default()
     };
     asked.answered(&pod, &report, &Outcome::Applied, false, Instant::now());

@@ -132,7 +132,7 @@ impl PodState {
         self.take_api_report(&mut record, &api, quiet, now);
         let has_targets = record.outcome.holds() && api.retry_after.is_none();
         // A pass in an emergency leaves it to the next one to bring the recommendation into force.
-        if has_targets || record.outcome.is_kept() && api.answer.accepted().is_some() {
+        if has_targets || record.outcome.is_kept() && api.accepted().is_some() {
             let recommended = running.recommended.take();
             self.desired.bring_into_force(recommended, was_current);
         }
@@ -170,7 +170,7 @@ impl PodState {
     /// Takes the API server's answers to a pass. Each temporary limit in a patch that was denied ends at a time, and its container gets none
     /// for a while; the outcome gets a sentence for each limit of which that is news.
     fn take_api_report(&mut self, record: &mut ChangeRecord, api: &Report, quiet: SignedDuration, now: Now) {
-        if let Some(why) = api.answer.denied() {
+        if let Some(why) = api.denied() {
             let asked = self.resize.prepared().map(|prepared| &prepared.targets);
             let denied = self.desired.deny(&self.pod, asked, why, now.wall, quiet);
             for sentence in denied.iter().filter_map(TemporaryLimit::denied_detail) {
@@ -181,7 +181,7 @@ impl PodState {
         let outcome = &record.outcome;
         let by_hand = self.desired.is_by_hand();
         self.resize.answered(&self.pod, api, outcome, by_hand, now.instant);
-        if let Some(accepted) = api.answer.accepted().filter(|_| outcome.is_kept()) {
+        if let Some(accepted) = api.accepted().filter(|_| outcome.is_kept()) {
             for container in self.desired.accept(&accepted.targets) {
                 self.growth.accept(&container);
             }
@@ -191,7 +191,7 @@ impl PodState {
     /// Ends an override that was written ahead of the spec, if the API server denies it now, or another client has changed the
     /// spec since.
     fn end_overtaken_override(&mut self, api: &Report, was_current: bool, effects: &mut Effects) {
-        let denied = api.answer.denied().filter(|_| was_current);
+        let denied = api.denied().filter(|_| was_current);
         let denied = denied.filter(|_| self.work.request().is_none());
         let Some((why, before)) = denied.and_then(|why| Some((why, self.resize.catch_up()?))) else {
             return self.yield_to_spec(effects);

@@ -366,7 +366,7 @@ fn a_part_of_a_recommendation_ends_with_its_vpa() {
     assert!(world.start_pass(true));
     let pass = world.running.take().unwrap();
     let mut done = pass.done(Outcome::Incomplete("EBUSY".to_owned()));
-    done.api.answer = crate::resize::Answer::NotCarriedOut;
+    done.api.answer = Some(Err(crate::resize::ResizeError::NotSent));
     world.end_pass(pass.number, done);
     world.kernel[0] = 180;
     goes(&mut world);

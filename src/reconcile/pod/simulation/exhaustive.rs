@@ -16,7 +16,6 @@ use std::hash::Hasher;
 
 use super::*;
 use crate::model::Requirements;
-use crate::resize::Answer as Answered;
 
 /// How many acts follow each start, unless the environment says otherwise.
 const DEPTH: usize = 5;
@@ -193,7 +192,7 @@ impl World {
     fn take_kill(&mut self) {
         // Its request may have been carried out.
         if let Some(pass) = &self.running
-            && let (None, Some(accepted)) = (self.unanswered, pass.api.answer.accepted())
+            && let (None, Some(accepted)) = (self.unanswered, pass.api.accepted())
         {
             self.unanswered = Some(Some(accepted.generation));
         }
@@ -291,7 +290,7 @@ impl World {
             .into_iter()
             .chain(self.running.as_ref().map(|pass| &*pass.viewed));
         let pods: Vec<&Pod> = pods.collect();
-        let accepted = self.running.iter().filter_map(|pass| pass.api.answer.accepted());
+        let accepted = self.running.iter().filter_map(|pass| pass.api.accepted());
         let accepted: Vec<&Request> = accepted.chain(state.resize.accepted()).collect();
         let generations = pods
             .iter()
@@ -339,10 +338,7 @@ impl World {
         ));
         if let Some(pass) = &self.running {
             // The generation of an accepted request counts by its order.
-            let answer = match &pass.api.answer {
-                Answered::Accepted(_) => &Answered::Unanswered,
-                other => other,
-            };
+            let answer = pass.api.answer.as_ref().map(|answer| answer.as_ref().map(|_| ()));
             let is_new = work.runs_current();
             key.add(&(
                 is_new,
@@ -353,7 +349,7 @@ impl World {
                 &pass.writes,
                 pass.reads(),
             ));
-            key.add(answer);
+            key.add(&answer);
         }
         let unanswered = self.unanswered.map(|of| of.map(order));
         key.add(&(self.kernel, self.away, self.denied, self.growing, unanswered));

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::plan::lift_kept;
-use crate::resize::{self, Grant, Patch, Report, ResizeError};
+use crate::resize::{Grant, Patch, Report, ResizeError};
 
 /// A node that has room for all.
 pub(super) const ROOM: Room = Room {
@@ -126,7 +126,7 @@ impl RunningPass {
     pub(super) const fn has_patched(&self) -> bool {
         matches!(
             (&self.resize, &self.outcome, &self.api.answer),
-            (Act::Patch(_), Some(Outcome::Applied), resize::Answer::Accepted(_))
+            (Act::Patch(_), Some(Outcome::Applied), Some(Ok(_)))
         )
     }
 }
@@ -168,12 +168,7 @@ impl World {
         };
         let is_conflict = is_stale && (is_read || !matches!(answer, Answer::Fails { .. }));
         let is_sent = is_patch && !is_conflict && !matches!(answer, Answer::NotSent | Answer::NotRead);
-        pass.api.answer = match (is_patch, is_sent) {
-            (false, _) => resize::Answer::NotAsked,
-            (true, false) => resize::Answer::NotCarriedOut,
-            (true, true) if answer == Answer::Denies => resize::Answer::Denied("a quota".to_owned()),
-            (true, true) => resize::Answer::Unanswered,
-        };
+        pass.api.answer = is_patch.then(|| Err(ResizeError::NotSent));
         let error = match answer {
             Answer::NotSent => {
                 pass.outcome = Some(match self.least_limits() == pass.least {
@@ -193,6 +188,9 @@ impl World {
                 retry_after: None,
             }),
         };
+        if let Some(error) = error.as_ref().filter(|_| is_sent) {
+            pass.api.answer = Some(Err(error.clone()));
+        }
         let carries_out =
             is_sent && !is_stale && matches!(answer, Answer::Accepts | Answer::Fails { carries_out: true, .. });
         if carries_out {
@@ -207,7 +205,7 @@ impl World {
         let answered = error.as_ref().map_or(Ok(&self.server), Err);
         let next = patch.answered(answered, None, &mut pass.api);
         pass.turn_to(next);
-        if let Some(why) = pass.api.answer.denied() {
+        if let Some(why) = pass.api.denied() {
             pass.outcome = Some(Outcome::Refused(why.to_owned()));
         }
         self.running = Some(pass);
@@ -272,7 +270,7 @@ impl World {
             pass.outcome = Some(Outcome::RolledBack("EBUSY".to_owned()));
         } else if let Some(amounts) = pass.writes.take() {
             self.write(amounts);
-            self.above_spec |= pass.api.answer.denied().is_some() && self.is_above_spec();
+            self.above_spec |= pass.api.denied().is_some() && self.is_above_spec();
         }
         if let (Some(undo), Act::Patch(patch)) = (undo, &pass.resize) {
             let mut held = self.state.desired.with_temporary(patch.request.held.clone());
@@ -282,7 +280,7 @@ impl World {
             self.take_back(&mut pass.api, patch, held, undo);
         }
         let outcome = pass.outcome.clone().unwrap_or(Outcome::Unchanged);
-        self.denied |= pass.api.answer.denied().is_some();
+        self.denied |= pass.api.denied().is_some();
         let done = JobDone {
             api: pass.api.clone(),
             ..pass.done(outcome)
@@ -309,10 +307,10 @@ impl World {
         }
         if undo.silent {
             self.unanswered = Some(undo.carries_out.then_some(self.server.metadata.generation));
-            api.answer = resize::Answer::TakingBack(back.targets);
+            api.answer = Some(Err(ResizeError::NotTakenBack(back.targets)));
         } else {
             let generation = self.server.metadata.generation;
-            api.answer = resize::Answer::Accepted(Request { generation, ..back });
+            api.answer = Some(Ok(Request { generation, ..back }));
         }
     }
 }

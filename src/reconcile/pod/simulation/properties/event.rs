@@ -6,7 +6,7 @@ use super::*;
 use crate::decide::CanaryWait;
 use crate::model::{MemoryLimit, MilliCpu};
 use crate::plan::shrink::{Before, Trouble};
-use crate::resize::{Answer as Answered, Grant};
+use crate::resize::{Grant, ResizeError};
 
 /// The hooks of both containers. The second has none after it has grown.
 const HOOKS: [(&str, &str); 3] = [
@@ -365,7 +365,7 @@ impl World {
         let Some(pass) = self.running.take() else { return };
         let mut done = pass.done(outcome(which));
         done.api.answer = match denied {
-            true => Answered::Denied("a quota".to_owned()),
+            true => Some(Err(ResizeError::Denied("a quota".to_owned()))),
             false => pass.api.answer,
         };
         if which == 0 {

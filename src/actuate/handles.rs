@@ -1,19 +1,21 @@
 //! The open cgroups of one live pod. Callers close them as soon as they can: a node has thousands.
 
+use indexmap::IndexMap;
+
 use crate::cgroup::{Cgroup, CgroupError, Hierarchy, Identity};
 use crate::model::{LivePod, PodTree, Target};
 
 /// The open cgroups of a pod, the pod's first. They stay the same cgroups, even if their paths now lead to other ones.
-#[derive(Debug, Default)]
-pub struct PodHandles(Vec<(Target, Cgroup)>);
+#[derive(Debug, Default, derive_more::Deref)]
+pub struct PodHandles(IndexMap<Target, Cgroup>);
 
 impl PodHandles {
     /// Opens the cgroups of the pod and of its containers. Leaves out a container that has ended.
     ///
     /// Errors: the pod's cgroup, or a container's that exists, cannot be opened.
     pub fn open(hierarchy: &Hierarchy, live: &LivePod) -> Result<Self, CgroupError> {
-        let mut handles = Vec::with_capacity(1 + live.containers.len());
-        handles.push((Target::Pod, Cgroup::open(hierarchy, &live.path)?));
+        let mut handles = IndexMap::with_capacity(1 + live.containers.len());
+        handles.insert(Target::Pod, Cgroup::open(hierarchy, &live.path)?);
         for (name, container) in &live.containers {
             let cgroup = CgroupError::unless_gone(Cgroup::open(hierarchy, &container.path))?;
             handles.extend(cgroup.map(|cgroup| (Target::Container(name.clone()), cgroup)));
@@ -33,7 +35,7 @@ impl PodHandles {
 
     /// The identities of the cgroups, the pod's first.
     pub fn identities(&self) -> Vec<Identity> {
-        self.iter().map(|(_, cgroup)| cgroup.outer().identity()).collect()
+        self.values().map(|cgroup| cgroup.outer().identity()).collect()
     }
 
     /// Reads every file. Leaves out a container that has ended.
@@ -54,24 +56,13 @@ impl PodHandles {
         Ok(tree)
     }
 
-    /// Whether cgroups are open.
-    pub(crate) const fn are_open(&self) -> bool {
-        !self.0.is_empty()
-    }
-
     /// Whether cgroups are open, and none of them has ended since.
     pub(crate) fn all_exist(&self) -> bool {
-        self.are_open() && self.iter().all(|(_, cgroup)| cgroup.outer().check().is_ok())
-    }
-
-    /// Finds the open cgroup of a target, if the pod has one.
-    pub fn get(&self, target: &Target) -> Option<&Cgroup> {
-        self.iter()
-            .find_map(|(open, cgroup)| (open == target).then_some(cgroup))
+        !self.is_empty() && self.values().all(|cgroup| cgroup.outer().check().is_ok())
     }
 
     /// Every cgroup with its target, the pod's first.
     pub fn iter(&self) -> impl Iterator<Item = (&Target, &Cgroup)> {
-        self.0.iter().map(|(target, cgroup)| (target, cgroup))
+        self.0.iter()
     }
 }

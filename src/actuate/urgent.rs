@@ -24,7 +24,7 @@ use crate::model::{
 use crate::plan::{Plan, hierarchy};
 
 /// The result of a growth.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Grown {
     /// The limit before; `None` if there was none, or the container is gone.
     pub from: Option<Bytes>,
@@ -174,13 +174,7 @@ pub fn raise_pod_level(node: &Node, live: &LivePod, to: Bytes) -> Grown {
 impl Grown {
     fn by(grow: impl FnOnce(&mut Self) -> Result<(), Outcome>) -> Self {
         let start = Instant::now();
-        let mut grown = Self {
-            from: None,
-            outcome: Outcome::Unchanged,
-            steps: Vec::new(),
-            took: Duration::ZERO,
-            systemd_failed: false,
-        };
+        let mut grown = Self::default();
         match grow(&mut grown) {
             Ok(()) if grown.steps.is_empty() => {}
             Ok(()) => grown.outcome = Outcome::Applied,

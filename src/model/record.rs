@@ -176,11 +176,12 @@ impl Withheld {
 }
 
 /// How a pass over a pod, or a hook, ended.
-#[derive(Debug, Clone, PartialEq, Eq, strum::IntoStaticStr)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, strum::IntoStaticStr)]
 pub enum Outcome {
     /// Every value is the desired one, as read back. The pass changed at least one.
     Applied,
     /// Every value was the desired one already.
+    #[default]
     Unchanged,
     /// Every cgroup file has the desired value, but the runtime's stored spec is still the old one.
     RuntimeOwed(String),

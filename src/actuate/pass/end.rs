@@ -54,7 +54,7 @@ impl Pass {
             done.shrink.seen = pass.job.seen;
         }
         done.stale |= matches!(done.record.outcome, Outcome::Interrupted(_));
-        done.handles = Some(pass.handles).filter(|handles| handles.are_open() && !done.stale);
+        done.handles = Some(pass.handles).filter(|handles| !done.stale && !handles.is_empty());
         if let Some(why) = done.api.denied() {
             done.record.outcome.deny(why);
         }

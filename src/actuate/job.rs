@@ -1,22 +1,21 @@
 //! The input and the result of a pass.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
-use super::execute::Executor;
 use super::foreign::ForeignWriters;
 use super::handles::PodHandles;
 use super::node::Node;
+use super::pass::Pass;
 use super::patch::{PodResizer, Saved};
 use super::runtime_stage;
-use super::shrink::{Lowering, SeenBefore, ShrinkChecks, ShrinkReport};
+use super::shrink::{Lowering, SeenBefore, ShrinkReport};
 use crate::cgroup::Identity;
-use crate::model::{
-    Cause, ChangeRecord, ContainerName, ControlFile, Outcome, PodValues, StepRecord, Target, WeightFormula,
-};
-use crate::plan::{Plan, PodTargets, Quotas};
+use crate::model::{Cause, ChangeRecord, ContainerName, ControlFile, Outcome, StepRecord, Target, WeightFormula};
+use crate::plan::{PodTargets, Quotas};
 use crate::resize::{Act, Report};
 
 /// The input of one pass.
@@ -29,10 +28,10 @@ pub struct Job {
     pub resize: Act,
     /// Calls the API server, where the pass patches the spec.
     pub resizer: Option<Arc<dyn PodResizer>>,
-    /// The pass waits for this before it patches; `None` where nothing is prepared.
+    /// The pass waits for this before it patches; `None` where nothing is prepared, and no override is new.
     pub saved: Option<Saved>,
-    /// The pass carries out an operator's override only once this has succeeded; `None` where no override is new.
-    pub override_saved: Option<Saved>,
+    /// Whether the pass carries out an operator's override: only once that has succeeded.
+    pub is_saved_first: bool,
     /// The generation of the pod with the request that the API server accepted last.
     pub accepted_generation: Option<i64>,
     pub cause: Cause,
@@ -64,7 +63,7 @@ impl Job {
             resize: Act::Direct,
             resizer: None,
             saved: None,
-            override_saved: None,
+            is_saved_first: false,
             accepted_generation: None,
             cause,
             asked: Instant::now(),
@@ -105,45 +104,28 @@ pub struct JobDone {
 ///
 /// Errors: a sentence that names the unreadable file or the reason why there is no plan.
 pub async fn preview(node: Arc<Node>, mut job: Job) -> Result<Vec<StepRecord>, String> {
-    let is_direct = job.resize == Act::Direct;
-    let changes = match job.resize {
+    let act = std::mem::take(&mut job.resize);
+    let mut pass = Pass::new(node, Box::new(job));
+    let mut stored = BTreeMap::new();
+    let mut changes = Vec::new();
+    match act {
         Act::End {
             outcome: Outcome::Refused(why),
             ..
         } => return Err(why),
+        Act::End { .. } => {}
+        // Where the kubelet resizes, it updates the runtime.
+        Act::Direct => stored = runtime_stage::stored_specs(&pass.node, pass.live()).await,
+        Act::Write(grant) => pass.aim_at(&grant),
         Act::Patch(patch) => {
-            job.targets.lift_undeclared = false;
-            patch.changes
+            pass.targets.lift_undeclared = false;
+            changes = patch.changes;
         }
-        Act::Write(grant) => {
-            job.targets.lift_undeclared &= grant.ahead;
-            job.targets.amounts = grant.targets;
-            Vec::new()
-        }
-        Act::Direct | Act::End { .. } => Vec::new(),
-    };
-    // Where the kubelet resizes, it updates the runtime.
-    let specs = if is_direct {
-        runtime_stage::stored_specs(&node, job.targets.bound.live()).await
-    } else {
-        <_>::default()
-    };
-    let planned = tokio::task::spawn_blocking(move || -> Result<Vec<StepRecord>, Outcome> {
-        let live = job.targets.bound.live();
-        let (handles, tree) = PodHandles::open_and_read(&node.hierarchy, live)?;
-        node.least_limits.lift(&live.id.uid, &mut job.targets.amounts);
-        let wanted = job.targets.values(&tree, &node.traits);
-        let plan = Plan::between(&PodValues { tree, specs }, &wanted, &node.traits)?;
-        Executor::new(&node, &handles).check_all(&plan)?;
-        let mut checks = ShrinkChecks::of(&plan, &handles, &job.seen)?;
-        // A pass would refuse at once to lower a limit without room.
-        let checked = checks.advance(&handles, false);
-        checked.map_err(|error| error.ends(Outcome::Refused))?;
-        let steps = changes.iter().chain(&plan.steps);
-        Ok(steps.map(StepRecord::planned).collect())
-    });
+    }
+    let planned = tokio::task::spawn_blocking(move || pass.planned_steps(&stored));
     let planned = planned.await.map_err(|panic| format!("internal error: {panic}"))?;
-    planned.map_err(|outcome| outcome.reason().unwrap_or_default().to_owned())
+    let planned = planned.map_err(|outcome| outcome.reason().unwrap_or_default().to_owned())?;
+    Ok(changes.iter().chain(&planned).map(StepRecord::planned).collect())
 }
 
 impl JobDone {
@@ -172,7 +154,6 @@ mod tests {
 
     use super::*;
     use crate::actuate::RuntimeLink;
-    use crate::actuate::pass::Pass;
     use crate::model::{Bytes, CriResources, MilliCpu, Via, Withheld};
     use crate::resize::Grant;
     use crate::runtime::RuntimeError;

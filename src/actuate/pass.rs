@@ -81,7 +81,7 @@ async fn stages(pass: Box<Pass>) -> Staged<Box<Pass>> {
 }
 
 impl Pass {
-    fn new(node: Arc<Node>, mut job: Box<Job>) -> Box<Self> {
+    pub(super) fn new(node: Arc<Node>, mut job: Box<Job>) -> Box<Self> {
         let pod = job.targets.bound.live().id.clone();
         let mut record = ChangeRecord::new(pod, job.cause.clone(), Outcome::Unchanged);
         record.stages.decide = job.decided_in;
@@ -106,7 +106,7 @@ impl Pass {
     /// Waits until an operator's override is saved, and ends the pass if it cannot be: an agent that is killed after the first write leaves
     /// no value of an operator that its successor does not know.
     async fn save_override(mut self: Box<Self>) -> Staged<Box<Self>> {
-        let Some(saved) = self.job.override_saved.take() else {
+        let Some(saved) = self.job.saved.clone().filter(|_| self.job.is_saved_first) else {
             return Ok(self);
         };
         let Err(problem) = saved.await else {

@@ -45,7 +45,7 @@ impl Pass {
     }
 
     /// From here on the pass writes what the kubelet has granted. Unless it has observed for the same amounts, it observes again.
-    fn aim_at(&mut self, grant: &Grant) {
+    pub(in crate::actuate) fn aim_at(&mut self, grant: &Grant) {
         let (decided, targets) = (&self.job.targets, &mut self.targets);
         targets.amounts.clone_from(&grant.targets);
         // The API server cannot remove a limit from a spec.

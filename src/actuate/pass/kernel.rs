@@ -2,6 +2,7 @@
 //!
 //! They block, so they run on threads that may. A pass that has to wait leaves its thread.
 
+use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,8 +12,10 @@ use crate::actuate::execute::{Executor, raise_unit};
 use crate::actuate::handles::PodHandles;
 use crate::actuate::shrink::{Lowering, ShrinkReport, StepError, reclaim_below_limits};
 use crate::actuate::urgent::{Growable, raise_again};
-use crate::model::{Bytes, ContainerName, MemoryLimit, Outcome, Setting, Settings, StepRecord, Target};
-use crate::plan::Plan;
+use crate::model::{
+    Bytes, ContainerName, CriResources, MemoryLimit, Outcome, Setting, Settings, Step, StepRecord, Target,
+};
+use crate::plan::{Plan, spec_step};
 
 impl Pass {
     /// Observes the cgroups, makes room for lower memory limits, and ends with `last`: the pass writes, or checks its plan before a
@@ -84,6 +87,22 @@ impl Pass {
     /// Checks the steps that follow the patch, and carries out none.
     pub(super) fn check_plan(&mut self, observed: &mut Observed) -> Result<(), Outcome> {
         Executor::new(&self.node, &self.handles).check_all(&observed.plan)
+    }
+
+    /// The steps towards the targets, and none carried out. Those for the runtime's `stored` specs come last.
+    pub(in crate::actuate) fn planned_steps(
+        &mut self,
+        stored: &BTreeMap<ContainerName, CriResources>,
+    ) -> Result<Vec<Step>, Outcome> {
+        let mut observed = self.observe()?;
+        self.check_plan(&mut observed)?;
+        // A pass would refuse at once to lower a limit without room.
+        let checked = observed.checks.advance(&self.handles, false);
+        checked.map_err(|error| error.ends(Outcome::Refused))?;
+        let (specs, page) = (observed.wanted.specs.iter(), self.node.traits.page);
+        let updates = specs.filter_map(|(name, wanted)| spec_step(name, stored.get(name)?, wanted, page));
+        observed.plan.steps.extend(updates);
+        Ok(observed.plan.steps)
     }
 
     /// Makes room for lower memory limits in one turn; returns the time of the next turn, if the pass needs one.
@@ -232,7 +251,7 @@ mod tests {
     use super::*;
     use crate::actuate::node::Node;
     use crate::model::objects::Pod;
-    use crate::model::{Cause, LivePod, Step};
+    use crate::model::{Cause, LivePod};
     use crate::resize::{Act, Facts, Resize};
 
     #[test]

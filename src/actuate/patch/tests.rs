@@ -343,8 +343,8 @@ async fn passed_unsaved(
     let act = Resize::default().next(object, &targets, &Cause::Sweep, &Facts::default());
     pass.job.resize = act;
     let unsaved: Saved = ready(Err::<(), _>("the disk is full".to_owned())).boxed().shared();
-    pass.job.saved = Some(unsaved.clone()).filter(|_| resize);
-    pass.job.override_saved = Some(unsaved).filter(|_| overridden);
+    pass.job.saved = Some(unsaved).filter(|_| resize);
+    pass.job.is_saved_first = overridden;
     let Pass { node, job, .. } = *pass;
     let done = reconcile(node, job).await;
     let held = directories.map(|directory| {

@@ -213,13 +213,11 @@ impl Controller {
         let state = self.pods.get(key);
         let overrides = state.is_some_and(|state| is_saved_first(state, &job.cause));
         let patches = matches!(job.resize, Act::Patch(_));
-        let saved = (overrides || patches).then(|| {
+        job.saved = (overrides || patches).then(|| {
             self.store.retry_failed();
             self.store.saved().boxed().shared()
         });
-        // The patch waits until the prepared resize is saved.
-        job.saved = saved.clone().filter(|_| patches);
-        job.override_saved = saved.filter(|_| overrides);
+        job.is_saved_first = overrides;
         let uid = &job.targets.bound.live().id.uid;
         let marked = self.store.limit_files.note_written(uid);
         self.passes.busy.insert(uid.clone());

@@ -86,7 +86,8 @@ impl Growable {
     }
 
     /// The pod's limit that bounds the growth of a container's limit up to `ceiling`; `None` where the pod's limit grows with it,
-    /// or where there is none.
+    /// or where there is none. Beside it, by how much the container's limit must grow before its pod's limit does: an init container may
+    /// need more than all others together. `None` where the pod's limit would not grow up to `ceiling` either.
     ///
     /// Errors: [`CgroupError`] of the first file that cannot be read.
     pub fn bound(
@@ -95,49 +96,27 @@ impl Growable {
         handles: &PodHandles,
         container: &str,
         ceiling: Bytes,
-    ) -> Result<Option<PodBound>, CgroupError> {
+    ) -> Result<(Option<PodBound>, Option<Bytes>), CgroupError> {
         let tree = handles.read()?;
         let cgroups = [Target::Pod, Target::Container(container.into())].map(|target| handles.get(&target));
         let ([Some(pod), Some(own)], Some(from)) =
             (cgroups, tree.containers.get(container).and_then(Settings::memory_bytes))
         else {
-            return Ok(None);
+            return Ok((None, None));
         };
         let [before, after] = [from, ceiling].map(|limit| self.pod_limit(node, &tree, (container, limit)));
-        let limit = match (after, tree.pod.memory_bytes()) {
-            (Some(_), _) if before != after => return Ok(None),
-            (Some(declared), _) => declared,
-            // The pod declares no limit, so no pass changes this one.
-            (None, Some(standing)) => standing,
-            (None, None) => return Ok(None),
-        };
+        let standing = tree.pod.memory_bytes();
+        // Down from the ceiling, both limits fall alike.
+        let of_both = after.zip(standing).map(|(after, of_pod)| after.saturating_sub(of_pod));
+        let of_both = of_both.filter(|of_both| !of_both.is_zero());
+        let growth = of_both.map(|of_both| ceiling.saturating_sub(from).saturating_sub(of_both));
+        // No pass changes the limit of a pod that declares none.
+        let limit = after.or(standing).filter(|_| after.is_none() || before == after);
+        let Some(limit) = limit else { return Ok((None, growth)) };
         let held = |cgroup: &Cgroup| cgroup.outer().memory_reading().map(|reading| reading.held());
         let by_others = held(pod)?.saturating_sub(held(own)?);
         let left = limit.saturating_sub(by_others);
-        Ok(Some(PodBound { limit, left }))
-    }
-
-    /// By how much a container's limit must grow before its pod's limit does: an init container may need more than all others
-    /// together. `None` where the pod's limit would not grow up to `ceiling` either.
-    ///
-    /// Errors: [`CgroupError`] of the first file that cannot be read.
-    pub fn growth_below_pod(
-        &self,
-        node: &Node,
-        handles: &PodHandles,
-        container: &str,
-        ceiling: Bytes,
-    ) -> Result<Option<Bytes>, CgroupError> {
-        let tree = handles.read()?;
-        let own = tree.containers.get(container).and_then(Settings::memory_bytes);
-        let highest = self.pod_limit(node, &tree, (container, ceiling));
-        let (Some(own), Some(of_pod), Some(highest)) = (own, tree.pod.memory_bytes(), highest) else {
-            return Ok(None);
-        };
-        // Down from the ceiling, both limits fall alike.
-        let of_both = highest.saturating_sub(of_pod);
-        let growth = ceiling.saturating_sub(own).saturating_sub(of_both);
-        Ok((!of_both.is_zero()).then_some(growth))
+        Ok((Some(PodBound { limit, left }), growth))
     }
 }
 
@@ -310,7 +289,7 @@ mod tests {
             let root = tempfile::tempdir().unwrap();
             let (node, live, growable) = scene(root.path(), more, 128);
             let handles = PodHandles::open(&node.hierarchy, &live).unwrap();
-            growable.bound(&node, &handles, "app", mib(256)).unwrap()
+            growable.bound(&node, &handles, "app", mib(256)).unwrap().0
         };
         assert_eq!(bound(&json!({})), None, "it grows with the container");
         let own = json!({"resources": {"limits": {"cpu": "2", "memory": "128Mi"}}});
@@ -333,7 +312,7 @@ mod tests {
         let (node, live, growable) = scene(root.path(), &undeclared(), 128);
         fs::write(root.path().join("pod/memory.max"), "max\n").unwrap();
         let handles = PodHandles::open(&node.hierarchy, &live).unwrap();
-        assert_eq!(growable.bound(&node, &handles, "app", mib(256)), Ok(None));
+        assert_eq!(growable.bound(&node, &handles, "app", mib(256)), Ok((None, None)));
         let grown = grow_memory(&node, &handles, &growable, "gone", mib(96));
         assert_eq!((grown.from, grown.outcome), (None, Outcome::Unchanged));
     }
@@ -377,7 +356,7 @@ mod tests {
         let init = json!({"initContainers": [{"name": "setup", "resources": resources}]});
         let (node, live, growable) = scene(root.path(), &init, 400);
         let handles = PodHandles::open(&node.hierarchy, &live).unwrap();
-        let growth = |ceiling| growable.growth_below_pod(&node, &handles, "app", mib(ceiling)).unwrap();
+        let growth = |ceiling| growable.bound(&node, &handles, "app", mib(ceiling)).unwrap().1;
         // With 336 and 64 MiB the containers need as much as the init container did.
         assert_eq!(growth(512), Some(mib(336 - 64)));
         assert_eq!(growth(336), None);

@@ -233,7 +233,7 @@ impl Worker {
         let (now, pod, of) = (self.now(), &watched.pod, watched.of());
         let reserve = self.settings.reserve;
         let memory = self.account.read(&node.hierarchy, now, &of.pod.key(), reserve)?;
-        let bound = pod.growable.bound(node, handles, &of.container, ceiling)?;
+        let (bound, before) = pod.growable.bound(node, handles, &of.container, ceiling)?;
         match bound.filter(|bound| *for_pod || bound.left <= ceiling) {
             Some(PodBound { limit: of_pod, left }) if *for_pod || left.get() < need.limit.get() + UNIT => {
                 let left = mib(left);
@@ -245,7 +245,6 @@ impl Worker {
                 let ceiling = bound.map_or(ceiling, |bound| bound.left);
                 let mut need = *need;
                 if *for_pod {
-                    let before = pod.growable.growth_below_pod(node, handles, &of.container, ceiling)?;
                     let Some(before) = before else {
                         let why = format!("its pod's limit does not rise with a limit of up to {ceiling}");
                         return Err(Refusal::new(RefusalKind::Pod, why));

@@ -4,8 +4,8 @@
 //! millisecond. Where the kubelet does not resize, it updates the runtime next, so that no later update of the stored spec brings
 //! the old values back. If the runtime does not answer, the update stays pending and nothing is undone; if the runtime refuses, the pass undoes everything.
 //!
-//! What each stage hands to the next is a value: what it has [`Observed`], and, in the state of the pass, what it writes towards (`aim`)
-//! and what would have to be undone (`end`).
+//! The state of the pass has what each stage leaves to the next: what it writes towards (`aim`), what it has [`Observed`] for that, and
+//! what would have to be undone (`end`).
 
 mod aim;
 mod end;
@@ -43,6 +43,8 @@ pub(super) struct Pass {
     held_before: bool,
     /// The pod's cgroups; none before the first observation.
     pub(super) handles: PodHandles,
+    /// What the pass has observed for these targets, if it has.
+    observed: Option<Box<Observed>>,
     /// The steps on files and units, to undo if the pass fails.
     written: Vec<Step>,
     /// The least limits that the files were written with.
@@ -68,11 +70,11 @@ pub async fn reconcile(node: Arc<Node>, job: Box<Job>) -> JobDone {
 
 async fn stages(pass: Box<Pass>) -> Staged<Box<Pass>> {
     let pass = pass.save_override().await?;
-    let (pass, observed) = pass.find_aim().await?;
+    let pass = pass.find_aim().await?;
     // The files before the runtime: only they bound the containers, and a runtime that hangs must not delay them.
-    let (pass, observed) = pass.run_kernel_stages(observed, Pass::write).await?;
+    let pass = pass.run_kernel_stages(Pass::write).await?;
     failpoint("pass.written");
-    let pass = pass.sync_runtime(&observed).await?;
+    let pass = pass.sync_runtime().await?;
     let outcome = match pass.done.record.steps.as_slice() {
         [] => Outcome::Unchanged,
         _ => Outcome::Applied,
@@ -96,6 +98,7 @@ impl Pass {
             held_before: job.held_before,
             job,
             handles: PodHandles::default(),
+            observed: None,
             written: Vec::new(),
             least_limits: OfPod::default(),
             patched: None,
@@ -120,13 +123,14 @@ impl Pass {
     }
 
     /// Makes the runtime's stored specs agree with the files, if files were to change or the job asks for it.
-    async fn sync_runtime(mut self: Box<Self>, observed: &Observed) -> Staged<Box<Self>> {
-        let is_due = self.job.check_runtime || !observed.plan.steps.is_empty();
-        if self.grant.is_some() || !is_due {
+    async fn sync_runtime(mut self: Box<Self>) -> Staged<Box<Self>> {
+        let observed = self.observed.take().filter(|_| self.grant.is_none());
+        let is_due = |observed: &Observed| self.job.check_runtime || !observed.plan.steps.is_empty();
+        let Some(observed) = observed.filter(|observed| is_due(observed)) else {
             return Ok(self);
-        }
+        };
         let start = Instant::now();
-        let synced = Box::pin(runtime_stage::sync(&mut self, observed)).await;
+        let synced = Box::pin(runtime_stage::sync(&mut self, &observed)).await;
         self.done.record.stages.runtime = start.elapsed();
         match synced {
             Ok(()) => Ok(self),

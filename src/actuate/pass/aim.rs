@@ -4,31 +4,29 @@
 
 use std::time::Instant;
 
-use super::{Observed, Pass, Staged, overtaken};
+use super::{Pass, Staged, overtaken};
 use crate::failpoint::failpoint;
 use crate::resize::{Act, Grant, Patch, ResizeError};
 
 impl Pass {
-    /// Carries out what comes before a write, such as a patch of the spec, until the values to write are known. Returns beside the pass
-    /// what it has observed meanwhile.
-    pub(super) async fn find_aim(mut self: Box<Self>) -> Staged<(Box<Self>, Option<Box<Observed>>)> {
+    /// Carries out what comes before a write, such as a patch of the spec, until the values to write are known.
+    pub(super) async fn find_aim(mut self: Box<Self>) -> Staged<Box<Self>> {
         let mut act = std::mem::take(&mut self.job.resize);
-        let mut observed = None;
         loop {
-            (self, observed, act) = match act {
+            (self, act) = match act {
                 Act::Direct => {
                     let decided = &self.job.targets;
                     self.targets.amounts.clone_from(&decided.amounts);
                     self.targets.lift_undeclared = decided.lift_undeclared;
                     self.targets.kubelet_unasked = true;
                     self.held_before = self.job.held_before;
-                    return Ok((self, observed));
+                    return Ok(self);
                 }
                 Act::Write(grant) if grant.follows.is_some() => self.compare_and_read(grant).await?,
                 Act::Write(grant) => {
                     self.aim_at(&grant);
                     self.grant = Some(grant);
-                    return Ok((self, observed));
+                    return Ok(self);
                 }
                 Act::Patch(patch) => self.make_room_and_patch(patch).await?,
                 Act::End {
@@ -56,9 +54,8 @@ impl Pass {
         self.done.api.retry_after = grant.retry_after;
     }
 
-    /// Makes room for the patched values, as for a write, and patches the spec. Returns what the pass has observed and still uses, and
-    /// what it does after the answer.
-    async fn make_room_and_patch(mut self: Box<Self>, patch: Patch) -> Staged<(Box<Self>, Option<Box<Observed>>, Act)> {
+    /// Makes room for the patched values, as for a write, and patches the spec. Returns what the pass does after the answer.
+    async fn make_room_and_patch(mut self: Box<Self>, patch: Patch) -> Staged<(Box<Self>, Act)> {
         if !patch.changes.is_empty() {
             // Until the API server is called: also a pass that ends before that says what became of the request.
             self.done.api.answer = Some(Err(ResizeError::NotSent));
@@ -70,8 +67,7 @@ impl Pass {
             ..Grant::default()
         });
         // Room before the patch: the kubelet writes the patched limits soon after it, and checks less.
-        let observed;
-        (self, observed) = self.run_kernel_stages(None, Self::check_plan).await?;
+        self = self.run_kernel_stages(Self::check_plan).await?;
         failpoint("pass.room_made");
         // The observation has lifted the amounts where the guard has raised a limit: the spec would get the lower one.
         if self.targets.amounts != patch.request.targets {
@@ -81,21 +77,18 @@ impl Pass {
         let away = self.job.resizer.as_ref().and_then(|resizer| resizer.away());
         let next = patch.answered(answer.as_ref(), away, &mut self.done.api);
         let is_fast = matches!(&next, Act::Write(grant) if grant.withheld.is_none());
-        let observed = match answer {
-            Ok(pod) if is_fast => {
-                // Kept before the write: the cgroups may be unable to hold the values after all, and the end then takes the patch back.
-                self.patched = Some((Box::new(pod), Box::new(patch)));
-                Some(observed)
-            }
+        match answer {
+            // Kept before the write: the cgroups may be unable to hold the values after all, and the end then takes the patch back.
+            Ok(pod) if is_fast => self.patched = Some((Box::new(pod), Box::new(patch))),
             // The pass does something else than what it has observed for.
-            _ => None,
-        };
-        Ok((self, observed, next))
+            _ => self.observed = None,
+        }
+        Ok((self, next))
     }
 
     /// Observes the cgroups, and reads the pod if they differ from its object, or get back what the object has. The guard's limits do not
-    /// wait for that. Returns what the pass has observed and still uses, and what it does after the answer.
-    async fn compare_and_read(mut self: Box<Self>, grant: Grant) -> Staged<(Box<Self>, Option<Box<Observed>>, Act)> {
+    /// wait for that. Returns what the pass does after the answer.
+    async fn compare_and_read(mut self: Box<Self>, grant: Grant) -> Staged<(Box<Self>, Act)> {
         // Before the observation, which counts flips and takes over the cgroups' identities.
         let before = (self.done.foreign.clone(), self.job.cgroups.clone());
         self.aim_at(&grant);
@@ -106,14 +99,15 @@ impl Pass {
         if is_as_known || !observed.least_limits.is_empty() {
             // The pass uses what it has observed; with steps it reads the files again before it writes.
             observed.making_room = Some((Instant::now(), u32::from(!observed.plan.steps.is_empty())));
-            return Ok((self, Some(observed), Act::Write(Grant { follows: None, ..grant })));
+            self.observed = Some(observed);
+            return Ok((self, Act::Write(Grant { follows: None, ..grant })));
         }
         // It observes again after the answer. What differs from a late object is no drift.
         self.done.flipped.clear();
         (self.done.foreign, self.job.cgroups) = before;
         let read = self.read_soon().await;
         let next = grant.was_read(read.as_ref(), &mut self.done.api);
-        Ok((self, None, next))
+        Ok((self, next))
     }
 }
 
@@ -166,9 +160,8 @@ mod tests {
                 follows,
                 ..Grant::default()
             });
-            let observed;
-            (pass, observed) = pass.find_aim().await.unwrap();
-            assert!(observed.is_none(), "it observes again");
+            pass = pass.find_aim().await.unwrap();
+            assert!(pass.observed.is_none(), "it observes again");
             if is_drift {
                 drop(pass.observe());
             }

@@ -22,14 +22,12 @@ impl Pass {
     /// patch. After the patch, the pass uses what it has observed before.
     pub(super) async fn run_kernel_stages(
         mut self: Box<Self>,
-        mut observed: Option<Box<Observed>>,
         last: fn(&mut Self, &mut Observed) -> Result<(), Outcome>,
-    ) -> Staged<(Box<Self>, Box<Observed>)> {
+    ) -> Staged<Box<Self>> {
         loop {
-            let (kept, until);
-            (self, (kept, until)) = self.on_files(move |pass| pass.advance(observed, last)).await?;
-            let Some(until) = until else { return Ok((self, kept)) };
-            observed = Some(kept);
+            let until;
+            (self, until) = self.on_files(move |pass| pass.advance(last)).await?;
+            let Some(until) = until else { return Ok(self) };
             let wait = until.saturating_duration_since(Instant::now());
             tracing::debug!(?wait, "waits: more memory is in use than the lower limits allow");
             tokio::time::sleep_until(until.into()).await;
@@ -65,23 +63,23 @@ impl Pass {
     /// Advances until the pass has ended with `last`, or returns the time at which to continue.
     fn advance(
         &mut self,
-        observed: Option<Box<Observed>>,
         last: fn(&mut Self, &mut Observed) -> Result<(), Outcome>,
-    ) -> Result<(Box<Observed>, Option<Instant>), Outcome> {
-        let mut observed = match observed {
+    ) -> Result<Option<Instant>, Outcome> {
+        let mut observed = match self.observed.take() {
             Some(observed) => observed,
             None => self.observe()?,
         };
-        if let Some(until) = self.make_room(&mut observed)? {
-            return Ok((observed, Some(until)));
+        let until = self.make_room(&mut observed)?;
+        if until.is_none() {
+            // Last before the write, on the same thread. The guard raises the least limit before it writes the file, so the plan has every
+            // limit that the guard has written by now.
+            if !self.is_current(&observed) {
+                return Err(overtaken());
+            }
+            last(self, &mut observed)?;
         }
-        // Last before the write, on the same thread. The guard raises the least limit before it writes the file, so the plan has every
-        // limit that the guard has written by now.
-        if !self.is_current(&observed) {
-            return Err(overtaken());
-        }
-        last(self, &mut observed)?;
-        Ok((observed, None))
+        self.observed = Some(observed);
+        Ok(until)
     }
 
     /// Checks the steps that follow the patch, and carries out none.

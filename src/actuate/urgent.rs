@@ -12,14 +12,13 @@ use std::time::{Duration, Instant};
 
 use super::execute::{Executor, raise_unit};
 use super::handles::PodHandles;
-use super::least_limits::OfPod;
 use super::node::Node;
 use crate::cgroup::{Cgroup, CgroupError};
 use crate::failpoint::failpoint;
 use crate::model::objects::{Pod, PodId};
 use crate::model::{
-    Bytes, Cause, CgroupVersion, ChangeRecord, ContainerName, Driver, LivePod, MemoryLimit, NamedRequirements,
-    NodeTraits, Outcome, PodAmounts, PodTree, Setting, Settings, StepRecord, Target,
+    Bytes, Cause, CgroupVersion, ChangeRecord, Driver, LivePod, MemoryLimit, NamedRequirements, NodeTraits, Outcome,
+    PodAmounts, PodTree, Setting, Settings, StepRecord, Target,
 };
 use crate::plan::{Plan, hierarchy};
 
@@ -123,19 +122,6 @@ impl Growable {
 /// Grows a container's memory limit, and its pod's where that follows it. Leaves limits that are higher, or absent, alone.
 pub fn grow_memory(node: &Node, handles: &PodHandles, growable: &Growable, container: &str, to: Bytes) -> Grown {
     Grown::by(|grown| grown.raise(node, handles, Some((growable, container)), to))
-}
-
-/// Raises memory limits of containers again that a pass has lowered just after the guard had raised them to `given`, and the pod's where
-/// that has to follow. Leaves limits that are higher, or absent, alone. Where one cannot be raised, the others are all the same.
-pub(super) fn raise_again(node: &Node, handles: &PodHandles, growable: &Growable, given: &OfPod) -> Grown {
-    Grown::by(|grown| {
-        let raise = |(name, to): (&ContainerName, &Bytes)| {
-            let growing = Some((growable, name.as_str()));
-            grown.raise(node, handles, growing, *to)
-        };
-        let ended: Vec<_> = given.iter().map(raise).collect();
-        ended.into_iter().collect()
-    })
 }
 
 /// Raises the memory limit of the pod's cgroup alone, and then of its unit. Leaves a limit that is higher, or absent, alone.
@@ -323,21 +309,20 @@ mod tests {
         let (node, live, growable) = scene(root.path(), &json!({}), 128);
         fs::write(root.path().join("pod/side/memory.max"), format!("{}\n", 80 * MIB)).unwrap();
         let handles = PodHandles::open(&node.hierarchy, &live).unwrap();
-        let given = [("app", 96), ("side", 72)].map(|(name, limit)| (name.into(), mib(limit)));
-        let raised = raise_again(&node, &handles, &growable, &OfPod::from(given));
-        assert_eq!(raised.outcome, Outcome::Applied);
+        let grown = grow_memory(&node, &handles, &growable, "app", mib(96));
+        assert_eq!(grown.outcome, Outcome::Applied);
         let [of_pod, app] = ["pod", "container app"].map(str::to_owned);
-        assert_eq!(written(&raised), [(of_pod, 128, 176), (app, 64, 96)]);
+        assert_eq!(written(&grown), [(of_pod, 128, 176), (app, 64, 96)]);
     }
 
     #[test]
-    fn each_limit_is_raised_again_by_itself() {
+    fn each_limit_grows_by_itself() {
         let root = tempfile::tempdir().unwrap();
         let (node, live, growable) = scene(root.path(), &json!({}), 128);
         let handles = PodHandles::open(&node.hierarchy, &live).unwrap();
-        let given = [("app", 96), ("side", 72)].map(|(name, limit)| (name.into(), mib(limit)));
-        let raised = raise_again(&node, &handles, &growable, &OfPod::from(given));
-        assert_eq!(raised.outcome, Outcome::Applied);
+        let grow = |(name, limit)| grow_memory(&node, &handles, &growable, name, mib(limit));
+        let grown = [("app", 96), ("side", 72)].map(grow);
+        assert!(grown.iter().all(|grown| grown.outcome == Outcome::Applied), "{grown:?}");
         let [of_pod, app, side] = ["pod", "container app", "container side"].map(str::to_owned);
         // A failure of the second one undoes its own steps alone.
         let expected = [
@@ -346,7 +331,7 @@ mod tests {
             (of_pod, 160, 168),
             (side, 64, 72),
         ];
-        assert_eq!(written(&raised), expected);
+        assert_eq!(grown.iter().flat_map(written).collect::<Vec<_>>(), expected);
     }
 
     #[test]

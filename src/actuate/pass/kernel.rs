@@ -11,7 +11,7 @@ use super::{Observed, Pass, Staged, overtaken};
 use crate::actuate::execute::{Executor, raise_unit};
 use crate::actuate::handles::PodHandles;
 use crate::actuate::shrink::{Lowering, ShrinkReport, StepError, reclaim_below_limits};
-use crate::actuate::urgent::{Growable, raise_again};
+use crate::actuate::urgent::{Growable, grow_memory};
 use crate::model::{
     Bytes, ContainerName, CriResources, MemoryLimit, Outcome, Setting, Settings, Step, StepRecord, Target,
 };
@@ -202,14 +202,16 @@ impl Pass {
                 pod: Arc::clone(bound.object()),
                 targets: self.targets.amounts.clone(),
             };
-            let raised = raise_again(&self.node, &self.handles, &growable, &higher);
-            let has_ended = matches!(raised.outcome, Outcome::Interrupted(_));
-            if !raised.outcome.holds() && !has_ended {
-                let (pod, outcome) = (&bound.live().id, &raised.outcome);
-                tracing::warn!(%pod, ?outcome, "cannot raise a limit again that the guard had raised; the next pass tries again");
+            for (name, to) in higher {
+                let raised = grow_memory(&self.node, &self.handles, &growable, &name, to);
+                let has_ended = matches!(raised.outcome, Outcome::Interrupted(_));
+                if !raised.outcome.holds() && !has_ended {
+                    let (pod, outcome) = (&bound.live().id, &raised.outcome);
+                    tracing::warn!(%pod, ?outcome, "cannot raise a limit again that the guard had raised; the next pass tries again");
+                }
+                let raised = raised.steps.into_iter();
+                steps.extend(raised.map(|step| StepRecord { rollback: true, ..step }));
             }
-            let raised = raised.steps.into_iter();
-            steps.extend(raised.map(|step| StepRecord { rollback: true, ..step }));
             // The guard may have raised a limit once more before this write.
             known = least_limits;
         }

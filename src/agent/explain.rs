@@ -22,7 +22,7 @@ use crate::oom::OomReport;
 use crate::plan::shrink::{Holds, Progress};
 use crate::plan::{hierarchy, in_force};
 use crate::reconcile::controller::PodSnapshot;
-use crate::reconcile::pod::{Now, PodState};
+use crate::reconcile::pod::{Now, PodState, explained};
 use crate::resize;
 
 /// Reads the kernel's files, systemd's properties and the runtime's stored specs, and compares all values.
@@ -46,7 +46,7 @@ pub(super) async fn explain(
         notes,
         next: match snapshot.state.live {
             Some(_) if snapshot.observes => "Nothing is written: the agent only observes (observeOnly).".to_owned(),
-            _ => snapshot.state.next_step(now),
+            _ => explained::next_step(&snapshot.state, now),
         },
         changes: snapshot.changes.iter().map(|record| view::change(record)).collect(),
         pod: Some(view::pod(&snapshot.state, now.wall, snapshot.quiet)),
@@ -287,11 +287,11 @@ fn kernel_difference(
             "kept for now, {why}; the next step says when it is tried again"
         ));
     }
-    let why = state.detail(now);
+    let why = explained::detail(state, now);
     Some(match state.drift.writers().paused(target, held.file(), now) {
         Some(until) => format!("another program keeps changing it; left alone until {until:.0}"),
         // The pod's detail says why, once for all files.
-        None if state.has_failed() => FAILED.to_owned(),
+        None if explained::has_failed(state) => FAILED.to_owned(),
         None if state.resize.withheld().is_some() => format!("the kubelet has not granted the wanted value: {why}"),
         None => {
             let why = if why.is_empty() { why } else { format!(" ({why})") };
@@ -320,7 +320,7 @@ fn runtime_difference(stored: &str, wanted: &str, is_idle: bool, snapshot: &PodS
 fn next_about_copy(snapshot: &PodSnapshot, repaired: &'static str) -> &'static str {
     if snapshot.observes {
         "not updated, because the agent only observes (observeOnly)"
-    } else if snapshot.state.has_failed() {
+    } else if explained::has_failed(&snapshot.state) {
         FAILED
     } else if snapshot.state.resize.withheld().is_some() {
         "the kubelet has not granted the wanted value"

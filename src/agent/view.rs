@@ -15,7 +15,7 @@ use crate::observe::audit::{Actor, known_pid};
 use crate::oom::{OomReport, Victim};
 use crate::reconcile::desired::TemporaryLimit;
 use crate::reconcile::overrides::Override;
-use crate::reconcile::pod::PodState;
+use crate::reconcile::pod::{PodState, explained};
 
 /// The agent, and the node as discovery found it.
 pub(super) fn agent(node: Option<&Node>, problems: Vec<String>) -> proto::Agent {
@@ -35,7 +35,7 @@ pub(super) fn pod(state: &PodState, now: Timestamp, quiet: SignedDuration) -> pr
     let metadata = &state.pod.metadata;
     let wanted = state.desired.targets_or_spec(&state.pod);
     let (live, inits) = (state.live.as_ref(), &state.pod.spec.init_containers);
-    let (temporary, refused) = (state.desired.temporary.iter(), state.not_grown(now));
+    let (temporary, refused) = (state.desired.temporary.iter(), explained::not_grown(state, now));
     let not_grown = |(container, why): (&ContainerName, &String)| format!("container {container}: {why}");
     let container = |named: &NamedRequirements| proto::Container {
         name: named.name.clone(),
@@ -53,8 +53,8 @@ pub(super) fn pod(state: &PodState, now: Timestamp, quiet: SignedDuration) -> pr
         vpa: state.decision.vpa.clone(),
         action: state.decision.action().to_string(),
         reason: state.decision.reason.to_string(),
-        state: state.status(now).to_string(),
-        detail: state.detail(now),
+        state: explained::status(state, now).to_string(),
+        detail: explained::detail(state, now),
         workload: Some(proto::Workload {
             kind: state.decision.workload.kind.clone(),
             name: state.decision.workload.name.clone(),

@@ -12,6 +12,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use super::pod::PodState;
+use super::pod::explained::status;
 use crate::actuate::JobDone;
 use crate::guard::GuardEvent;
 use crate::guard::budgets::RefusalKind;
@@ -169,7 +170,7 @@ impl Metrics {
         let mut lint_findings = zeros(findings());
         let mut counts = [0; 4];
         for state in pods {
-            *by_status.entry([("state", state.status(now).into())]).or_default() += 1;
+            *by_status.entry([("state", status(state, now).into())]).or_default() += 1;
             *by_decision.entry(decision_labels(state.decision.reason)).or_default() += 1;
             for finding in state.decision.findings() {
                 *lint_findings.entry(lint_labels(finding.rule)).or_default() += 1;

@@ -29,7 +29,7 @@ use crate::resize::Resize;
 mod clock;
 mod derived;
 mod described;
-mod explained;
+pub(crate) mod explained;
 mod guarded;
 mod located;
 mod messages;

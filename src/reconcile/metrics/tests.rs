@@ -229,7 +229,7 @@ fn a_scrape_during_a_count_sees_the_last() {
     let now = Timestamp::UNIX_EPOCH;
     let metrics = Metrics::register(&mut registry());
     metrics.show(std::iter::once(&state), now);
-    let labels = [("state", state.status(now).into())];
+    let labels = [("state", status(&state, now).into())];
     let shown = || metrics.by_status.get_or_create(&labels).get();
     let mut seen = Vec::new();
     metrics.show(std::iter::once(&state).inspect(|_| seen.push(shown())), now);

@@ -10,90 +10,94 @@ use crate::plan::without_cgroup;
 use crate::reconcile::desired::TemporaryLimit;
 use crate::reconcile::no_room::ROOM_AWAITED;
 
-impl PodState {
-    pub(crate) fn status(&self, now: Timestamp) -> PodStatus {
-        if self.live.is_none() {
-            PodStatus::NotRunning
-        } else if self.desired.is_empty() && self.no_room.is_none() {
-            PodStatus::NotManaged
-        } else if self.drift.paused(now).next().is_some() {
-            PodStatus::Foreign
-        } else if self.drift.owes_runtime() {
-            PodStatus::Owed
-        } else if self.has_failed() || self.shrink.detail(now).is_some() || self.no_room.is_some() {
-            PodStatus::Refused
-        } else if let Some(withheld) = self.resize.withheld() {
-            match withheld {
-                Withheld::Deferred(_) => PodStatus::Deferred,
-                Withheld::Infeasible(_) => PodStatus::Infeasible,
-                Withheld::Failed(_) => PodStatus::Refused,
-                Withheld::SpecLater(_) if self.resize.is_ahead() => PodStatus::Owed,
-                Withheld::Unanswered(_) | Withheld::Postponed(_) | Withheld::SpecLater(_) => PodStatus::Working,
-            }
-        } else if self.drift.is_in_sync() && !self.hooks.is_announcing() {
-            PodStatus::InSync
-        } else {
-            PodStatus::Working
-        }
-    }
+pub(crate) fn status(state: &PodState, now: Timestamp) -> PodStatus {
+    status_and_reason(state, now).0
+}
 
-    /// The reason of the pod's status, where the status alone does not say it.
-    pub(crate) fn detail(&self, now: Timestamp) -> String {
-        let (failed, withheld) = (self.has_failed(), self.resize.withheld().map(Withheld::reason));
-        let first = match (self.status(now), &self.no_room) {
-            (PodStatus::NotRunning, _) => return "no container of this pod runs on this node".to_owned(),
-            (PodStatus::Foreign, _) => return self.drift.detail(now).unwrap_or_default(),
-            (PodStatus::Refused, Some(no_room)) if !failed => return no_room.why.clone(),
-            (PodStatus::Refused, None) if !failed && withheld.is_none() => {
-                return self.shrink.detail(now).unwrap_or_default();
-            }
-            (PodStatus::Owed | PodStatus::Refused | PodStatus::Deferred | PodStatus::Infeasible, _) => {
-                return withheld.unwrap_or(self.drift.reason()).to_owned();
-            }
-            (PodStatus::Working, _) => withheld.map(str::to_owned),
-            (PodStatus::NotManaged | PodStatus::InSync, _) => {
-                let live = self.live.as_deref().filter(|_| !self.desired.is_empty());
-                live.and_then(|live| pod_level_left(&self.pod, live))
-            }
+/// The status of a pod, and the reason where the status has one.
+fn status_and_reason(state: &PodState, now: Timestamp) -> (PodStatus, String) {
+    let withheld = state.resize.withheld();
+    let of_latest_pass = || withheld.map_or(state.drift.reason(), Withheld::reason).to_owned();
+    if state.live.is_none() {
+        (
+            PodStatus::NotRunning,
+            "no container of this pod runs on this node".to_owned(),
+        )
+    } else if state.desired.is_empty() && state.no_room.is_none() {
+        (PodStatus::NotManaged, String::new())
+    } else if let Some(paused) = state.drift.detail(now) {
+        (PodStatus::Foreign, paused)
+    } else if state.drift.owes_runtime() {
+        (PodStatus::Owed, of_latest_pass())
+    } else if has_failed(state) {
+        (PodStatus::Refused, of_latest_pass())
+    } else if let Some(no_room) = &state.no_room {
+        (PodStatus::Refused, no_room.why.clone())
+    } else if let Some(undone) = state.shrink.detail(now) {
+        (
+            PodStatus::Refused,
+            withheld.map_or(undone, |withheld| withheld.reason().to_owned()),
+        )
+    } else if let Some(withheld) = withheld {
+        let status = match withheld {
+            Withheld::Deferred(_) => PodStatus::Deferred,
+            Withheld::Infeasible(_) => PodStatus::Infeasible,
+            Withheld::Failed(_) => PodStatus::Refused,
+            Withheld::SpecLater(_) if state.resize.is_ahead() => PodStatus::Owed,
+            Withheld::Unanswered(_) | Withheld::Postponed(_) | Withheld::SpecLater(_) => PodStatus::Working,
         };
-        let first = first.filter(|reason| !reason.is_empty());
-        let grown = self.desired.temporary.iter().map(TemporaryLimit::detail);
-        let refused = self.not_grown(now);
-        let refused =
-            refused.map(|(container, why)| format!("the limit of container {container} was not raised: {why}"));
-        let all = first.into_iter().chain(grown).chain(refused);
-        all.collect::<Vec<_>>().join("; ")
+        (status, withheld.reason().to_owned())
+    } else if state.drift.is_in_sync() && !state.hooks.is_announcing() {
+        (PodStatus::InSync, String::new())
+    } else {
+        (PodStatus::Working, String::new())
     }
+}
 
-    /// Whether the latest pass did not do what it was to. One whose values hold may be repeated all the same: the API server did not show
-    /// whether the pod's object is late.
-    pub(crate) fn has_failed(&self) -> bool {
-        self.work.has_failed() && !self.drift.is_in_sync()
-    }
+/// The reason of the pod's status, where the status alone does not say it.
+pub(crate) fn detail(state: &PodState, now: Timestamp) -> String {
+    let (status, reason) = status_and_reason(state, now);
+    let first = match (status, &state.live) {
+        (PodStatus::InSync, Some(live)) => pod_level_left(&state.pod, live).unwrap_or_default(),
+        (PodStatus::InSync | PodStatus::NotManaged | PodStatus::Working, _) => reason,
+        _ => return reason,
+    };
+    let grown = state.desired.temporary.iter().map(TemporaryLimit::detail);
+    let refused = not_grown(state, now);
+    let refused = refused.map(|(container, why)| format!("the limit of container {container} was not raised: {why}"));
+    let first = Some(first).filter(|reason| !reason.is_empty());
+    let all = first.into_iter().chain(grown).chain(refused);
+    all.collect::<Vec<_>>().join("; ")
+}
 
-    /// The containers whose limits are not grown, with the reasons.
-    pub(crate) fn not_grown(&self, now: Timestamp) -> impl Iterator<Item = (&ContainerName, &String)> {
-        let amounts = self.desired.without_temporary(&self.pod);
-        self.growth.refusals(&self.pod, amounts, now)
-    }
+/// Whether the latest pass did not do what it was to. One whose values hold may be repeated all the same: the API server did not show
+/// whether the pod's object is late.
+pub(crate) fn has_failed(state: &PodState) -> bool {
+    state.work.has_failed() && !state.drift.is_in_sync()
+}
 
-    /// The next step for the pod, as a sentence.
-    pub(crate) fn next_step(&self, now: Now) -> String {
-        if self.live.is_none() {
-            return "Nothing until a container of this pod runs on this node.".to_owned();
-        }
-        let is_idle = self.work.running().is_none() && self.work.pending().is_none();
-        let is_full = self.resize.has_no_room() && is_idle;
-        let step = self.work.next_step(now.instant).filter(|_| !is_full);
-        step.or_else(|| (is_full || self.no_room.is_some()).then(|| ROOM_AWAITED.to_owned()))
-            .or_else(|| self.shrink.next_step(now.wall))
-            .or_else(|| self.hooks.next_step())
-            .or_else(|| self.drift.next_step(now.wall))
-            .or_else(|| self.resize.next_step(&self.pod))
-            .or_else(|| self.desired.override_next_step())
-            .or_else(|| self.decision.next_step())
-            .unwrap_or_else(|| self.desired.next_step())
+/// The containers whose limits are not grown, with the reasons.
+pub(crate) fn not_grown(state: &PodState, now: Timestamp) -> impl Iterator<Item = (&ContainerName, &String)> {
+    let amounts = state.desired.without_temporary(&state.pod);
+    state.growth.refusals(&state.pod, amounts, now)
+}
+
+/// The next step for the pod, as a sentence.
+pub(crate) fn next_step(state: &PodState, now: Now) -> String {
+    if state.live.is_none() {
+        return "Nothing until a container of this pod runs on this node.".to_owned();
     }
+    let is_idle = state.work.running().is_none() && state.work.pending().is_none();
+    let is_full = state.resize.has_no_room() && is_idle;
+    let step = state.work.next_step(now.instant).filter(|_| !is_full);
+    step.or_else(|| (is_full || state.no_room.is_some()).then(|| ROOM_AWAITED.to_owned()))
+        .or_else(|| state.shrink.next_step(now.wall))
+        .or_else(|| state.hooks.next_step())
+        .or_else(|| state.drift.next_step(now.wall))
+        .or_else(|| state.resize.next_step(&state.pod))
+        .or_else(|| state.desired.override_next_step())
+        .or_else(|| state.decision.next_step())
+        .unwrap_or_else(|| state.desired.next_step())
 }
 
 /// Why the agent does not write the cgroup of a pod that it manages.

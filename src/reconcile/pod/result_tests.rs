@@ -255,7 +255,7 @@ fn a_full_node_is_news_once() {
     }
     let latest = Now::read().instant + Duration::from_secs(62);
     assert!(state.work.wakes_at().is_some_and(|at| at < latest), "each minute");
-    let next = state.next_step(Now::read());
+    let next = explained::next_step(&state, Now::read());
     assert!(
         next.starts_with("The recommendation is followed once there is room"),
         "{next}"
@@ -486,7 +486,10 @@ fn each_state_has_its_status_and_reason() {
     let check = |change: fn(&mut PodState), status: PodStatus, detail: &str| {
         let mut state = enforced();
         change(&mut state);
-        assert_eq!((state.status(now), state.detail(now).as_str()), (status, detail));
+        assert_eq!(
+            (explained::status(&state, now), explained::detail(&state, now).as_str()),
+            (status, detail)
+        );
     };
     check(
         |state| state.live = None,
@@ -545,7 +548,7 @@ fn each_state_has_its_status_and_reason() {
     };
     let mut state = enforced();
     is_left_alone(&mut state);
-    assert_eq!(state.status(now), PodStatus::Foreign);
+    assert_eq!(explained::status(&state, now), PodStatus::Foreign);
 }
 
 fn withhold(state: &mut PodState, withheld: Withheld) {

@@ -50,10 +50,10 @@ fn a_pass_that_is_repeated_did_not_fail() {
     state.desired.returning = true;
     let now = Now::read();
     state.work.back_off(None, now);
-    assert_eq!(state.status(now.wall), PodStatus::Refused);
+    assert_eq!(explained::status(&state, now.wall), PodStatus::Refused);
     // The API server did not show the spec.
     state.drift.ended(&Outcome::Unchanged, ForeignWriters::default(), true);
-    assert_eq!(state.status(now.wall), PodStatus::InSync);
+    assert_eq!(explained::status(&state, now.wall), PodStatus::InSync);
 }
 
 #[test]
@@ -436,7 +436,7 @@ fn a_refused_growth_is_said_until_the_limit_is_higher() {
     drop(state.apply(report(refused), now));
     for (mib, said) in [(128, 1), (100, 1), (129, 0)] {
         drop(state.apply(PodInput::Described(pod(mib)), now));
-        assert_eq!(state.not_grown(now.wall).count(), said, "{mib}");
+        assert_eq!(explained::not_grown(&state, now.wall).count(), said, "{mib}");
     }
 }
 
@@ -469,7 +469,7 @@ fn a_paused_growth_names_the_denial() {
     let why = why.filter(|why| why.contains("a quota")).unwrap();
     let kind = RefusalKind::Ceiling;
     drop(state.apply(report(GuardEvent::Refused { kind, why }), now));
-    assert_eq!(state.not_grown(now.wall).count(), 1, "one reason");
+    assert_eq!(explained::not_grown(&state, now.wall).count(), 1, "one reason");
 }
 
 #[test]
@@ -574,7 +574,7 @@ spec: {containers: [{name: app, resources: {limits: {cpu: 200m, memory: 128Mi}}}
     let denied = state.desired.deny(&state.pod, None, why, now, quiet);
     state.growth.deny(&state.pod, &denied, why);
     assert!(state.growth.takes_back_denied(&pod, &lowered().lowered, now));
-    let said: Vec<&str> = state.not_grown(now).map(|(_, why)| why.as_str()).collect();
+    let said: Vec<&str> = explained::not_grown(&state, now).map(|(_, why)| why.as_str()).collect();
     let both = matches!(said[..], [denial, "the ceiling"] if denial.contains("a quota"));
     assert!(both, "{said:?}");
     let grows_after = |minutes| {

@@ -10,7 +10,7 @@ fn a_loss_is_told_once() {
     world.happen(&Happening::Sets { mib: 200 });
     world.passes(false);
     assert!(world.state.resize.waits_for_api_server() && world.kernel[0] == 200);
-    assert_eq!(world.state.status(world.now.wall), PodStatus::Owed);
+    assert_eq!(explained::status(&world.state, world.now.wall), PodStatus::Owed);
     world.happen(&Happening::SomebodyElseSets { mib: 201 });
     world.recover();
     assert_eq!(

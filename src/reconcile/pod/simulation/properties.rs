@@ -88,7 +88,7 @@ fn a_lower_limit_waits_for_its_hook() {
         assert_eq!(world.told(), None);
         assert_eq!(world.decide_and_pass(64), Some(128), "the limit is kept meanwhile");
         assert_eq!(world.told(), Some(("before-shrink", 128, 64)));
-        assert_eq!(world.state.status(world.now.wall), PodStatus::Working);
+        assert_eq!(explained::status(&world.state, world.now.wall), PodStatus::Working);
         let [app, side] = CONTAINERS.map(|name| Target::Container(name.into()));
         let seen = [app, side.clone(), Target::Pod].map(|target| (target, UsageHistory::default()));
         let tried = ShrinkReport {

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tracing::Span;
 
 use super::metrics::{growth_outcome, hook_labels};
-use super::pod::{Effect, Now, PodInput, PodState, Pods};
+use super::pod::{Effect, Now, PodInput, PodState, Pods, watched_limits};
 use super::store::{LONGEST_SAVE_WAIT, Store};
 use super::watching::Watching;
 use crate::actuate::{HookRun, JobDone, LeastLimits, PodResizer};
@@ -405,7 +405,7 @@ impl Controller {
         // These are all pods of their quotas.
         let capacity = self.capacity(states.clone().filter_map(|(_, state)| state));
         let guarded = |state: &PodState| {
-            let mut guarded = state.guarded(self.hooks_forbidden_by(state).is_none(), now)?;
+            let mut guarded = watched_limits(state, self.hooks_forbidden_by(state).is_none(), now)?;
             capacity.bound_growth(state, &mut guarded);
             Some(guarded).filter(|_| config.guard && !config.observe_only)
         };

@@ -38,6 +38,7 @@ mod passes;
 mod pods;
 
 pub(crate) use super::metrics::PodStatus;
+pub(crate) use guarded::watched_limits;
 pub(crate) use located::Located;
 pub(crate) use messages::{Effect, LogLine, PodInput};
 pub(crate) use operator::{ended_early, not_running};
@@ -185,14 +186,18 @@ impl PodState {
             }
             PodInput::Guard(report) => self.take_guard_report(*report, effects),
             PodInput::PassDue(is_allowed) => {
-                let cause = self.work.pending().map(|pending| pending.cause.clone());
                 let mut targets = self.desired.targets(&self.pod).unwrap_or_default();
                 lift_kept(&self.shrink.holds(now.wall), &mut targets);
-                let due =
-                    |hooks: &mut Hooks, of: HookedPod<'_>| hooks.pass_due(of, is_allowed, cause.as_ref(), &targets);
-                self.follow_hooks(due, effects);
+                let cause = self.work.pending().map(|pending| &pending.cause);
+                let of = HookedPod::new(&self.pod, self.live.as_deref(), now);
+                let followed = self.hooks.pass_due(of, is_allowed, cause, &targets);
+                self.follow_hooks(followed, effects);
             }
-            PodInput::HookEnded { run, end } => self.follow_hooks(|hooks, of| hooks.ended(of, &run, end), effects),
+            PodInput::HookEnded { run, end } => {
+                let of = HookedPod::new(&self.pod, self.live.as_deref(), now);
+                let followed = self.hooks.ended(of, &run, end);
+                self.follow_hooks(followed, effects);
+            }
             PodInput::PassBegan { number, resize } => self.begin_pass(number, *resize, effects),
             PodInput::PassEnded { pass, done, quiet } => self.end_pass(pass, *done, quiet, effects),
             PodInput::ShrinkWatchEnded { number, verdict } => {
@@ -293,19 +298,9 @@ impl PodState {
         effects.push(Effect::ShrinkEnded(ended));
     }
 
-    /// Applies a transition of the hooks, and its effects in order.
-    fn follow_hooks(
-        &mut self,
-        transition: impl FnOnce(&mut Hooks, HookedPod<'_>) -> Vec<HookEffect>,
-        effects: &mut Effects,
-    ) {
+    /// Carries out what follows from a transition of the hooks, in order.
+    fn follow_hooks(&mut self, followed: Vec<HookEffect>, effects: &mut Effects) {
         let now = effects.now;
-        let of = HookedPod {
-            pod: &self.pod,
-            live: self.live.as_deref(),
-            now,
-        };
-        let followed = transition(&mut self.hooks, of);
         for effect in followed {
             match effect {
                 HookEffect::Run(run) => effects.push(Effect::RunHook(run)),

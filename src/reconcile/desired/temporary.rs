@@ -116,6 +116,15 @@ impl TemporaryLimit {
         frees.then(|| enough.max(base))
     }
 
+    /// The cause of the pass after the guard has given or raised the limit.
+    pub(crate) fn cause(&self) -> Cause {
+        Cause::Guard {
+            container: self.container.clone(),
+            resource: self.resource,
+            why: Some(self.why.clone()),
+        }
+    }
+
     /// The cause of the pass after the end of the limit.
     pub(crate) fn ended(self) -> Cause {
         Cause::TemporaryLimitEnded {

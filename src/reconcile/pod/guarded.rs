@@ -9,6 +9,7 @@ use crate::actuate::Growable;
 use crate::guard::{CpuTerms, GuardEvent, Guarded, GuardedPod, Report, Terms};
 use crate::model::{Bytes, Cause, ChangeRecord, MilliCpu, Outcome, Resource};
 use crate::reconcile::desired::TemporaryLimit;
+use crate::reconcile::hooks::HookedPod;
 
 /// Why a temporary limit may not grow where no decision says how far.
 const UNDECIDED: &str = "it has a temporary limit, and no VPA lets its limit grow further now";
@@ -17,13 +18,6 @@ impl PodState {
     pub(super) fn take_guard_report(&mut self, Report { of, event }: Report, effects: &mut Effects) {
         let now = effects.now;
         let Guarded { pod, container } = of;
-        let cause = |resource, why| Cause::Guard {
-            container: container.to_string(),
-            resource,
-            why,
-        };
-        let given =
-            |resource, limits, why| TemporaryLimit::given(container.to_string(), resource, limits, why, now.wall);
         let record = match event {
             GuardEvent::Grew {
                 used,
@@ -34,11 +28,11 @@ impl PodState {
             } => {
                 let avoided = self.desired.used(&container, used.get());
                 effects.list.extend(avoided.map(Effect::Avoided));
-                let cause = cause(Resource::Memory, Some(why.clone()));
+                let limits = (grown.from.unwrap_or_default().get(), to.get());
+                let given = TemporaryLimit::given(container.to_string(), Resource::Memory, limits, why, now.wall);
+                let cause = given.cause();
                 if grown.outcome == Outcome::Applied {
-                    let limits = (grown.from.unwrap_or_default().get(), to.get());
-                    let given = given(Resource::Memory, limits, why);
-                    self.grow(TemporaryLimit { for_pod, ..given }, cause.clone(), now);
+                    self.grow(TemporaryLimit { for_pod, ..given }, now);
                 }
                 grown.record(pod, cause)
             }
@@ -46,39 +40,14 @@ impl PodState {
                 let reason = format!("container {container}: memory limit not raised: {why}");
                 let without = self.desired.without_temporary(&self.pod);
                 self.growth.refuse(&self.pod, &container, why, &without, now.wall);
-                ChangeRecord::new(pod, cause(Resource::Memory, None), Outcome::Refused(reason))
+                let cause = Cause::Guard {
+                    container: container.to_string(),
+                    resource: Resource::Memory,
+                    why: None,
+                };
+                ChangeRecord::new(pod, cause, Outcome::Refused(reason))
             }
-            GuardEvent::Pressure { limit, lent } => {
-                let limits = (limit.get(), lent.get());
-                return self.follow_hooks(|hooks, of| hooks.pressure(of, &container, limits), effects);
-            }
-            GuardEvent::Quiet { peak, .. } if self.hooks.is_leaving_evidence(&container) => {
-                return effects.push(Effect::Log(LogLine::EvidenceLeft(peak)));
-            }
-            GuardEvent::Quiet { peak, needed } => {
-                let avoided = self.desired.used(&container, peak.get());
-                effects.list.extend(avoided.map(Effect::Avoided));
-                if let Some(cause) = self.desired.lower_quiet(&self.pod, &container, needed, now.wall) {
-                    self.restart(cause, now);
-                }
-                return;
-            }
-            // An operator has set the limit meanwhile.
-            GuardEvent::Throttled { .. } if self.desired.is_overridden(&container, Resource::Cpu) => return,
-            GuardEvent::Throttled { from, to, why } => {
-                let cause = cause(Resource::Cpu, Some(why.clone()));
-                let limits = (from.get(), to.get());
-                return self.grow(given(Resource::Cpu, limits, why), cause, now);
-            }
-            GuardEvent::Unthrottled => {
-                // None if an operator has set the limit meanwhile.
-                let is_over = |limit: &TemporaryLimit| limit.is_of(&container, Resource::Cpu);
-                for limit in self.desired.end_temporary(is_over) {
-                    effects.push(Effect::Avoided(limit.avoided_throttling(now.wall)));
-                    self.restart(limit.ended(), now);
-                }
-                return;
-            }
+            unrecorded => return self.take_unrecorded_report(&container, unrecorded, effects),
         };
         self.trouble = Some(now.wall);
         // The reason of a failed pass stays until another pass ends.
@@ -86,8 +55,47 @@ impl PodState {
         self.record(record, None, is_latest, effects);
     }
 
+    /// Takes a report of which the passes that follow keep the record.
+    fn take_unrecorded_report(&mut self, container: &str, event: GuardEvent, effects: &mut Effects) {
+        let now = effects.now;
+        match event {
+            GuardEvent::Grew { .. } | GuardEvent::Refused { .. } => {}
+            GuardEvent::Pressure { limit, lent } => {
+                let of = HookedPod::new(&self.pod, self.live.as_deref(), now);
+                let followed = self.hooks.pressure(of, container, (limit.get(), lent.get()));
+                self.follow_hooks(followed, effects);
+            }
+            GuardEvent::Quiet { peak, .. } if self.hooks.is_leaving_evidence(container) => {
+                effects.push(Effect::Log(LogLine::EvidenceLeft(peak)));
+            }
+            GuardEvent::Quiet { peak, needed } => {
+                let avoided = self.desired.used(container, peak.get());
+                effects.list.extend(avoided.map(Effect::Avoided));
+                if let Some(cause) = self.desired.lower_quiet(&self.pod, container, needed, now.wall) {
+                    self.restart(cause, now);
+                }
+            }
+            // An operator has set the limit meanwhile.
+            GuardEvent::Throttled { .. } if self.desired.is_overridden(container, Resource::Cpu) => {}
+            GuardEvent::Throttled { from, to, why } => {
+                let (resource, limits) = (Resource::Cpu, (from.get(), to.get()));
+                let given = TemporaryLimit::given(container.to_owned(), resource, limits, why, now.wall);
+                self.grow(given, now);
+            }
+            GuardEvent::Unthrottled => {
+                // None if an operator has set the limit meanwhile.
+                let is_over = |limit: &TemporaryLimit| limit.is_of(container, Resource::Cpu);
+                for limit in self.desired.end_temporary(is_over) {
+                    effects.push(Effect::Avoided(limit.avoided_throttling(now.wall)));
+                    self.restart(limit.ended(), now);
+                }
+            }
+        }
+    }
+
     /// Takes a limit that the guard has raised: a memory limit in the kernel, a cpu limit not yet.
-    fn grow(&mut self, given: TemporaryLimit, cause: Cause, now: Now) {
+    fn grow(&mut self, given: TemporaryLimit, now: Now) {
+        let cause = given.cause();
         if self.desired.is_overridden(&given.container, given.resource) {
             // An operator has set the limit meanwhile. Without an override before, that one may still fail.
             if let Some(before) = self.work.before_override()
@@ -105,51 +113,51 @@ impl PodState {
         self.desired.grow(given);
         self.restart(cause, now);
     }
+}
 
-    /// The limits that the guard watches. The guard never grows a limit that an operator has set. It watches a
-    /// temporary limit until that ends, also where the limit may not grow further.
-    pub(crate) fn guarded(&self, hooks: bool, now: Timestamp) -> Option<GuardedPod> {
-        let live = self.live.clone()?;
-        let growable = Growable {
-            pod: Arc::clone(&self.pod),
-            targets: self.desired.targets_or_spec(&self.pod),
-        };
-        let names = live.containers.keys();
-        let mut containers: Vec<_> = names.map(|name| self.terms(name, &growable, hooks, now)).collect();
-        containers.retain(|terms| terms.memory.is_some() || terms.cpu.is_some() || terms.evidence.is_some());
-        (!containers.is_empty()).then_some(GuardedPod {
-            live,
-            growable,
-            containers,
-        })
-    }
+/// The limits of a pod that the guard watches. The guard never grows a limit that an operator has set. It watches a
+/// temporary limit until that ends, also where the limit may not grow further.
+pub(crate) fn watched_limits(state: &PodState, hooks: bool, now: Timestamp) -> Option<GuardedPod> {
+    let live = state.live.clone()?;
+    let growable = Growable {
+        pod: Arc::clone(&state.pod),
+        targets: state.desired.targets_or_spec(&state.pod),
+    };
+    let names = live.containers.keys();
+    let mut containers: Vec<_> = names.map(|name| terms(state, name, &growable, hooks, now)).collect();
+    containers.retain(|terms| terms.memory.is_some() || terms.cpu.is_some() || terms.evidence.is_some());
+    (!containers.is_empty()).then_some(GuardedPod {
+        live,
+        growable,
+        containers,
+    })
+}
 
-    fn terms(&self, name: &str, growable: &Growable, hooks: bool, now: Timestamp) -> Terms {
-        let ceiling = self.decision.ceilings.iter().find(|ceiling| ceiling.container == name);
-        let denial = self.growth.denial(&self.pod, name, now);
-        let ceiling = ceiling.filter(|_| denial.is_none());
-        let given = |resource| self.desired.temporary_limit(name, resource);
-        let temporary = |resource| given(resource).map(|limit| limit.to);
-        let decided = |resource| ceiling.and_then(|ceiling| ceiling.limits.get(resource));
-        let highest = |resource| {
-            let free = !self.desired.is_overridden(name, resource);
-            decided(resource).or_else(|| temporary(resource)).filter(|_| free)
-        };
-        let memory = highest(Resource::Memory).map(Bytes::new);
-        let not_higher = memory.filter(|_| decided(Resource::Memory).is_none());
-        let not_higher = not_higher.map(|_| denial.map_or(UNDECIDED, String::as_str).to_owned());
-        let limit = growable.targets.limit(name, Resource::Cpu).map(MilliCpu::new);
-        Terms {
-            container: name.into(),
-            memory,
-            not_higher,
-            for_pod: given(Resource::Memory).is_some_and(|limit| limit.for_pod),
-            cpu: limit.zip(highest(Resource::Cpu)).map(|(limit, highest)| CpuTerms {
-                limit,
-                ceiling: MilliCpu::new(highest),
-                lent: temporary(Resource::Cpu).is_some(),
-            }),
-            evidence: self.hooks.evidence_of(&self.pod, name).filter(|_| hooks),
-        }
+fn terms(state: &PodState, name: &str, growable: &Growable, hooks: bool, now: Timestamp) -> Terms {
+    let ceiling = state.decision.ceilings.iter().find(|ceiling| ceiling.container == name);
+    let denial = state.growth.denial(&state.pod, name, now);
+    let ceiling = ceiling.filter(|_| denial.is_none());
+    let given = |resource| state.desired.temporary_limit(name, resource);
+    let temporary = |resource| given(resource).map(|limit| limit.to);
+    let decided = |resource| ceiling.and_then(|ceiling| ceiling.limits.get(resource));
+    let highest = |resource| {
+        let free = !state.desired.is_overridden(name, resource);
+        decided(resource).or_else(|| temporary(resource)).filter(|_| free)
+    };
+    let memory = highest(Resource::Memory).map(Bytes::new);
+    let not_higher = memory.filter(|_| decided(Resource::Memory).is_none());
+    let not_higher = not_higher.map(|_| denial.map_or(UNDECIDED, String::as_str).to_owned());
+    let limit = growable.targets.limit(name, Resource::Cpu).map(MilliCpu::new);
+    Terms {
+        container: name.into(),
+        memory,
+        not_higher,
+        for_pod: given(Resource::Memory).is_some_and(|limit| limit.for_pod),
+        cpu: limit.zip(highest(Resource::Cpu)).map(|(limit, highest)| CpuTerms {
+            limit,
+            ceiling: MilliCpu::new(highest),
+            lent: temporary(Resource::Cpu).is_some(),
+        }),
+        evidence: state.hooks.evidence_of(&state.pod, name).filter(|_| hooks),
     }
 }

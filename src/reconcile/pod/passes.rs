@@ -9,6 +9,7 @@ use crate::actuate::{Job, JobDone};
 use crate::model::{BoundPod, Cause, ChangeRecord, Outcome, PodAmounts};
 use crate::plan::{PodTargets, lift_kept};
 use crate::reconcile::desired::TemporaryLimit;
+use crate::reconcile::hooks::HookedPod;
 use crate::reconcile::work::{Before, FIRST_RETRY, PendingRequest, RequestId};
 use crate::resize::{Act, Facts, Report};
 
@@ -156,7 +157,9 @@ impl PodState {
         if record.outcome.holds() {
             let mut targets = self.desired.targets_or_spec(&self.pod);
             lift_kept(&self.holds(now.wall), &mut targets);
-            self.follow_hooks(|hooks, of| hooks.pass_ended(of, &targets), effects);
+            let of = HookedPod::new(&self.pod, self.live.as_deref(), now);
+            let followed = self.hooks.pass_ended(of, &targets);
+            self.follow_hooks(followed, effects);
         }
         effects.push(Effect::WatchFiles(done.handles));
         let answers = self.schedule_next(&record, &api, effects);

@@ -169,7 +169,7 @@ fn the_guard_gets_the_terms_of_each_limit() {
         limits,
     });
     let terms = |state: &PodState| {
-        let terms = state.guarded(true, now)?.containers.remove(0);
+        let terms = watched_limits(state, true, now)?.containers.remove(0);
         let cpu = terms
             .cpu
             .map(|CpuTerms { limit, ceiling, lent }| (limit.get(), ceiling.get(), lent));

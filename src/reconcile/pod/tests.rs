@@ -447,7 +447,7 @@ fn a_paused_growth_names_the_denial() {
     let given = TemporaryLimit::given("app".to_owned(), Resource::Memory, limits, String::new(), now.wall);
     state.desired.grow(given);
     let highest = |state: &PodState| {
-        let terms = state.guarded(true, now.wall).unwrap().containers.remove(0);
+        let terms = watched_limits(&state, true, now.wall).unwrap().containers.remove(0);
         (terms.memory, terms.not_higher)
     };
     let (memory, why) = highest(&state);
@@ -494,7 +494,7 @@ fn a_limit_for_the_pod_stays_one_after_a_restart() {
     }
     let saved = serde_json::to_string(&state.desired).unwrap();
     state.desired = serde_json::from_str(&saved).unwrap();
-    let guarded = state.guarded(true, now.wall).unwrap();
+    let guarded = watched_limits(&state, true, now.wall).unwrap();
     assert!(guarded.containers[0].for_pod, "{saved}");
 
     // The agent was killed before it saved the limit.
@@ -509,7 +509,7 @@ fn a_limit_for_the_pod_stays_one_after_a_restart() {
         unsaved_limits: Some([("app".into(), unsaved)].into()),
     };
     drop(state.apply(PodInput::Located(Box::new(located)), now));
-    let guarded = state.guarded(true, now.wall).unwrap();
+    let guarded = watched_limits(&state, true, now.wall).unwrap();
     assert!(guarded.containers[0].for_pod);
 }
 

@@ -31,7 +31,7 @@ impl Copies {
     pub(super) fn of(state: &PodState, now: Timestamp) -> Self {
         Self {
             saved: None,
-            guarded: state.guarded(true, now),
+            guarded: watched_limits(state, true, now),
             least_limits: LeastLimits::default(),
             watched: None,
             files: None,
@@ -58,7 +58,7 @@ impl Copies {
             // The worst case: the agent is killed before the file is written.
             Effect::Save { can_wait: true, .. } => {}
             Effect::Save { pods, .. } => self.saved = pods.into_values().flatten().next(),
-            Effect::WatchGuard => self.guarded = state.guarded(true, now),
+            Effect::WatchGuard => self.guarded = watched_limits(state, true, now),
             Effect::SetLeastLimits(limits) => self.least_limits.set(limits),
             Effect::RunHook(run) => {
                 let other = self.hooks.insert(run.container.clone(), run);
@@ -118,7 +118,7 @@ impl World {
         let checks = [
             (was == is, "the state file is outdated"),
             (
-                copies.guarded == state.guarded(true, self.now.wall),
+                copies.guarded == watched_limits(state, true, self.now.wall),
                 "the guard is outdated",
             ),
             (CONTAINERS.into_iter().all(are_heeded), "writers heed another limit"),

@@ -244,7 +244,7 @@ fn evidence_borrows_memory_once_an_hour() {
     assert_eq!(lent(&world), Some(160));
     world.meet(&Event::Quiet { mib: 1 });
     assert_eq!(lent(&world), Some(160), "it is being left");
-    let kept = |world: &World| world.state.guarded(true, world.now.wall).unwrap().containers[0].evidence;
+    let kept = |world: &World| watched_limits(&world.state, true, world.now.wall).unwrap().containers[0].evidence;
     assert_eq!(kept(&world), None);
     world.meet(&Event::HookEnds(false));
     assert_eq!((lent(&world), world.told()), (None, None));
@@ -257,9 +257,7 @@ fn evidence_borrows_memory_once_an_hour() {
     world.meet(&Event::Waits { seconds: 3600 });
     assert_eq!(kept(&world), Some(Bytes::new(64 * MIB)));
     assert!(
-        world
-            .state
-            .guarded(false, world.now.wall)
+        watched_limits(&world.state, false, world.now.wall)
             .is_none_or(|guarded| { guarded.containers.iter().all(|terms| terms.evidence.is_none()) })
     );
     // What was lent before stays lent.

@@ -25,7 +25,7 @@ use crate::model::objects::{PodId, PodKey};
 use crate::observe::audit::{Audit, Refusal};
 use crate::reconcile::controller::{Controller, Event, PodSnapshot, Reply, send};
 use crate::reconcile::overrides::Override;
-use crate::reconcile::pod::{PodState, ended_early, not_running};
+use crate::reconcile::pod::{PodState, ended_early, not_running, pod_targets};
 use crate::reconcile::work::OperatorRequest;
 use crate::resize::{Act, Facts};
 
@@ -117,7 +117,7 @@ impl AgentBackend {
         wanted.check_names(&state.pod)?;
         let set = state.set_override(wanted, &snapshot.capacity);
         set.map_err(ControlError::Refused)?;
-        let targets = state.pod_targets(Timestamp::now(), snapshot.resize.is_some());
+        let targets = pod_targets(&state, Timestamp::now(), snapshot.resize.is_some());
         let (Some(node), Some(targets)) = (snapshot.node, targets) else {
             return Err(not_running(&state.pod));
         };

@@ -22,7 +22,7 @@ use crate::oom::OomReport;
 use crate::plan::shrink::{Holds, Progress};
 use crate::plan::{hierarchy, in_force};
 use crate::reconcile::controller::PodSnapshot;
-use crate::reconcile::pod::{Now, PodState, explained};
+use crate::reconcile::pod::{Now, PodState, explained, pod_targets};
 use crate::resize;
 
 /// Reads the kernel's files, systemd's properties and the runtime's stored specs, and compares all values.
@@ -229,7 +229,7 @@ fn expected(node: &Node, snapshot: &PodSnapshot, held: &PodTree) -> [Option<PodV
     let (state, traits) = (&snapshot.state, &node.traits);
     let created = |targets: &PodAmounts| hierarchy(&state.pod, targets, traits).created();
     let in_force = in_force(&state.pod);
-    let mut targets = state.pod_targets(Timestamp::now(), snapshot.resize.is_some());
+    let mut targets = pod_targets(state, Timestamp::now(), snapshot.resize.is_some());
     let kept = targets.as_mut().map(|targets| targets.values(held, traits));
     let wanted = targets.map(|mut targets| {
         (targets.amounts, targets.holds) = (state.desired.targets_or_spec(&state.pod), Holds::default());

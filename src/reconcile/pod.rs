@@ -42,6 +42,7 @@ pub(crate) use guarded::watched_limits;
 pub(crate) use located::Located;
 pub(crate) use messages::{Effect, LogLine, PodInput};
 pub(crate) use operator::{ended_early, not_running};
+pub(crate) use passes::{facts, next_pass, pod_targets};
 pub(crate) use pods::Pods;
 
 /// One moment, on the wall clock and on the monotonic clock.

@@ -21,7 +21,7 @@ use crate::model::objects::{PodKey, PodUid};
 use crate::model::{Cause, ContainerId, HookEnd, PodAmounts, Reason};
 use crate::plan::shrink::next_turns;
 use crate::reconcile::capacity::NodeCapacity;
-use crate::reconcile::pod::{Now, PodInput, PodState};
+use crate::reconcile::pod::{self, Now, PodInput, PodState, next_pass};
 use crate::reconcile::work::Before;
 use crate::resize::{Act, Facts, NodeSupport};
 
@@ -142,7 +142,7 @@ impl ResizeEndpoint {
         if !support.may_resize(&state.pod, now.wall) {
             return None;
         }
-        let (of_node, of_pod) = (capacity.reserve(state, targets), state.facts(cause, now));
+        let (of_node, of_pod) = (capacity.reserve(state, targets), pod::facts(state, cause, now));
         // The saved object may be older than the spec: an agent that knows no more patches nothing that nobody asked for since.
         let is_silent = state.decision.reason == Reason::SourcesSilent && !state.desired.is_by_hand();
         let silent = is_silent.then(|| "the API server has not sent its objects yet".to_owned());
@@ -181,7 +181,7 @@ impl Controller {
             let hooks = self.hooks_forbidden_by(state).is_none();
             self.apply(&key, PodInput::PassDue(hooks));
             let Some(state) = self.pods.get(&key) else { continue };
-            let Some((cause, mut targets)) = state.next_pass(now) else {
+            let Some((cause, mut targets)) = next_pass(state, now) else {
                 continue;
             };
             let capacity = capacity.as_mut();

@@ -13,63 +13,63 @@ use crate::reconcile::hooks::HookedPod;
 use crate::reconcile::work::{Before, FIRST_RETRY, PendingRequest, RequestId};
 use crate::resize::{Act, Facts, Report};
 
+/// The cause and the targets of the pod's next pass, if one is due and the pod runs here.
+pub(crate) fn next_pass(state: &PodState, now: Now) -> Option<(&Cause, PodAmounts)> {
+    let pending = state.work.pending().filter(|_| state.work.is_due(now.instant))?;
+    BoundPod::new(&state.pod, state.live.as_ref()?)?;
+    Some((&pending.cause, state.targets(now.wall).unwrap_or_default()))
+}
+
+/// The facts about the resize of a pass with this cause, as far as the pod's state has them. It is too early to patch while a temporary
+/// limit may grow further in a moment, and an undone shrink is written to the cgroups first.
+pub(crate) fn facts(state: &PodState, cause: &Cause, now: Now) -> Facts {
+    let calm = state.desired.may_grow_for(now.wall);
+    let grown = state.desired.memory_limits().map(|(name, limit)| (name, limit.get()));
+    let holds = state.holds(now.wall);
+    let kept = holds.iter();
+    let kept = kept.filter_map(|(target, limit)| Some((target.container()?, limit.bounded()?.get())));
+    let about_to_lower = state.resize.is_about_to_lower(&state.pod, grown.chain(kept));
+    let mut by_hand = state.desired.targets_by_hand(&state.pod, &state.resize);
+    if let Some(targets) = &mut by_hand {
+        state.shrink.lift_kept(&state.pod, &holds, targets);
+    }
+    let too_early = match cause {
+        Cause::FailedShrink { .. } if about_to_lower => Some(Duration::ZERO),
+        Cause::FailedShrink { .. } => Some(FIRST_RETRY),
+        _ => state.resize.too_early(calm, about_to_lower, now.instant),
+    };
+    Facts {
+        too_early,
+        by_hand,
+        ..Facts::default()
+    }
+}
+
+/// The targets of a pass over the pod, if anything is desired and the pod runs here.
+pub(crate) fn pod_targets(state: &PodState, now: Timestamp, through_api: bool) -> Option<PodTargets> {
+    let bound = BoundPod::new(&state.pod, state.live.as_ref()?)?;
+    if state.desired.is_empty() {
+        return None;
+    }
+    let (spec, mut scope) = (state.pod.requirements(), state.desired.scope.clone());
+    let amounts = state.targets(now);
+    match &amounts {
+        Some(amounts) => scope.widen(&spec, amounts),
+        // A burst alone.
+        None => scope.resources.clear(),
+    }
+    Some(PodTargets {
+        bound,
+        amounts: amounts.unwrap_or(spec),
+        burst: state.desired.burst,
+        lift_undeclared: state.desired.returning,
+        kubelet_unasked: !through_api,
+        scope,
+        holds: state.holds(now),
+    })
+}
+
 impl PodState {
-    /// The cause and the targets of the next pass, if one is due and the pod runs here.
-    pub(crate) fn next_pass(&self, now: Now) -> Option<(&Cause, PodAmounts)> {
-        let pending = self.work.pending().filter(|_| self.work.is_due(now.instant))?;
-        BoundPod::new(&self.pod, self.live.as_ref()?)?;
-        Some((&pending.cause, self.targets(now.wall).unwrap_or_default()))
-    }
-
-    /// The facts about the resize of a pass with this cause, as far as the pod's state has them. It is too early to patch while a temporary
-    /// limit may grow further in a moment, and an undone shrink is written to the cgroups first.
-    pub(crate) fn facts(&self, cause: &Cause, now: Now) -> Facts {
-        let calm = self.desired.may_grow_for(now.wall);
-        let grown = self.desired.memory_limits().map(|(name, limit)| (name, limit.get()));
-        let holds = self.holds(now.wall);
-        let kept = holds.iter();
-        let kept = kept.filter_map(|(target, limit)| Some((target.container()?, limit.bounded()?.get())));
-        let about_to_lower = self.resize.is_about_to_lower(&self.pod, grown.chain(kept));
-        let mut by_hand = self.desired.targets_by_hand(&self.pod, &self.resize);
-        if let Some(targets) = &mut by_hand {
-            self.shrink.lift_kept(&self.pod, &holds, targets);
-        }
-        let too_early = match cause {
-            Cause::FailedShrink { .. } if about_to_lower => Some(Duration::ZERO),
-            Cause::FailedShrink { .. } => Some(FIRST_RETRY),
-            _ => self.resize.too_early(calm, about_to_lower, now.instant),
-        };
-        Facts {
-            too_early,
-            by_hand,
-            ..Facts::default()
-        }
-    }
-
-    /// The targets of a pass, if anything is desired and the pod runs here.
-    pub(crate) fn pod_targets(&self, now: Timestamp, through_api: bool) -> Option<PodTargets> {
-        let bound = BoundPod::new(&self.pod, self.live.as_ref()?)?;
-        if self.desired.is_empty() {
-            return None;
-        }
-        let (spec, mut scope) = (self.pod.requirements(), self.desired.scope.clone());
-        let amounts = self.targets(now);
-        match &amounts {
-            Some(amounts) => scope.widen(&spec, amounts),
-            // A burst alone.
-            None => scope.resources.clear(),
-        }
-        Some(PodTargets {
-            bound,
-            amounts: amounts.unwrap_or(spec),
-            burst: self.desired.burst,
-            lift_undeclared: self.desired.returning,
-            kubelet_unasked: !through_api,
-            scope,
-            holds: self.holds(now),
-        })
-    }
-
     pub(super) fn begin_pass(&mut self, number: u64, resize: Act, effects: &mut Effects) {
         let now = effects.now;
         let through_api = resize != Act::Direct;
@@ -80,7 +80,7 @@ impl PodState {
         }
         let recommended = self.desired.recommended.as_ref();
         let recommended = recommended.map(|recommended| recommended.targets.clone());
-        let targets = self.pod_targets(now.wall, through_api);
+        let targets = pod_targets(self, now.wall, through_api);
         let begun = targets.and_then(|targets| Some((targets, self.work.begin(number, recommended, now.instant)?)));
         let Some((targets, pending)) = begun else { return };
         if self.desired.has_amounts() {

@@ -558,7 +558,7 @@ fn withhold(state: &mut PodState, withheld: Withheld) {
 #[test]
 fn a_patch_waits_until_a_limit_has_grown() {
     let (mut state, now) = (running(RESIZES), Now::read());
-    let wait = |state: &PodState, cause: &Cause| state.facts(cause, now).too_early;
+    let wait = |state: &PodState, cause: &Cause| facts(state, cause, now).too_early;
     let failed = Cause::FailedShrink { why: why() };
     assert_eq!(wait(&state, &Cause::Sweep), None);
     assert_eq!(

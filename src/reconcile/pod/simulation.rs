@@ -302,7 +302,7 @@ impl World {
 
     /// Begins the next pass, if one is due.
     fn start_pass(&mut self, known: bool) -> bool {
-        let Some((cause, targets)) = self.state.next_pass(self.now) else {
+        let Some((cause, targets)) = next_pass(&self.state, self.now) else {
             return false;
         };
         let resize = self.next_act(cause, &targets, self.away && known);
@@ -312,7 +312,7 @@ impl World {
 
     /// What a pass does about the resize, where it knows of an outage or does not.
     fn next_act(&self, cause: &Cause, targets: &PodAmounts, knows_outage: bool) -> Act {
-        let facts = self.state.facts(cause, self.now);
+        let facts = facts(&self.state, cause, self.now);
         let facts = Facts {
             away: knows_outage.then(|| "away".to_owned()),
             room: Some(ROOM),

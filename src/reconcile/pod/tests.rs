@@ -246,7 +246,7 @@ fn a_burst_alone_writes_no_amounts() {
         );
         let due = state.work.pending().is_some();
         state.work.cancel();
-        let targets = state.pod_targets(now.wall, false);
+        let targets = pod_targets(&state, now.wall, false);
         let saves = effects
             .iter()
             .any(|effect| matches!(effect, Effect::Save { can_wait: false, .. }));

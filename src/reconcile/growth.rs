@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::desired::{Denied, TemporaryLimit};
+use super::desired::{Denied, DesiredState, TemporaryLimit};
 use crate::actuate::shrink::Lowering;
 use crate::model::objects::Pod;
-use crate::model::{ContainerName, MemoryLimit, PodAmounts, Resource, ResourceList};
+use crate::model::{ContainerName, MemoryLimit, Outcome, PodAmounts, Resource, ResourceList};
+use crate::resize::{Report, Request};
 
 /// How long the guard does not grow a container's limits after the API server's first denial. Doubles with each further one.
 const FIRST_PAUSE: SignedDuration = SignedDuration::from_mins(5);
@@ -75,6 +76,31 @@ impl Growth {
         self.refused.remove(container);
     }
 
+    /// Takes the API server's answer to a patch with what was `asked`. Each temporary limit in a patch that was denied ends after a `quiet`
+    /// time, and its container gets none for a while; the outcome gets a sentence for each limit of which that is news.
+    pub(crate) fn answered(
+        &mut self,
+        pod: &Pod,
+        desired: &mut DesiredState,
+        report: &Report,
+        asked: Option<&Request>,
+        outcome: &mut Outcome,
+        (now, quiet): (Timestamp, SignedDuration),
+    ) {
+        if let Some(why) = report.denied() {
+            let denied = desired.deny(pod, asked.map(|asked| &asked.targets), why, now, quiet);
+            for sentence in denied.iter().filter_map(TemporaryLimit::denied_detail) {
+                outcome.add(&sentence);
+            }
+            self.deny(pod, &denied, why);
+        }
+        if let Some(accepted) = report.accepted().filter(|_| outcome.is_kept()) {
+            for container in desired.accept(&accepted.targets) {
+                self.accept(&container);
+            }
+        }
+    }
+
     /// Notes that the API server denied these temporary limits: the containers get none for a while.
     pub(crate) fn deny(&mut self, pod: &Pod, limits: &[TemporaryLimit], why: &str) {
         let containers: BTreeSet<&str> = limits.iter().map(|limit| &*limit.container).collect();
@@ -101,7 +127,7 @@ impl Growth {
     }
 
     /// Notes that the API server accepts the temporary limits of a container again.
-    pub(crate) fn accept(&mut self, container: &str) {
+    fn accept(&mut self, container: &str) {
         self.pauses.remove(container);
     }
 

@@ -43,7 +43,7 @@ impl PodState {
             // The kernel keeps its values until the pass that follows this answer.
             self.work.request_pass(Cause::Kubelet, true, effects.now.instant);
         }
-        self.yield_to_spec(effects);
+        self.yield_to_spec(None, effects);
     }
 
     /// The targets of the next pass. Where the kubelet resizes in place, they include limits that are kept for now
@@ -77,30 +77,37 @@ impl PodState {
         }
     }
 
-    /// Yields to another client that has changed the spec since the cgroups were written ahead of it: the override and the
-    /// recommendation that were in force end. The amounts of the agent in the spec do not become the pod's own.
-    pub(super) fn yield_to_spec(&mut self, effects: &mut Effects) {
-        // A pass that runs may have patched the spec, and its result has not arrived.
-        if !self.pod.resizes_in_place() || self.work.running().is_some() {
-            return;
-        }
-        let (targets, set) = (self.targets(effects.now.wall), self.desired.override_values());
-        if !self.resize.is_overtaken(&self.pod, &targets.unwrap_or_default(), set) {
-            return;
-        }
-        self.desired.yield_to_spec(&self.pod);
-        let why = "another client changed the pod's resources; its values apply";
-        self.record_lost_change(why.to_owned(), effects);
-        if let Some(request) = self.work.take_override() {
-            effects.list.extend(self.work.refuse(request, why.to_owned()));
-        }
-    }
-
-    /// Records that a change which was made while the API server was away is lost.
-    pub(super) fn record_lost_change(&mut self, reason: String, effects: &mut Effects) {
-        effects.push(Effect::Log(LogLine::ChangeLost(reason.clone())));
+    /// Gives up what the cgroups were written ahead of the spec with, if the API server has `denied` it, or another client has changed
+    /// the spec since. Then the override and the recommendation that were in force end, and the amounts of the agent in the spec do
+    /// not become the pod's own.
+    pub(super) fn yield_to_spec(&mut self, denied: Option<&str>, effects: &mut Effects) {
+        let denied = denied.filter(|_| self.work.request().is_none());
+        let why = if let Some((why, before)) = denied.and_then(|why| Some((why, self.resize.catch_up()?))) {
+            // A denial is not about an override that was in the spec before the API server was away.
+            if self.desired.overridden.as_ref().is_some_and(|set| set.is_in(&before)) {
+                return;
+            }
+            // The operator's answer was that the spec follows.
+            self.desired.end_override();
+            why.to_owned()
+        } else {
+            // A pass that runs may have patched the spec, and its result has not arrived.
+            if !self.pod.resizes_in_place() || self.work.running().is_some() {
+                return;
+            }
+            let (targets, set) = (self.targets(effects.now.wall), self.desired.override_values());
+            if !self.resize.is_overtaken(&self.pod, &targets.unwrap_or_default(), set) {
+                return;
+            }
+            self.desired.yield_to_spec(&self.pod);
+            "another client changed the pod's resources; its values apply".to_owned()
+        };
+        effects.push(Effect::Log(LogLine::ChangeLost(why.clone())));
         self.restart(Cause::ChangeLost, effects.now);
-        self.record_refusal(Cause::ChangeLost, reason, effects);
+        self.record_refusal(Cause::ChangeLost, why.clone(), effects);
+        if let Some(request) = self.work.take_override() {
+            effects.list.extend(self.work.refuse(request, why));
+        }
     }
 
     /// Brings the decision into force, and makes a pass due if the targets change. Ends temporary limits that are not above the

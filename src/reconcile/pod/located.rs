@@ -60,7 +60,7 @@ impl PodState {
             self.resize.restored(&self.pod, |undone| desired.with_temporary(undone));
             self.take_edits(before, effects);
             if self.resize.is_ahead() {
-                self.yield_to_spec(effects);
+                self.yield_to_spec(None, effects);
             }
         }
         let desired = self.desired.targets(&self.pod).filter(|_| restored.is_some());

@@ -1,14 +1,14 @@
 //! The start of a pass, and the changes of state at its end. Pure.
 
+use std::mem;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::{Effect, Effects, LogLine, Now, PodState};
-use crate::actuate::{Job, JobDone};
-use crate::model::{BoundPod, Cause, ChangeRecord, Outcome, PodAmounts};
+use crate::actuate::{Job, JobDone, PodHandles};
+use crate::model::{BoundPod, Cause, ChangeRecord, LivePod, Outcome, PodAmounts};
 use crate::plan::{PodTargets, lift_kept};
-use crate::reconcile::desired::TemporaryLimit;
 use crate::reconcile::hooks::HookedPod;
 use crate::reconcile::work::{Before, FIRST_RETRY, PendingRequest, RequestId};
 use crate::resize::{Act, Facts, Report};
@@ -110,8 +110,7 @@ impl PodState {
 
     /// Applies the result of a pass. Only records the steps of a stale pass: another pod has the name, or the pod ended. If
     /// the desired state has changed meanwhile, applies only the changes that the pass made.
-    pub(super) fn end_pass(&mut self, number: u64, done: JobDone, quiet: SignedDuration, effects: &mut Effects) {
-        let now = effects.now;
+    pub(super) fn end_pass(&mut self, number: u64, mut done: JobDone, quiet: SignedDuration, effects: &mut Effects) {
         let running = self.work.end(number);
         let live = self.live.clone().filter(|live| live.id.uid == done.record.pod.uid);
         let Some((mut running, live)) = running.zip(live) else {
@@ -121,36 +120,66 @@ impl PodState {
                 answers: None,
             });
         };
-        let (mut record, api) = (done.record, done.api);
+        self.take_changes(number, &mut done, &live, quiet, effects);
         let was_current = self.work.is_current(&running);
-        let has_flipped = !done.flipped.is_empty();
-        let is_resizing = self.resize.withheld().is_none() && self.resize.is_in_flight(&self.pod);
-        record.cause = self.drift.cause_of(&record, has_flipped, is_resizing);
-        let avoided = self.desired.note_resized(&record, &live);
-        effects.list.extend(avoided.map(Effect::Avoided));
-        self.desired.scope.quotas.update(done.quotas, &live);
-        self.desired.note_bursts(&self.pod, &live, done.bursts, now.wall);
-        self.take_api_report(&mut record, &api, quiet, now);
+        let (mut record, api) = (done.record, done.api);
         let has_targets = record.outcome.holds() && api.retry_after.is_none();
         // A pass in an emergency leaves it to the next one to bring the recommendation into force.
         if has_targets || record.outcome.is_kept() && api.accepted().is_some() {
-            let recommended = running.recommended.take();
-            self.desired.bring_into_force(recommended, was_current);
+            self.desired.bring_into_force(running.recommended.take(), was_current);
         }
-        let mut shrink = done.shrink;
-        if self.growth.takes_back_denied(&self.pod, &shrink.lowered, now.wall) {
-            shrink.lowered.clear();
-        }
-        self.shrink.pass_ended(shrink, number);
-        self.end_overtaken_override(&api, was_current, effects);
+        self.yield_to_spec(api.denied().filter(|_| was_current), effects);
         record.in_flight = record.outcome.holds() && self.resize.is_in_flight(&self.pod);
         // What the pass came to may have changed the targets.
         let is_current = self.work.is_current(&running);
         self.drift.ended(&record.outcome, done.foreign, is_current);
-        if !is_current {
+        if is_current {
+            self.conclude(record, &api, done.handles, effects);
+        } else {
             // A pass with the new generation is due.
-            return self.record(record, None, true, effects);
+            self.record(record, None, true, effects);
         }
+    }
+
+    /// Takes the changes that a pass has made, whatever is desired by now.
+    fn take_changes(
+        &mut self,
+        number: u64,
+        done: &mut JobDone,
+        live: &LivePod,
+        quiet: SignedDuration,
+        effects: &mut Effects,
+    ) {
+        let (now, record) = (effects.now, &mut done.record);
+        let is_resizing = self.resize.withheld().is_none() && self.resize.is_in_flight(&self.pod);
+        record.cause = self.drift.cause_of(record, !done.flipped.is_empty(), is_resizing);
+        let avoided = self.desired.note_resized(record, live);
+        effects.list.extend(avoided.map(Effect::Avoided));
+        self.desired.scope.quotas.update(mem::take(&mut done.quotas), live);
+        self.desired
+            .note_bursts(&self.pod, live, mem::take(&mut done.bursts), now.wall);
+        let (asked, outcome) = (self.resize.prepared(), &mut record.outcome);
+        self.growth.answered(
+            &self.pod,
+            &mut self.desired,
+            &done.api,
+            asked,
+            outcome,
+            (now.wall, quiet),
+        );
+        let by_hand = self.desired.is_by_hand();
+        self.resize
+            .answered(&self.pod, &done.api, outcome, by_hand, now.instant);
+        let mut shrink = mem::take(&mut done.shrink);
+        if self.growth.takes_back_denied(&self.pod, &shrink.lowered, now.wall) {
+            shrink.lowered.clear();
+        }
+        self.shrink.pass_ended(shrink, number);
+    }
+
+    /// Takes what a pass came to whose targets are the present ones.
+    fn conclude(&mut self, record: ChangeRecord, api: &Report, handles: Option<PodHandles>, effects: &mut Effects) {
+        let now = effects.now;
         if self.drift.is_in_sync() && !self.hooks.is_announcing() {
             self.shrink.end_turn_unless_watched();
         }
@@ -161,51 +190,13 @@ impl PodState {
             let followed = self.hooks.pass_ended(of, &targets);
             self.follow_hooks(followed, effects);
         }
-        effects.push(Effect::WatchFiles(done.handles));
-        let answers = self.schedule_next(&record, &api, effects);
+        effects.push(Effect::WatchFiles(handles));
+        let answers = self.schedule_next(&record, api, effects);
         let outcome = record.outcome.clone();
         self.record(record, answers, true, effects);
         // A refused override waits for no room.
         self.resize.ended(outcome, api.no_room && self.work.has_failed());
         effects.list.extend(self.work.admit_next());
-    }
-
-    /// Takes the API server's answers to a pass. Each temporary limit in a patch that was denied ends at a time, and its container gets none
-    /// for a while; the outcome gets a sentence for each limit of which that is news.
-    fn take_api_report(&mut self, record: &mut ChangeRecord, api: &Report, quiet: SignedDuration, now: Now) {
-        if let Some(why) = api.denied() {
-            let asked = self.resize.prepared().map(|prepared| &prepared.targets);
-            let denied = self.desired.deny(&self.pod, asked, why, now.wall, quiet);
-            for sentence in denied.iter().filter_map(TemporaryLimit::denied_detail) {
-                record.outcome.add(&sentence);
-            }
-            self.growth.deny(&self.pod, &denied, why);
-        }
-        let outcome = &record.outcome;
-        let by_hand = self.desired.is_by_hand();
-        self.resize.answered(&self.pod, api, outcome, by_hand, now.instant);
-        if let Some(accepted) = api.accepted().filter(|_| outcome.is_kept()) {
-            for container in self.desired.accept(&accepted.targets) {
-                self.growth.accept(&container);
-            }
-        }
-    }
-
-    /// Ends an override that was written ahead of the spec, if the API server denies it now, or another client has changed the
-    /// spec since.
-    fn end_overtaken_override(&mut self, api: &Report, was_current: bool, effects: &mut Effects) {
-        let denied = api.denied().filter(|_| was_current);
-        let denied = denied.filter(|_| self.work.request().is_none());
-        let Some((why, before)) = denied.and_then(|why| Some((why, self.resize.catch_up()?))) else {
-            return self.yield_to_spec(effects);
-        };
-        let set = self.desired.overridden.as_ref();
-        // A denial is not about an override that was in the spec before the API server was away.
-        if set.is_none_or(|set| !set.is_in(&before)) {
-            // The operator's answer was that the spec follows.
-            self.desired.end_override();
-            self.record_lost_change(why.to_owned(), effects);
-        }
     }
 
     /// Schedules the next pass; returns the request that the ended pass answers. An override whose values the kernel does not hold is

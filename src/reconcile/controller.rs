@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tracing::Span;
 
 use super::metrics::{growth_outcome, hook_labels};
-use super::pod::{Effect, Now, PodInput, PodState, Pods, watched_limits};
+use super::pod::{Check, Effect, NodeEvent, Now, PodInput, PodState, Pods, watched_limits};
 use super::store::{LONGEST_SAVE_WAIT, Store};
 use super::watching::Watching;
 use crate::actuate::{HookRun, JobDone, LeastLimits, PodResizer};
@@ -269,7 +269,7 @@ impl Controller {
                 let result = if end.how.is_ok() { "ran" } else { "failed" };
                 let hooks = &self.publisher.metrics.hooks;
                 hooks.get_or_create(&hook_labels(run.moment, result)).inc();
-                self.apply(&key, PodInput::HookEnded { run, end });
+                self.apply(&key, PodInput::OnNode(NodeEvent::HookEnded { run, end }));
             }
             Event::Pod(key, input) => self.apply(&key, input),
             Event::Killed(kill) => self.take_kill(&kill),
@@ -348,7 +348,7 @@ impl Controller {
         let key = pod.key();
         let live = self.pods.get(&key).and_then(|state| state.live.as_ref());
         if live.is_some_and(|live| live.id.uid == pod.uid) {
-            self.apply(&key, PodInput::Guard(Box::new(report)));
+            self.apply(&key, PodInput::OnNode(NodeEvent::Guard(Box::new(report))));
         } else {
             tracing::info!(%pod, "the guard reports a pod that no source describes any more");
             if let GuardEvent::Grew { why, grown, .. } = report.event {
@@ -456,11 +456,11 @@ impl Controller {
         if identity.is_some_and(|id| id.uid == *pod.uid) {
             self.apply(
                 &key,
-                PodInput::Killed {
+                PodInput::OnNode(NodeEvent::Killed {
                     target,
                     at: kill.time,
                     lowered: kill.own_write.is_some(),
-                },
+                }),
             );
         }
     }
@@ -494,12 +494,12 @@ impl Controller {
         self.follow_clocks(Now::read());
         let wall = Timestamp::now();
         let written = self.files.take_due(now);
-        self.apply_to_all(written, || PodInput::FilesWritten);
+        self.apply_to_all(written, || PodInput::Check(Check::FilesWritten));
         let woken = self.pods.woken(now.into_std(), wall);
         self.apply_to_all(woken, || PodInput::TimePassed);
         if self.endpoint.take_due(now) {
             self.watch_all();
-            self.apply_to_all(self.pods.keys_of(|_| true), || PodInput::ResizeRetried);
+            self.apply_to_all(self.pods.keys_of(|_| true), || PodInput::Check(Check::ResizeRetried));
         }
         self.begin_shrink_turns(wall);
         if std::mem::take(&mut self.decides) {
@@ -522,7 +522,7 @@ impl Controller {
                 !is_told || number % SWEEP_PARTS == self.swept
             });
             let due: Vec<PodKey> = due.map(|(_, (key, _))| key.clone()).collect();
-            self.apply_to_all(due, || PodInput::Swept);
+            self.apply_to_all(due, || PodInput::Check(Check::Swept));
         }
     }
 

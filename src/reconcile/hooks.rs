@@ -37,12 +37,6 @@ pub(crate) struct HookedPod<'a> {
     pub(crate) now: Now,
 }
 
-impl<'a> HookedPod<'a> {
-    pub(crate) const fn new(pod: &'a Pod, live: Option<&'a LivePod>, now: Now) -> Self {
-        Self { pod, live, now }
-    }
-}
-
 /// A consequence of a transition of the hooks.
 #[derive(Debug)]
 pub(crate) enum HookEffect {

@@ -40,7 +40,7 @@ mod pods;
 pub(crate) use super::metrics::PodStatus;
 pub(crate) use guarded::watched_limits;
 pub(crate) use located::Located;
-pub(crate) use messages::{Effect, LogLine, PodInput};
+pub(crate) use messages::{Check, Effect, LogLine, NodeEvent, PodInput};
 pub(crate) use operator::{ended_early, not_running};
 pub(crate) use passes::{facts, next_pass, pod_targets};
 pub(crate) use pods::Pods;
@@ -120,9 +120,9 @@ impl PodState {
         effects
     }
 
+    /// Hands an input to the parts of the state that it concerns.
     fn take(&mut self, input: PodInput, effects: &mut Effects) {
         let now = effects.now;
-        let instant = now.instant;
         match input {
             PodInput::Described(pod) => self.describe(pod, effects),
             PodInput::Removed => {
@@ -135,15 +135,14 @@ impl PodState {
             }
             PodInput::Decided { decision, took } => {
                 // A recommendation whose VPA has gone waits for no room.
-                self.no_room
-                    .take_if(|_| self.decision.vpa.is_some() && decision.vpa.is_none());
+                let lost_vpa = self.decision.vpa.is_some() && decision.vpa.is_none();
+                self.no_room.take_if(|_| lost_vpa);
                 self.decision = *decision;
                 self.work.note_decided(took);
                 self.record_unreadable(effects);
-                if !self.growth.saved().is_empty() {
-                    // A pause may be over.
-                    effects.push(Effect::WatchGuard);
-                }
+                // A pause may be over.
+                let pauses = !self.growth.saved().is_empty();
+                effects.list.extend(pauses.then_some(Effect::WatchGuard));
             }
             PodInput::Followed { refused, cause, delay } => self.follow(refused, cause, delay, effects),
             PodInput::StillNoRoom(cause) => self.record_no_room(cause, effects),
@@ -151,74 +150,79 @@ impl PodState {
             PodInput::PodLevelRead { low, repair } => self.take_pod_level(low, repair, effects),
             PodInput::PodLevelRaised { uid, raised } => self.take_raised_pod_level(&uid, *raised, effects),
             PodInput::TimePassed => self.time_passed(effects),
-            PodInput::FilesWritten if self.is_enforced() => self.work.request_pass(Cause::Drift, false, instant),
-            PodInput::Swept if self.is_enforced() => {
-                self.work.request_pass(Cause::Sweep, self.drift.owes_runtime(), instant);
-            }
-            PodInput::RuntimeReturned if self.drift.owes_runtime() => {
-                self.work.reset_retries();
-                self.work.request_pass(Cause::Retry, true, instant);
-            }
-            PodInput::NodeChanged if !self.desired.is_empty() => self.restart(Cause::Sweep, now),
-            PodInput::RoomFreed if self.resize.has_no_room() => {
-                // Any pod that changes may have freed room, and another may change all the time.
-                self.work.request_pass_after(Cause::Retry, Duration::ZERO, instant);
-            }
-            PodInput::ResizeRetried if !self.desired.is_empty() && self.pod.resizes_in_place() => {
-                self.work.request_pass(Cause::Retry, true, instant);
-            }
-            PodInput::ApiServerReturned if self.resize.waits_for_api_server() => {
-                // The pass's own call may be what finds the API server away, again and again.
-                let (cause, at_once) = (Cause::ApiServerReturned, Duration::ZERO);
-                self.work.request_pass_after(cause, at_once, instant);
-            }
-            PodInput::FilesWritten
-            | PodInput::Swept
-            | PodInput::RuntimeReturned
-            | PodInput::NodeChanged
-            | PodInput::RoomFreed
-            | PodInput::ResizeRetried
-            | PodInput::ApiServerReturned => {}
             PodInput::Requested { id, request } => effects.list.extend(self.work.enqueue(id, request)),
             PodInput::Admitted { id, request, capacity } => self.admit(id, request, &capacity, effects),
             PodInput::RequestsRefused(why) => {
                 self.stop_running(&why, effects);
                 self.restart(Cause::Retry, now);
             }
-            PodInput::Guard(report) => self.take_guard_report(*report, effects),
-            PodInput::PassDue(is_allowed) => {
+            PodInput::ClockSet(by) => self.move_dates(by),
+            PodInput::Check(check) => self.check(check, now),
+            PodInput::OnNode(event) => self.take_event(event, effects),
+        }
+    }
+
+    /// Makes a pass due that compares the pod's values with the desired ones, where that may help.
+    fn check(&mut self, check: Check, now: Now) {
+        let is_managed = !self.desired.is_empty();
+        let (helps, cause) = match check {
+            Check::FilesWritten => (self.is_enforced(), Cause::Drift),
+            Check::Swept => (self.is_enforced(), Cause::Sweep),
+            Check::RuntimeReturned => (self.drift.owes_runtime(), Cause::Retry),
+            Check::NodeChanged => (is_managed, Cause::Sweep),
+            Check::RoomFreed => (self.resize.has_no_room(), Cause::Retry),
+            Check::ResizeRetried => (is_managed && self.pod.resizes_in_place(), Cause::Retry),
+            Check::ApiServerReturned => (self.resize.waits_for_api_server(), Cause::ApiServerReturned),
+        };
+        match check {
+            _ if !helps => {}
+            Check::FilesWritten => self.work.request_pass(cause, false, now.instant),
+            Check::Swept => self.work.request_pass(cause, self.drift.owes_runtime(), now.instant),
+            Check::RuntimeReturned => {
+                self.work.reset_retries();
+                self.work.request_pass(cause, true, now.instant);
+            }
+            Check::NodeChanged => self.restart(cause, now),
+            Check::ResizeRetried => self.work.request_pass(cause, true, now.instant),
+            // Any pod that changes may have freed room, and the pass's own call may be what finds the API server away, all the time.
+            Check::RoomFreed | Check::ApiServerReturned => {
+                self.work.request_pass_after(cause, Duration::ZERO, now.instant);
+            }
+        }
+    }
+
+    fn take_event(&mut self, event: NodeEvent, effects: &mut Effects) {
+        let now = effects.now;
+        match event {
+            NodeEvent::Guard(report) => self.take_guard_report(*report, effects),
+            NodeEvent::PassDue(is_allowed) => {
+                let cause = self.work.pending().map(|pending| pending.cause.clone());
                 let mut targets = self.desired.targets(&self.pod).unwrap_or_default();
                 lift_kept(&self.shrink.holds(now.wall), &mut targets);
-                let cause = self.work.pending().map(|pending| &pending.cause);
-                let of = HookedPod::new(&self.pod, self.live.as_deref(), now);
-                let followed = self.hooks.pass_due(of, is_allowed, cause, &targets);
-                self.follow_hooks(followed, effects);
+                let due =
+                    |hooks: &mut Hooks, of: HookedPod<'_>| hooks.pass_due(of, is_allowed, cause.as_ref(), &targets);
+                self.follow_hooks(due, effects);
             }
-            PodInput::HookEnded { run, end } => {
-                let of = HookedPod::new(&self.pod, self.live.as_deref(), now);
-                let followed = self.hooks.ended(of, &run, end);
-                self.follow_hooks(followed, effects);
-            }
-            PodInput::PassBegan { number, resize } => self.begin_pass(number, *resize, effects),
-            PodInput::PassEnded { pass, done, quiet } => self.end_pass(pass, *done, quiet, effects),
-            PodInput::ShrinkWatchEnded { number, verdict } => {
+            NodeEvent::HookEnded { run, end } => self.follow_hooks(|hooks, of| hooks.ended(of, &run, end), effects),
+            NodeEvent::PassBegan { number, resize } => self.begin_pass(number, *resize, effects),
+            NodeEvent::PassEnded { pass, done, quiet } => self.end_pass(pass, *done, quiet, effects),
+            NodeEvent::ShrinkWatchEnded { number, verdict } => {
                 let ended = self.shrink.watch_ended(number, verdict, now.wall);
                 self.follow_shrink(ended, effects);
             }
-            PodInput::Killed { target, at, lowered } => {
+            NodeEvent::Killed { target, at, lowered } => {
                 self.trouble = self.trouble.max(Some(at));
                 if lowered {
                     let ended = self.shrink.killed(&target, now.wall);
                     self.follow_shrink(ended, effects);
                 }
             }
-            PodInput::TurnGiven => {
+            NodeEvent::TurnGiven => {
                 self.shrink.begin_turn(now.wall);
                 if self.work.running().is_some() || self.work.pending().is_none() {
                     self.restart(Cause::Retry, now);
                 }
             }
-            PodInput::ClockSet(by) => self.move_dates(by),
         }
     }
 
@@ -299,9 +303,19 @@ impl PodState {
         effects.push(Effect::ShrinkEnded(ended));
     }
 
-    /// Carries out what follows from a transition of the hooks, in order.
-    fn follow_hooks(&mut self, followed: Vec<HookEffect>, effects: &mut Effects) {
+    /// Applies a transition of the hooks, and its effects in order.
+    fn follow_hooks(
+        &mut self,
+        transition: impl FnOnce(&mut Hooks, HookedPod<'_>) -> Vec<HookEffect>,
+        effects: &mut Effects,
+    ) {
         let now = effects.now;
+        let of = HookedPod {
+            pod: &self.pod,
+            live: self.live.as_deref(),
+            now,
+        };
+        let followed = transition(&mut self.hooks, of);
         for effect in followed {
             match effect {
                 HookEffect::Run(run) => effects.push(Effect::RunHook(run)),

@@ -17,7 +17,7 @@ use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::desired::Recommended;
 use crate::reconcile::inventory::Inventory;
 use crate::reconcile::metrics::decision_labels;
-use crate::reconcile::pod::{Now, PodInput, PodState, Pods};
+use crate::reconcile::pod::{Check, Now, PodInput, PodState, Pods};
 use crate::resize::{self, NodeSupport};
 use crate::sources::{NodeView, Undecided};
 
@@ -260,7 +260,7 @@ impl Controller {
         let waiting = self.pods.iter();
         let freed = waiting.filter(|(_, state)| state.resize.has_no_room() && has_room(state));
         let freed: Vec<PodKey> = freed.map(|(key, _)| key.clone()).collect();
-        self.apply_to_all(freed, || PodInput::RoomFreed);
+        self.apply_to_all(freed, || PodInput::Check(Check::RoomFreed));
     }
 
     /// The API server is back, perhaps in a later version.
@@ -273,7 +273,7 @@ impl Controller {
     /// The API server is back, or has sent its objects about these pods: those that only wait for that go on.
     fn follow_api_server(&mut self, concerns: impl Fn(&PodState) -> bool) {
         let waits = |state: &PodState| state.resize.waits_for_api_server() && concerns(state);
-        self.apply_to_all(self.pods.keys_of(waits), || PodInput::ApiServerReturned);
+        self.apply_to_all(self.pods.keys_of(waits), || PodInput::Check(Check::ApiServerReturned));
     }
 
     /// The sources have no view yet. If they have problems, the saved desired state stays in force; otherwise the

@@ -30,7 +30,7 @@ fn enforcing(directory: &Path) -> (Controller, PodKey) {
     };
     let key = request_override(&mut controller, live);
     let (number, resize) = (1, Box::default());
-    controller.apply(&key, PodInput::PassBegan { number, resize });
+    controller.apply(&key, PodInput::OnNode(NodeEvent::PassBegan { number, resize }));
     let record = ChangeRecord::new(pod(), Cause::Sweep, Outcome::Applied);
     controller.end_pass(&key, number, Box::new(JobDone::new(record)));
     assert!(controller.pods.get(&key).unwrap().work.pending().is_none());
@@ -166,7 +166,7 @@ status: {containerStatuses: [{name: app, resources: {limits: {memory: 64Mi}}}]}
     let resizes = Arc::clone(&parse_manifests("test", resizes).unwrap().view.pods[0]);
     controller.apply(&key, PodInput::Described(resizes));
     let (number, resize) = (2, Box::default());
-    controller.apply(&key, PodInput::PassBegan { number, resize });
+    controller.apply(&key, PodInput::OnNode(NodeEvent::PassBegan { number, resize }));
     controller.endpoint.resizer = Some(Arc::new(Way));
     let mut done = JobDone::new(ChangeRecord::new(pod(), Cause::Kubelet, Outcome::Applied));
     done.api.unsupported = true;
@@ -237,9 +237,9 @@ async fn a_pod_without_room_is_tried_after_changes() {
         (1, Outcome::Applied, false),
         (2, Outcome::Refused("full".to_owned()), true),
     ] {
-        controller.apply(&key, PodInput::Swept);
+        controller.apply(&key, PodInput::Check(Check::Swept));
         let resize = Box::default();
-        controller.apply(&key, PodInput::PassBegan { number, resize });
+        controller.apply(&key, PodInput::OnNode(NodeEvent::PassBegan { number, resize }));
         let mut done = JobDone::new(ChangeRecord::new(running.clone(), Cause::Sweep, outcome));
         done.api.no_room = no_room;
         controller.end_pass(&key, number, Box::new(done));

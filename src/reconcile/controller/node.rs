@@ -15,7 +15,7 @@ use crate::model::{BoundPod, KubeletVersion, PageSize, ResourceList, WeightFormu
 use crate::plan::LowPodLevel;
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::inventory::Inventory;
-use crate::reconcile::pod::{Located, PodInput, PodState};
+use crate::reconcile::pod::{Check, Located, PodInput, PodState};
 
 /// The result of one discovery.
 #[derive(Debug, Default)]
@@ -133,7 +133,7 @@ impl Controller {
             self.apply(&key, PodInput::PodLevelRead { low, repair });
         }
         if self.node.found.runtime_answers && !earlier.runtime_answers {
-            self.apply_to_all(self.pods.keys_of(|_| true), || PodInput::RuntimeReturned);
+            self.apply_to_all(self.pods.keys_of(|_| true), || PodInput::Check(Check::RuntimeReturned));
         }
     }
 
@@ -157,7 +157,7 @@ impl Controller {
                 self.node.answers.forget();
             }
             tracing::info!(kubelet = %node.traits.kubelet, "the node has changed: planning every pod again");
-            self.apply_to_all(self.pods.keys_of(|_| true), || PodInput::NodeChanged);
+            self.apply_to_all(self.pods.keys_of(|_| true), || PodInput::Check(Check::NodeChanged));
         }
     }
 

@@ -21,7 +21,7 @@ use crate::model::objects::{PodKey, PodUid};
 use crate::model::{Cause, ContainerId, HookEnd, PodAmounts, Reason};
 use crate::plan::shrink::next_turns;
 use crate::reconcile::capacity::NodeCapacity;
-use crate::reconcile::pod::{self, Now, PodInput, PodState, next_pass};
+use crate::reconcile::pod::{self, Check, NodeEvent, Now, PodInput, PodState, next_pass};
 use crate::reconcile::work::Before;
 use crate::resize::{Act, Facts, NodeSupport};
 
@@ -179,7 +179,7 @@ impl Controller {
         for key in due {
             let Some(state) = self.pods.get(&key) else { continue };
             let hooks = self.hooks_forbidden_by(state).is_none();
-            self.apply(&key, PodInput::PassDue(hooks));
+            self.apply(&key, PodInput::OnNode(NodeEvent::PassDue(hooks)));
             let Some(state) = self.pods.get(&key) else { continue };
             let Some((cause, mut targets)) = next_pass(state, now) else {
                 continue;
@@ -196,7 +196,7 @@ impl Controller {
             let number = self.passes.begun;
             let resize = Box::new(resize.unwrap_or_default());
             tracing::debug!(pod = %key, pass = number, %cause, %resize, "a pass begins");
-            self.apply(&key, PodInput::PassBegan { number, resize });
+            self.apply(&key, PodInput::OnNode(NodeEvent::PassBegan { number, resize }));
         }
     }
 
@@ -309,7 +309,7 @@ impl Controller {
             return;
         }
         let quiet = self.quiet();
-        self.apply(key, PodInput::PassEnded { pass, done, quiet });
+        self.apply(key, PodInput::OnNode(NodeEvent::PassEnded { pass, done, quiet }));
         if has_learned {
             self.decide_all(Timestamp::now());
         }
@@ -318,7 +318,7 @@ impl Controller {
     /// Watches the cgroup files of a pod, or stops.
     pub(super) fn watch_files(&mut self, key: &PodKey, handles: Option<PodHandles>) {
         match handles {
-            Some(handles) if self.files.watch(key, &handles) => self.apply(key, PodInput::FilesWritten),
+            Some(handles) if self.files.watch(key, &handles) => self.apply(key, PodInput::Check(Check::FilesWritten)),
             Some(_) => {}
             None => self.files.forget(key),
         }
@@ -332,7 +332,10 @@ impl Controller {
         let name = key.clone();
         let task = self.passes.spawn(async move {
             let verdict = watch(node, live, lowered).await;
-            Some(Event::Pod(name, PodInput::ShrinkWatchEnded { number, verdict }))
+            Some(Event::Pod(
+                name,
+                PodInput::OnNode(NodeEvent::ShrinkWatchEnded { number, verdict }),
+            ))
         });
         let watches = &mut self.passes.shrink_watches;
         watches.insert(key.clone(), AbortOnDropHandle::new(task));
@@ -369,7 +372,7 @@ impl Controller {
             .filter_map(|(key, state)| Some((key.clone(), (workload(state), progress(state)?))))
             .unzip();
         for index in next_turns(&pods) {
-            self.apply(&keys[index], PodInput::TurnGiven);
+            self.apply(&keys[index], PodInput::OnNode(NodeEvent::TurnGiven));
         }
     }
 }
@@ -548,7 +551,7 @@ status: {containerStatuses: [{name: app, resources: {}}]}
             controller.apply(&key, PodInput::Located(Box::new(located)));
             controller.apply(&key, PodInput::Decided { decision, took });
             controller.apply(&key, PodInput::Followed { refused, cause, delay });
-            controller.apply(&key, PodInput::PassBegan { number, resize });
+            controller.apply(&key, PodInput::OnNode(NodeEvent::PassBegan { number, resize }));
             controller.end_pass(&key, number, Box::new(done));
         }
         let starts = |controller: &mut Controller, millicpu| {

@@ -308,7 +308,7 @@ async fn pods_follow_a_clock_that_is_set() {
         let (key, at) = (PodKey::new("shop", "web"), Timestamp::now());
         controller.pods.add(&view_of(&["shop/web"]).pods[0]);
         let (target, lowered) = (Target::Pod, false);
-        controller.apply(&key, PodInput::Killed { target, at, lowered });
+        controller.apply(&key, PodInput::OnNode(NodeEvent::Killed { target, at, lowered }));
         let hours = SignedDuration::from_hours(5);
         controller.clocks.wall = controller.clocks.wall.checked_add(hours).unwrap();
         next(&mut controller);
@@ -511,7 +511,7 @@ async fn an_event_decides_about_the_pods_it_concerns() {
     view.vpas.push(vpa.into());
     assert_eq!(decided(&mut controller, &view), ["shop/db", "shop/web"]);
 
-    controller.apply(&PodKey::new("other", "cache"), PodInput::FilesWritten);
+    controller.apply(&PodKey::new("other", "cache"), PodInput::Check(Check::FilesWritten));
     assert_eq!(decided(&mut controller, &view), ["other/cache"], "another input");
 
     let db = PodKey::new("shop", "db");
@@ -529,11 +529,11 @@ async fn an_event_decides_about_the_pods_it_concerns() {
 
     let trouble = |controller: &mut Controller| {
         controller.apply(&db, decision(&view.pods[1], Reason::NoTrouble));
-        let kill = PodInput::Killed {
+        let kill = PodInput::OnNode(NodeEvent::Killed {
             target: Target::Pod,
             at: Timestamp::now(),
             lowered: false,
-        };
+        });
         controller.apply(&db, kill);
         controller.on_time(Instant::now());
     };

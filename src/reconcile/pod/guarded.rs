@@ -9,7 +9,6 @@ use crate::actuate::Growable;
 use crate::guard::{CpuTerms, GuardEvent, Guarded, GuardedPod, Report, Terms};
 use crate::model::{Bytes, Cause, ChangeRecord, MilliCpu, Outcome, Resource};
 use crate::reconcile::desired::TemporaryLimit;
-use crate::reconcile::hooks::HookedPod;
 
 /// Why a temporary limit may not grow where no decision says how far.
 const UNDECIDED: &str = "it has a temporary limit, and no VPA lets its limit grow further now";
@@ -61,9 +60,8 @@ impl PodState {
         match event {
             GuardEvent::Grew { .. } | GuardEvent::Refused { .. } => {}
             GuardEvent::Pressure { limit, lent } => {
-                let of = HookedPod::new(&self.pod, self.live.as_deref(), now);
-                let followed = self.hooks.pressure(of, container, (limit.get(), lent.get()));
-                self.follow_hooks(followed, effects);
+                let limits = (limit.get(), lent.get());
+                self.follow_hooks(|hooks, of| hooks.pressure(of, container, limits), effects);
             }
             GuardEvent::Quiet { peak, .. } if self.hooks.is_leaving_evidence(container) => {
                 effects.push(Effect::Log(LogLine::EvidenceLeft(peak)));

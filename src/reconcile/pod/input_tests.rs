@@ -160,7 +160,7 @@ pub(super) fn report(event: GuardEvent) -> PodInput {
         pod: id(),
         container: "app".into(),
     };
-    PodInput::Guard(Box::new(Report { of, event }))
+    PodInput::OnNode(NodeEvent::Guard(Box::new(Report { of, event })))
 }
 
 pub(super) fn pending_cause(state: &PodState) -> Option<&Cause> {
@@ -176,23 +176,39 @@ fn each_input_has_its_pass() {
         let pending = pending.map(|pending| (pending.cause.clone(), pending.check_runtime));
         assert_eq!(pending, due, "{case}");
     };
-    check(enforced, PodInput::FilesWritten, Some((Cause::Drift, false)));
-    check(unmanaged, PodInput::FilesWritten, None);
-    check(failed, PodInput::FilesWritten, None);
-    check(enforced, PodInput::Swept, Some((Cause::Sweep, false)));
-    check(owes, PodInput::Swept, Some((Cause::Sweep, true)));
-    check(failed, PodInput::Swept, None);
-    check(owes, PodInput::RuntimeReturned, Some((Cause::Retry, true)));
-    check(enforced, PodInput::RuntimeReturned, None);
-    check(enforced, PodInput::NodeChanged, Some((Cause::Sweep, true)));
-    check(unmanaged, PodInput::NodeChanged, None);
-    check(full, PodInput::RoomFreed, Some((Cause::Retry, true)));
-    check(enforced, PodInput::RoomFreed, None);
-    check(resizes, PodInput::ResizeRetried, Some((Cause::Retry, true)));
-    check(enforced, PodInput::ResizeRetried, None);
+    check(
+        enforced,
+        PodInput::Check(Check::FilesWritten),
+        Some((Cause::Drift, false)),
+    );
+    check(unmanaged, PodInput::Check(Check::FilesWritten), None);
+    check(failed, PodInput::Check(Check::FilesWritten), None);
+    check(enforced, PodInput::Check(Check::Swept), Some((Cause::Sweep, false)));
+    check(owes, PodInput::Check(Check::Swept), Some((Cause::Sweep, true)));
+    check(failed, PodInput::Check(Check::Swept), None);
+    check(
+        owes,
+        PodInput::Check(Check::RuntimeReturned),
+        Some((Cause::Retry, true)),
+    );
+    check(enforced, PodInput::Check(Check::RuntimeReturned), None);
+    check(
+        enforced,
+        PodInput::Check(Check::NodeChanged),
+        Some((Cause::Sweep, true)),
+    );
+    check(unmanaged, PodInput::Check(Check::NodeChanged), None);
+    check(full, PodInput::Check(Check::RoomFreed), Some((Cause::Retry, true)));
+    check(enforced, PodInput::Check(Check::RoomFreed), None);
+    check(
+        resizes,
+        PodInput::Check(Check::ResizeRetried),
+        Some((Cause::Retry, true)),
+    );
+    check(enforced, PodInput::Check(Check::ResizeRetried), None);
     let returned = Some((Cause::ApiServerReturned, true));
-    check(spec_later, PodInput::ApiServerReturned, returned);
-    check(enforced, PodInput::ApiServerReturned, None);
+    check(spec_later, PodInput::Check(Check::ApiServerReturned), returned);
+    check(enforced, PodInput::Check(Check::ApiServerReturned), None);
     let ended = Cause::TemporaryLimitEnded {
         container: "app".to_owned(),
         resource: Resource::Cpu,
@@ -211,7 +227,7 @@ fn each_input_has_its_pass() {
 fn room_that_is_freed_all_the_time_has_a_rate() {
     let (mut state, now, mut passes) = (full(), Now::read(), 0);
     for _ in 0..100 {
-        drop(state.apply(PodInput::RoomFreed, now));
+        drop(state.apply(PodInput::Check(Check::RoomFreed), now));
         passes += usize::from(state.work.is_due(now.instant));
         state.work.cancel();
     }
@@ -222,7 +238,7 @@ fn room_that_is_freed_all_the_time_has_a_rate() {
 fn a_returned_runtime_ends_the_wait() {
     let mut state = owes();
     state.work.back_off(None, Now::read());
-    drop(state.apply(PodInput::RuntimeReturned, Now::read()));
+    drop(state.apply(PodInput::Check(Check::RuntimeReturned), Now::read()));
     assert!(state.work.retry_at.is_none() && !state.work.has_failed());
 }
 
@@ -232,7 +248,7 @@ fn a_changed_node_forgets_what_passes_found() {
     state.work.start(1);
     state.work.back_off(None, Now::read());
     state.resize.ended(Outcome::Refused(String::new()), true);
-    drop(state.apply(PodInput::NodeChanged, Now::read()));
+    drop(state.apply(PodInput::Check(Check::NodeChanged), Now::read()));
     assert!(!state.work.runs_current() && !state.drift.is_in_sync());
     assert_eq!(state.work.retry_at, None);
     assert!(state.resize.is_clear());
@@ -394,10 +410,12 @@ fn a_kill_blames_only_a_lowered_limit() {
     for is_lowered in [false, true] {
         let (mut state, now) = (enforced(), Now::read());
         state.shrink.pass_ended(lowered(), 1);
-        let kill = |at, lowered| PodInput::Killed {
-            target: Target::Container("app".into()),
-            at,
-            lowered,
+        let kill = |at, lowered| {
+            PodInput::OnNode(NodeEvent::Killed {
+                target: Target::Container("app".into()),
+                at,
+                lowered,
+            })
         };
         let effects = state.apply(kill(now.wall, is_lowered), now);
         let is_undone = |effect: &Effect| matches!(effect, Effect::ShrinkEnded(Err(_)));
@@ -415,7 +433,10 @@ fn an_undone_shrink_is_trouble_now() {
     let (mut state, now) = (unmanaged(), Now::read());
     state.shrink.pass_ended(lowered(), 1);
     let verdict = Verdict::Trouble(Target::Pod, shrink::Trouble::Killed(1));
-    drop(state.apply(PodInput::ShrinkWatchEnded { number: 1, verdict }, now));
+    drop(state.apply(
+        PodInput::OnNode(NodeEvent::ShrinkWatchEnded { number: 1, verdict }),
+        now,
+    ));
     assert_eq!(state.trouble, Some(now.wall));
     assert!(state.desired.returning);
     assert!(matches!(pending_cause(&state), Some(Cause::FailedShrink { .. })));
@@ -449,7 +470,7 @@ fn a_turn_restarts_only_passes_that_have_begun() {
     let (mut state, now) = (enforced(), Now::read());
     let wait = Duration::from_secs(20);
     state.work.request_pass_after(Cause::Sweep, wait, now.instant);
-    drop(state.apply(PodInput::TurnGiven, now));
+    drop(state.apply(PodInput::OnNode(NodeEvent::TurnGiven), now));
     assert_eq!(pending_cause(&state), Some(&Cause::Sweep));
     for is_another_due in [false, true] {
         let mut state = enforced();
@@ -457,7 +478,7 @@ fn a_turn_restarts_only_passes_that_have_begun() {
         if is_another_due {
             state.work.request_pass(Cause::Sweep, false, now.instant);
         }
-        drop(state.apply(PodInput::TurnGiven, now));
+        drop(state.apply(PodInput::OnNode(NodeEvent::TurnGiven), now));
         assert!(!state.work.runs_current() && state.work.pending().is_some());
     }
 }

@@ -56,20 +56,9 @@ pub(crate) enum PodInput {
         uid: PodUid,
         raised: Box<Grown>,
     },
-    /// A process wrote the pod's files, or may have done so before the agent began to watch them.
-    FilesWritten,
     TimePassed,
-    Swept,
-    /// The container runtime answers again.
-    RuntimeReturned,
-    /// The node's traits changed: every value is planned anew.
-    NodeChanged,
-    /// The node may have more room.
-    RoomFreed,
-    /// It is time to try the API server's `resize` subresource again.
-    ResizeRetried,
-    /// The API server answers again.
-    ApiServerReturned,
+    /// The pod's values may differ from the desired ones.
+    Check(Check),
     Requested {
         id: RequestId,
         request: OperatorRequest,
@@ -81,6 +70,32 @@ pub(crate) enum PodInput {
     },
     /// The agent carries out no request that waits, for this reason.
     RequestsRefused(ControlError),
+    OnNode(NodeEvent),
+    /// The wall clock was set forward by so much; negative where it was set back.
+    ClockSet(SignedDuration),
+}
+
+/// Why the pod's values may differ from the desired ones.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Check {
+    /// A process wrote the pod's files, or may have done so before the agent began to watch them.
+    FilesWritten,
+    Swept,
+    /// The container runtime answers again.
+    RuntimeReturned,
+    /// The node's traits changed: every value is planned anew.
+    NodeChanged,
+    /// The node may have more room.
+    RoomFreed,
+    /// It is time to try the API server's `resize` subresource again.
+    ResizeRetried,
+    /// The API server answers again.
+    ApiServerReturned,
+}
+
+/// What passes, hooks, the guard and the kernel have done to the pod, or are about to do.
+#[derive(Debug)]
+pub(crate) enum NodeEvent {
     /// The guard grew a limit, refused to, or saw a container become quiet.
     Guard(Box<Report>),
     /// A pass is due. With `true`, the pod's hooks may run.
@@ -113,8 +128,6 @@ pub(crate) enum PodInput {
     },
     /// It is the pod's turn to lower memory limits.
     TurnGiven,
-    /// The wall clock was set forward by so much; negative where it was set back.
-    ClockSet(SignedDuration),
 }
 
 /// A consequence of a change of a pod's state. [`crate::reconcile::controller`] carries every effect out in one place.

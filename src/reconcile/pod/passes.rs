@@ -9,7 +9,6 @@ use super::{Effect, Effects, LogLine, Now, PodState};
 use crate::actuate::{Job, JobDone, PodHandles};
 use crate::model::{BoundPod, Cause, ChangeRecord, LivePod, Outcome, PodAmounts};
 use crate::plan::{PodTargets, lift_kept};
-use crate::reconcile::hooks::HookedPod;
 use crate::reconcile::work::{Before, FIRST_RETRY, PendingRequest, RequestId};
 use crate::resize::{Act, Facts, Report};
 
@@ -186,9 +185,7 @@ impl PodState {
         if record.outcome.holds() {
             let mut targets = self.desired.targets_or_spec(&self.pod);
             lift_kept(&self.holds(now.wall), &mut targets);
-            let of = HookedPod::new(&self.pod, self.live.as_deref(), now);
-            let followed = self.hooks.pass_ended(of, &targets);
-            self.follow_hooks(followed, effects);
+            self.follow_hooks(|hooks, of| hooks.pass_ended(of, &targets), effects);
         }
         effects.push(Effect::WatchFiles(handles));
         let answers = self.schedule_next(&record, api, effects);

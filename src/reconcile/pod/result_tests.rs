@@ -68,7 +68,10 @@ fn done(outcome: Outcome) -> JobDone {
 fn end_pass(state: &mut PodState, done: JobDone) -> Vec<Effect> {
     let (pass, done, quiet) = (1, Box::new(done), SignedDuration::from_mins(10));
     state.work.start(pass);
-    state.apply(PodInput::PassEnded { pass, done, quiet }, Now::read())
+    state.apply(
+        PodInput::OnNode(NodeEvent::PassEnded { pass, done, quiet }),
+        Now::read(),
+    )
 }
 
 fn why() -> String {
@@ -324,7 +327,7 @@ fn a_failed_pass_drops_the_check_that_it_caused() {
         state.work.start(pass);
         state.work.request_pass(Cause::Drift, false, now.instant);
         let (done, quiet) = (Box::new(done(outcome)), SignedDuration::ZERO);
-        let effects = state.apply(PodInput::PassEnded { pass, done, quiet }, now);
+        let effects = state.apply(PodInput::OnNode(NodeEvent::PassEnded { pass, done, quiet }), now);
         let is_logged = |effect: &Effect| matches!(effect, Effect::Log(LogLine::PassFailed { .. }));
         assert_eq!(effects.iter().any(is_logged), fails);
         assert_eq!(state.work.pending().is_none(), fails);
@@ -370,7 +373,7 @@ fn a_pass_knows_what_earlier_ones_left() {
     let ended = Cause::BoostEnded { vpa: why() };
     state.work.request_pass(ended, false, now.instant);
     let resize = Box::new(Act::Direct);
-    let effects = state.apply(PodInput::PassBegan { number: 5, resize }, now);
+    let effects = state.apply(PodInput::OnNode(NodeEvent::PassBegan { number: 5, resize }), now);
     let job = effects.iter().find_map(|effect| match effect {
         Effect::RunPass { job, .. } => Some(job),
         _ => None,

@@ -199,7 +199,7 @@ impl World {
     }
 
     fn apply(&mut self, input: PodInput) {
-        let by_pass = matches!(input, PodInput::PassEnded { .. });
+        let by_pass = matches!(input, PodInput::OnNode(NodeEvent::PassEnded { .. }));
         for effect in self.state.apply(input, self.now) {
             match effect {
                 Effect::RunPass { pass, job } => {
@@ -324,10 +324,10 @@ impl World {
 
     fn start_pass_with(&mut self, resize: Act) {
         self.passes += 1;
-        self.apply(PodInput::PassBegan {
+        self.apply(PodInput::OnNode(NodeEvent::PassBegan {
             number: self.passes,
             resize: Box::new(resize),
-        });
+        }));
     }
 
     fn report(&mut self, container: usize, event: GuardEvent) {
@@ -335,7 +335,7 @@ impl World {
             pod: live(self.uid).id.clone(),
             container: CONTAINERS[container].into(),
         };
-        self.apply(PodInput::Guard(Box::new(Report { of, event })));
+        self.apply(PodInput::OnNode(NodeEvent::Guard(Box::new(Report { of, event }))));
     }
 
     /// The guard raises the least limit first, and reports afterwards.
@@ -474,7 +474,7 @@ impl World {
             self.happen(&Happening::Recommends { mib });
             self.happen(&Happening::MayLower);
         }
-        self.apply(PodInput::ApiServerReturned);
+        self.apply(PodInput::Check(Check::ApiServerReturned));
         self.passes(true);
         self.hear();
     }

@@ -190,11 +190,11 @@ fn what_a_stale_pass_wrote_is_on_record() {
         record.steps.clone_from(&steps);
         let done = Box::new(JobDone::new(record));
         let effects = state.apply(
-            PodInput::PassEnded {
+            PodInput::OnNode(NodeEvent::PassEnded {
                 pass,
                 done,
                 quiet: SignedDuration::ZERO,
-            },
+            }),
             now,
         );
         let [
@@ -291,11 +291,11 @@ fn awaited_trouble_is_decided_at_once() {
         state.decision.reason = reason;
         let now = Now::read();
         let effects = state.apply(
-            PodInput::Killed {
+            PodInput::OnNode(NodeEvent::Killed {
                 target: Target::Pod,
                 at: now.wall,
                 lowered: false,
-            },
+            }),
             now,
         );
         effects.iter().any(|effect| matches!(effect, Effect::Decide))
@@ -411,7 +411,7 @@ fn a_pass_without_a_result_backs_off() {
             let mut done = Box::new(JobDone::new(record));
             done.api.retry_after = Some(Duration::from_secs(1));
             let quiet = SignedDuration::ZERO;
-            drop(state.apply(PodInput::PassEnded { pass, done, quiet }, now));
+            drop(state.apply(PodInput::OnNode(NodeEvent::PassEnded { pass, done, quiet }), now));
             let at = state.work.retry_at.unwrap();
             waits.push(at - std::mem::replace(&mut now.instant, at));
         }

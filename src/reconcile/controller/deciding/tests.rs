@@ -179,7 +179,7 @@ async fn the_latest_trouble_of_canaries_counts() {
         decision.canary.goes_first = goes_first;
         controller.apply(&pod.key(), PodInput::Decided { decision, took });
         let (target, at, lowered) = (Target::Pod, at(second), false);
-        controller.apply(&pod.key(), PodInput::Killed { target, at, lowered });
+        controller.apply(&pod.key(), PodInput::OnNode(NodeEvent::Killed { target, at, lowered }));
     }
     let web = ("shop".to_owned(), "web".to_owned());
     assert_eq!(controller.troubles(), [(web, at(2))].into());

@@ -102,7 +102,7 @@ fn an_earlier_override_outlasts_a_denial() {
     world.passes(false);
     assert!(world.state.resize.waits_for_api_server());
     (world.away, world.denies) = (false, true);
-    world.apply(PodInput::ApiServerReturned);
+    world.apply(PodInput::Check(Check::ApiServerReturned));
     world.passes(true);
     let state = &world.state;
     assert!(!state.resize.is_ahead(), "{state:?}");
@@ -125,7 +125,7 @@ fn what_begins_each_outage_is_tried_within_a_rate() {
             silent: true,
         });
         world.passes(true);
-        world.apply(PodInput::ApiServerReturned);
+        world.apply(PodInput::Check(Check::ApiServerReturned));
     }
     assert!((2..20).contains(&world.passes), "{} passes", world.passes);
 }

@@ -162,7 +162,7 @@ impl World {
             Move::GoesAway => self.away = true,
             Move::Returns => {
                 self.away = false;
-                self.apply(PodInput::ApiServerReturned);
+                self.apply(PodInput::Check(Check::ApiServerReturned));
             }
             Move::TimePasses => {
                 self.growing = false;

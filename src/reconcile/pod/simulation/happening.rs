@@ -85,14 +85,14 @@ impl World {
                 self.server = changed(&self.server, &targets);
             }
             Happening::AgentIsKilled => self.follow_killed(self.state.saved(), None),
-            Happening::FilesAreWritten => self.apply(PodInput::FilesWritten),
+            Happening::FilesAreWritten => self.apply(PodInput::Check(Check::FilesWritten)),
             Happening::KubeletSettles => {
                 self.kubelet_settles();
-                self.apply(PodInput::FilesWritten);
+                self.apply(PodInput::Check(Check::FilesWritten));
             }
             Happening::AnswerIsLost => {
                 self.carries_out = true;
-                self.apply(PodInput::ApiServerReturned);
+                self.apply(PodInput::Check(Check::ApiServerReturned));
                 self.passes(false);
                 self.carries_out = false;
             }
@@ -118,7 +118,7 @@ impl World {
             Happening::Grows { container, mib } => self.grow(*container, *mib),
             Happening::IsQuiet { container } => self.report_quiet(*container, 1),
             Happening::MayLower if self.state.desired.is_empty() => {}
-            Happening::MayLower => self.apply(PodInput::TurnGiven),
+            Happening::MayLower => self.apply(PodInput::OnNode(NodeEvent::TurnGiven)),
             Happening::Overtakes(how) => self.overtaking = Some(*how),
             Happening::Edits { field, amid_pass: true } => self.amid_pass = Some(*field),
             Happening::Edits { field, .. } => self.edit(*field),

@@ -196,8 +196,8 @@ fn a_stuck_limit_is_announced_again() {
         mib: Some(64),
         no_room: false,
     });
-    world.apply(PodInput::TurnGiven);
-    let effects = world.state.apply(PodInput::PassDue(true), world.now);
+    world.apply(PodInput::OnNode(NodeEvent::TurnGiven));
+    let effects = world.state.apply(PodInput::OnNode(NodeEvent::PassDue(true)), world.now);
     assert!(effects.iter().any(unreadable), "{effects:?}");
     assert_eq!(world.pass(), None, "what cannot be read keeps nothing up");
     assert_eq!(world.told(), None);
@@ -211,7 +211,7 @@ fn a_limit_that_waits_for_its_turn_is_not_announced() {
         no_room: false,
     });
     assert_eq!((world.pass(), world.told()), (Some(128), None));
-    world.apply(PodInput::TurnGiven);
+    world.apply(PodInput::OnNode(NodeEvent::TurnGiven));
     assert_eq!(world.pass(), Some(128));
     assert_eq!(world.told(), Some(("before-shrink", 128, 64)));
 }
@@ -224,7 +224,7 @@ fn a_still_lower_limit_is_announced_again() {
             mib: Some(mib),
             no_room: false,
         });
-        world.apply(PodInput::TurnGiven);
+        world.apply(PodInput::OnNode(NodeEvent::TurnGiven));
         world.meet(&Event::PassBegins);
         world.meet(&Event::PassEnds {
             outcome: 3,
@@ -273,7 +273,7 @@ fn evidence_that_is_due_ends_also_without_hooks() {
     world.meet(&Event::Pressed { mib: 32 });
     assert_eq!(world.told(), Some(("before-shrink", 128, 64)));
     // The namespace may not use hooks any more.
-    world.apply(PodInput::PassDue(false));
+    world.apply(PodInput::OnNode(NodeEvent::PassDue(false)));
     world.meet(&Event::HookEnds(true));
     assert_eq!(
         world.told(),

@@ -290,7 +290,7 @@ impl World {
 
     pub(super) fn end_pass(&mut self, pass: u64, done: JobDone) {
         let (done, quiet) = (Box::new(done), SignedDuration::from_secs(600));
-        self.apply(PodInput::PassEnded { pass, done, quiet });
+        self.apply(PodInput::OnNode(NodeEvent::PassEnded { pass, done, quiet }));
     }
 
     fn take_back(&mut self, api: &mut Report, patch: &Patch, held: PodAmounts, undo: Undo) {

@@ -232,13 +232,13 @@ impl World {
                 let trouble = Verdict::Trouble(Target::Pod, Trouble::Killed(1));
                 let verdict = if *well { Verdict::Kept } else { trouble };
                 let number = self.copies.watched.unwrap_or(0);
-                self.apply(PodInput::ShrinkWatchEnded { number, verdict });
+                self.apply(PodInput::OnNode(NodeEvent::ShrinkWatchEnded { number, verdict }));
             }
-            Event::Killed => self.apply(PodInput::Killed {
+            Event::Killed => self.apply(PodInput::OnNode(NodeEvent::Killed {
                 target: Target::Pod,
                 at: self.now.wall,
                 lowered: true,
-            }),
+            })),
             Event::PodLevelIs { low, repair } => {
                 let low = low.then_some(LowPodLevel {
                     holds: Bytes::new(MIB),
@@ -277,15 +277,15 @@ impl World {
 
     fn apply_simple(&mut self, which: usize) {
         let inputs = [
-            PodInput::FilesWritten,
-            PodInput::Swept,
-            PodInput::RuntimeReturned,
-            PodInput::NodeChanged,
-            PodInput::TurnGiven,
+            PodInput::Check(Check::FilesWritten),
+            PodInput::Check(Check::Swept),
+            PodInput::Check(Check::RuntimeReturned),
+            PodInput::Check(Check::NodeChanged),
+            PodInput::OnNode(NodeEvent::TurnGiven),
             PodInput::TimePassed,
-            PodInput::ApiServerReturned,
-            PodInput::RoomFreed,
-            PodInput::ResizeRetried,
+            PodInput::Check(Check::ApiServerReturned),
+            PodInput::Check(Check::RoomFreed),
+            PodInput::Check(Check::ResizeRetried),
         ];
         let mut inputs = inputs.into_iter();
         self.apply(inputs.nth(which).unwrap());
@@ -326,7 +326,7 @@ impl World {
                 output: String::new(),
                 evidence: None,
             };
-            self.apply(PodInput::HookEnded { run, end });
+            self.apply(PodInput::OnNode(NodeEvent::HookEnded { run, end }));
         }
     }
 
@@ -353,7 +353,7 @@ impl World {
                 self.next_act(&Cause::Sweep, &wanted, how == 5)
             }
         };
-        self.apply(PodInput::PassDue(true));
+        self.apply(PodInput::OnNode(NodeEvent::PassDue(true)));
         self.start_pass_with(resize);
     }
 
@@ -430,7 +430,7 @@ impl World {
     /// Decides, and runs the pass that follows; returns the limit it keeps, in MiB.
     pub(super) fn decide_and_pass(&mut self, mib: u64) -> Option<u64> {
         self.decide_limit(Some(mib), false, false);
-        self.apply(PodInput::TurnGiven);
+        self.apply(PodInput::OnNode(NodeEvent::TurnGiven));
         self.pass()
     }
 

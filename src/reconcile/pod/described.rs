@@ -120,45 +120,41 @@ impl PodState {
         effects: &mut Effects,
     ) {
         let now = effects.now;
-        let known = self.no_room.take();
         // Until that pass has ended well, the cgroups may have other amounts than the spec.
-        let is_followed = self.work.follows(&self.desired, &self.pod, &self.resize);
-        let is_being_followed = is_followed && self.live.is_some() && self.pod.resizes_in_place();
+        let is_in_place = self.live.is_some() && self.pod.resizes_in_place();
+        let is_being_followed = is_in_place && self.work.follows(&self.desired, &self.pod, &self.resize);
         let before = self.desired.targets(&self.pod);
         let has_other_burst = self.desired.set_burst(self.decision.burst);
-        let is_refused = refused.is_some();
+        let (decision, known, is_refused) = (&self.decision, self.no_room.take(), refused.is_some());
         self.desired
-            .follow(&self.decision, is_refused, &self.pod, &mut self.resize, now.wall);
-        let no_room = self.decision.change().zip(refused);
+            .follow(decision, is_refused, &self.pod, &mut self.resize, now.wall);
+        let no_room = decision.change().zip(refused);
         self.no_room = no_room.map(|((_, targets), why)| NoRoomFor::after(known, targets.clone(), why, now.wall));
         // Where such a limit was all that was desired, the spec may have others of the agent still: a pass takes them back.
         let overtaken = self.desired.end_overtaken(&self.pod);
         let after = self.desired.targets(&self.pod);
         if before != after || has_other_burst || !overtaken.is_empty() {
             let mut in_force = before.unwrap_or_else(|| self.pod.requirements());
-            let holds = self.holds(now.wall);
-            self.shrink.lift_kept(&self.pod, &holds, &mut in_force);
+            self.shrink.lift_kept(&self.pod, &self.holds(now.wall), &mut in_force);
             self.start_over();
             self.shrink.put_off(&in_force, &after.unwrap_or_default(), now.wall);
             if !self.desired.is_empty() {
                 // The VPA may be gone.
-                let cause = cause.unwrap_or(Cause::Sweep);
-                self.work.request_pass_after(cause, delay, now.instant);
+                self.work
+                    .request_pass_after(cause.unwrap_or(Cause::Sweep), delay, now.instant);
             }
         }
         if is_being_followed && !self.desired.has_amounts() {
             // A pass gives the cgroups what the spec has without requests that the kubelet has not allocated, in place of that pass.
             self.work.cancel();
-            let (own, cause) = match self.resize.without_requests(&self.pod) {
-                Some(own) => (own, Cause::Withdrawn),
-                None => (self.resize.spec(&self.pod), Cause::Sweep),
-            };
-            self.desired.return_to(own);
+            let own = self.resize.without_requests(&self.pod);
+            let cause = own.as_ref().map_or(Cause::Sweep, |_| Cause::Withdrawn);
+            self.desired
+                .return_to(own.unwrap_or_else(|| self.resize.spec(&self.pod)));
             self.restart(cause, now);
         }
-        for limit in overtaken {
-            effects.push(Effect::Log(LogLine::LimitRecommended(limit)));
-        }
+        let overtaken = overtaken.into_iter().map(LogLine::LimitRecommended);
+        effects.list.extend(overtaken.map(Effect::Log));
     }
 
     /// Records once for each value that an annotation of the VPA cannot be parsed, if the pod runs.

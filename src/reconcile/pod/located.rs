@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{Effect, Effects, Now, PodState, not_running};
+use super::{Effect, Effects, PodState, not_running};
 use crate::actuate::Grown;
 use crate::guard::LatestLimits;
-use crate::model::objects::{Pod, PodUid};
+use crate::model::objects::PodUid;
 use crate::model::{BoundPod, Cause, LivePod, Outcome, Resource};
 use crate::plan::LowPodLevel;
 use crate::reconcile::store::{SavedPod, SavedTargets};
@@ -30,8 +30,7 @@ impl PodState {
         self.start_over();
         let Some(live) = self.live.clone() else {
             self.hooks.forget_announced();
-            self.stop_running(&not_running(&self.pod), effects);
-            return;
+            return self.stop_running(&not_running(&self.pod), effects);
         };
         let earlier = self.identity.replace(live.id.clone());
         if earlier.is_some_and(|earlier| earlier.uid != live.id.uid) {
@@ -44,59 +43,67 @@ impl PodState {
             *self = new;
             effects.push(Effect::Decide);
         }
-        let cause = match (&located.saved, &located.unsaved_limits) {
-            (None, None) => Cause::ContainerStarted,
-            _ => Cause::AgentStarted,
-        };
-        let restored = located.saved.map(|saved| self.restore(saved, now));
-        if let Some(limits) = located.unsaved_limits {
-            let holds = self.holds(now.wall);
-            self.desired.recover(limits, &self.pod, &self.resize, &holds, now.wall);
-        }
-        if let Some(before) = &restored {
-            effects.push(Effect::Decide);
-            // A request that was taken back leaves limits in the spec that the guard had raised.
-            let desired = &self.desired;
-            self.resize.restored(&self.pod, |undone| desired.with_temporary(undone));
-            self.take_edits(before, effects);
-            if self.resize.is_ahead() {
-                self.yield_to_spec(None, effects);
-            }
-        }
-        let desired = self.desired.targets(&self.pod).filter(|_| restored.is_some());
+        let Located {
+            saved, unsaved_limits, ..
+        } = located;
+        let is_known = saved.is_some() || unsaved_limits.is_some();
+        let is_restored = self.restore(saved, unsaved_limits, effects);
+        let desired = self.desired.targets(&self.pod).filter(|_| is_restored);
         let limits = desired.unwrap_or_else(|| self.pod.requirements());
         self.hooks.update(&self.pod, Some(&live), &limits);
         if !self.desired.is_empty() {
+            let cause = if is_known {
+                Cause::AgentStarted
+            } else {
+                Cause::ContainerStarted
+            };
             self.work.request_pass(cause, true, now.instant);
         }
         self.record_unreadable(effects);
     }
 
-    /// Applies the saved state of an earlier agent. Returns the object that the agent knew last.
-    fn restore(&mut self, saved: SavedPod, now: Now) -> Arc<Pod> {
-        let SavedPod {
-            pod: _,
-            described,
-            state,
-            failed_shrinks,
-            pauses,
-            evidence_at,
-            waits,
-        } = saved;
-        self.growth.restore(pauses);
-        self.hooks.restore(evidence_at);
-        self.decision.canary.waits = waits.or(self.decision.canary.waits.take());
-        let is_followed = self.decision.change().is_some() && self.no_room.is_none();
-        let SavedTargets { desired, resize } = state;
-        // The API server may have been asked for the targets of the saved recommendation.
-        let asked = resize.has_asked_for(&desired.targets(&self.pod).unwrap_or_default());
-        self.desired.restore(desired, asked, is_followed);
-        self.resize = resize;
-        // The clock may have been set back while no agent ran: what would begin in the future begins now.
-        let latest = self.desired.latest_start().map_or(now.wall, |at| at.max(now.wall));
-        self.shrink.restore(failed_shrinks, latest);
-        self.move_dates(now.wall.duration_since(latest));
-        described.unwrap_or_else(|| Arc::clone(&self.pod))
+    /// Applies the saved state of an earlier agent, if there is one, and the limits of its guard that are not saved. Returns whether there
+    /// is a saved state.
+    fn restore(&mut self, saved: Option<SavedPod>, unsaved: Option<LatestLimits>, effects: &mut Effects) -> bool {
+        let now = effects.now.wall;
+        let before = saved.map(|saved| {
+            let SavedPod {
+                pod: _,
+                described,
+                state: SavedTargets { desired, resize },
+                failed_shrinks,
+                pauses,
+                evidence_at,
+                waits,
+            } = saved;
+            self.growth.restore(pauses);
+            self.hooks.restore(evidence_at);
+            self.decision.canary.waits = waits.or(self.decision.canary.waits.take());
+            let is_followed = self.decision.change().is_some() && self.no_room.is_none();
+            // The API server may have been asked for the targets of the saved recommendation.
+            let asked = resize.has_asked_for(&desired.targets(&self.pod).unwrap_or_default());
+            self.desired.restore(desired, asked, is_followed);
+            self.resize = resize;
+            // The clock may have been set back while no agent ran: what would begin in the future begins now.
+            let latest = self.desired.latest_start().map_or(now, |at| at.max(now));
+            self.shrink.restore(failed_shrinks, latest);
+            self.move_dates(now.duration_since(latest));
+            described.unwrap_or_else(|| Arc::clone(&self.pod))
+        });
+        if let Some(limits) = unsaved {
+            let holds = self.holds(now);
+            self.desired.recover(limits, &self.pod, &self.resize, &holds, now);
+        }
+        let Some(before) = before else { return false };
+        effects.push(Effect::Decide);
+        // A request that was taken back leaves limits in the spec that the guard had raised.
+        self.resize
+            .restored(&self.pod, |undone| self.desired.with_temporary(undone));
+        self.take_edits(&before, effects);
+        if self.resize.is_ahead() {
+            self.yield_to_spec(None, effects);
+        }
+        true
     }
 
     /// Notes whether the pod's cgroup allows less memory than its containers' do together. A pass that owns the pod's

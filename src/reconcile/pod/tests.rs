@@ -276,7 +276,7 @@ fn a_change_that_is_always_refused_ends() {
     let mut effects = Effects { now, list };
     let mut is_desired = |reason| {
         state.decision.reason = reason;
-        state.follow(None, None, NONE, &mut effects);
+        state.follow(None, (None, NONE), &mut effects);
         state.desired.recommended.is_some()
     };
     assert!(is_desired(Reason::OutOfBounds) && is_desired(Reason::QuotaExceeded));
@@ -334,9 +334,9 @@ status:
     let (before, lower) = (pod.requirements(), decision.amounts.clone());
     let (mut state, now) = (PodState::new(pod, decision), Now::read());
     let mut effects = Effects { now, list: Vec::new() };
-    state.follow(None, None, NONE, &mut effects);
+    state.follow(None, (None, NONE), &mut effects);
     assert_eq!(state.targets(now.wall), Some(before.clone()));
-    state.follow(None, None, NONE, &mut effects);
+    state.follow(None, (None, NONE), &mut effects);
     assert_eq!(state.targets(now.wall), Some(before));
     state.shrink.begin_turn(now.wall);
     assert_eq!(state.targets(now.wall), Some(lower.clone()));

@@ -6,10 +6,10 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::desired::{Denied, DesiredState, TemporaryLimit};
+use crate::actuate::JobDone;
 use crate::actuate::shrink::Lowering;
 use crate::model::objects::Pod;
-use crate::model::{ContainerName, MemoryLimit, Outcome, PodAmounts, Resource, ResourceList};
-use crate::resize::{Report, Request};
+use crate::model::{ContainerName, MemoryLimit, PodAmounts, Resource, ResourceList};
 
 /// How long the guard does not grow a container's limits after the API server's first denial. Doubles with each further one.
 const FIRST_PAUSE: SignedDuration = SignedDuration::from_mins(5);
@@ -76,19 +76,20 @@ impl Growth {
         self.refused.remove(container);
     }
 
-    /// Takes the API server's answer to a patch with what was `asked`. Each temporary limit in a patch that was denied ends after a `quiet`
-    /// time, and its container gets none for a while; the outcome gets a sentence for each limit of which that is news.
-    pub(crate) fn answered(
+    /// Takes the API server's answer to a pass that `asked` for these targets. Each temporary limit in a patch that was denied ends after a
+    /// `quiet` time, and its container gets none for a while; the outcome gets a sentence for each limit of which that is news. Limits
+    /// that were denied before need no watch once they are lowered.
+    pub(crate) fn pass_ended(
         &mut self,
         pod: &Pod,
         desired: &mut DesiredState,
-        report: &Report,
-        asked: Option<&Request>,
-        outcome: &mut Outcome,
+        asked: Option<&PodAmounts>,
+        done: &mut JobDone,
         (now, quiet): (Timestamp, SignedDuration),
     ) {
+        let (report, outcome) = (&done.api, &mut done.record.outcome);
         if let Some(why) = report.denied() {
-            let denied = desired.deny(pod, asked.map(|asked| &asked.targets), why, now, quiet);
+            let denied = desired.deny(pod, asked, why, now, quiet);
             for sentence in denied.iter().filter_map(TemporaryLimit::denied_detail) {
                 outcome.add(&sentence);
             }
@@ -98,6 +99,9 @@ impl Growth {
             for container in desired.accept(&accepted.targets) {
                 self.accept(&container);
             }
+        }
+        if self.takes_back_denied(pod, &done.shrink.lowered, now) {
+            done.shrink.lowered.clear();
         }
     }
 

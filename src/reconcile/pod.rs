@@ -144,7 +144,7 @@ impl PodState {
                 let pauses = !self.growth.saved().is_empty();
                 effects.list.extend(pauses.then_some(Effect::WatchGuard));
             }
-            PodInput::Followed { refused, cause, delay } => self.follow(refused, cause, delay, effects),
+            PodInput::Followed { refused, cause, delay } => self.follow(refused, (cause, delay), effects),
             PodInput::StillNoRoom(cause) => self.record_no_room(cause, effects),
             PodInput::Located(located) => self.locate(*located, effects),
             PodInput::PodLevelRead { low, repair } => self.take_pod_level(low, repair, effects),

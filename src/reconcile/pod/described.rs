@@ -110,16 +110,10 @@ impl PodState {
         }
     }
 
-    /// Brings the decision into force, and makes a pass due if the targets change. Ends temporary limits that are not above the
-    /// decided limits any more.
-    pub(super) fn follow(
-        &mut self,
-        refused: Option<String>,
-        cause: Option<Cause>,
-        delay: Duration,
-        effects: &mut Effects,
-    ) {
-        let now = effects.now;
+    /// Brings the decision into force, and makes a pass with this cause due after this delay if the targets change. Ends temporary
+    /// limits that are not above the decided limits any more.
+    pub(super) fn follow(&mut self, refused: Option<String>, due: (Option<Cause>, Duration), effects: &mut Effects) {
+        let (now, (cause, delay)) = (effects.now, due);
         // Until that pass has ended well, the cgroups may have other amounts than the spec.
         let is_in_place = self.live.is_some() && self.pod.resizes_in_place();
         let is_being_followed = is_in_place && self.work.follows(&self.desired, &self.pod, &self.resize);

@@ -46,8 +46,8 @@ impl PodState {
         let Located {
             saved, unsaved_limits, ..
         } = located;
-        let is_known = saved.is_some() || unsaved_limits.is_some();
-        let is_restored = self.restore(saved, unsaved_limits, effects);
+        let (is_restored, is_known) = (saved.is_some(), saved.is_some() || unsaved_limits.is_some());
+        self.restore(saved, unsaved_limits, effects);
         let desired = self.desired.targets(&self.pod).filter(|_| is_restored);
         let limits = desired.unwrap_or_else(|| self.pod.requirements());
         self.hooks.update(&self.pod, Some(&live), &limits);
@@ -62,9 +62,8 @@ impl PodState {
         self.record_unreadable(effects);
     }
 
-    /// Applies the saved state of an earlier agent, if there is one, and the limits of its guard that are not saved. Returns whether there
-    /// is a saved state.
-    fn restore(&mut self, saved: Option<SavedPod>, unsaved: Option<LatestLimits>, effects: &mut Effects) -> bool {
+    /// Applies the saved state of an earlier agent, if there is one, and the limits of its guard that are not saved.
+    fn restore(&mut self, saved: Option<SavedPod>, unsaved: Option<LatestLimits>, effects: &mut Effects) {
         let now = effects.now.wall;
         let before = saved.map(|saved| {
             let SavedPod {
@@ -91,10 +90,10 @@ impl PodState {
             described.unwrap_or_else(|| Arc::clone(&self.pod))
         });
         if let Some(limits) = unsaved {
-            let holds = self.holds(now);
-            self.desired.recover(limits, &self.pod, &self.resize, &holds, now);
+            self.desired
+                .recover(limits, &self.pod, &self.resize, &self.holds(now), now);
         }
-        let Some(before) = before else { return false };
+        let Some(before) = before else { return };
         effects.push(Effect::Decide);
         // A request that was taken back leaves limits in the spec that the guard had raised.
         self.resize
@@ -103,7 +102,6 @@ impl PodState {
         if self.resize.is_ahead() {
             self.yield_to_spec(None, effects);
         }
-        true
     }
 
     /// Notes whether the pod's cgroup allows less memory than its containers' do together. A pass that owns the pod's

@@ -119,7 +119,8 @@ impl PodState {
                 answers: None,
             });
         };
-        self.take_changes(number, &mut done, &live, quiet, effects);
+        self.take_changes(&mut done, &live, quiet, effects);
+        self.shrink.pass_ended(done.shrink, number);
         let was_current = self.work.is_current(&running);
         let (mut record, api) = (done.record, done.api);
         let has_targets = record.outcome.holds() && api.retry_after.is_none();
@@ -141,39 +142,21 @@ impl PodState {
     }
 
     /// Takes the changes that a pass has made, whatever is desired by now.
-    fn take_changes(
-        &mut self,
-        number: u64,
-        done: &mut JobDone,
-        live: &LivePod,
-        quiet: SignedDuration,
-        effects: &mut Effects,
-    ) {
-        let (now, record) = (effects.now, &mut done.record);
+    fn take_changes(&mut self, done: &mut JobDone, live: &LivePod, quiet: SignedDuration, effects: &mut Effects) {
+        let now = effects.now;
         let is_resizing = self.resize.withheld().is_none() && self.resize.is_in_flight(&self.pod);
-        record.cause = self.drift.cause_of(record, !done.flipped.is_empty(), is_resizing);
-        let avoided = self.desired.note_resized(record, live);
+        done.record.cause = self.drift.cause_of(&done.record, !done.flipped.is_empty(), is_resizing);
+        let avoided = self.desired.note_resized(&done.record, live);
         effects.list.extend(avoided.map(Effect::Avoided));
         self.desired.scope.quotas.update(mem::take(&mut done.quotas), live);
-        self.desired
-            .note_bursts(&self.pod, live, mem::take(&mut done.bursts), now.wall);
-        let (asked, outcome) = (self.resize.prepared(), &mut record.outcome);
-        self.growth.answered(
-            &self.pod,
-            &mut self.desired,
-            &done.api,
-            asked,
-            outcome,
-            (now.wall, quiet),
-        );
-        let by_hand = self.desired.is_by_hand();
+        let bursts = mem::take(&mut done.bursts);
+        self.desired.note_bursts(&self.pod, live, bursts, now.wall);
+        let asked = self.resize.prepared().map(|prepared| &prepared.targets);
+        self.growth
+            .pass_ended(&self.pod, &mut self.desired, asked, done, (now.wall, quiet));
+        let (outcome, by_hand) = (&done.record.outcome, self.desired.is_by_hand());
         self.resize
             .answered(&self.pod, &done.api, outcome, by_hand, now.instant);
-        let mut shrink = mem::take(&mut done.shrink);
-        if self.growth.takes_back_denied(&self.pod, &shrink.lowered, now.wall) {
-            shrink.lowered.clear();
-        }
-        self.shrink.pass_ended(shrink, number);
     }
 
     /// Takes what a pass came to whose targets are the present ones.

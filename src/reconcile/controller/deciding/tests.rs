@@ -6,6 +6,7 @@ use crate::model::objects::{HorizontalPodAutoscaler, LimitRange, Node, Owner, Ru
 use crate::model::{MilliCpu, PodAmounts, Resource, Target};
 use crate::reconcile::controller::tests::{controller, inventory_of};
 use crate::reconcile::no_room::NoRoomFor;
+use crate::reconcile::pod::NodeEvent;
 use crate::sources::parse_manifests;
 
 /// A pod whose container runs.

@@ -9,7 +9,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use indexmap::IndexMap;
 use jiff::Timestamp;
 
 use crate::cgroup::PodEntry;
@@ -57,13 +56,12 @@ impl Inventory {
                 .filter_map(|container| {
                     let (name, age) = containers.get(container.id.as_str())?;
                     let (id, path) = (container.id.clone(), container.path.clone());
-                    Some((*age, ContainerName::from(*name), LiveContainer { id, path }))
+                    Some((ContainerName::from(*name), *age, LiveContainer { id, path }))
                 })
                 .collect();
             // Of two containers with one name, the later one stays.
-            live.sort_by_key(|(age, ..)| *age);
-            let mut containers: IndexMap<_, _> = live.into_iter().map(|(_, name, live)| (name, live)).collect();
-            containers.sort_unstable_keys();
+            live.sort_by(|one, other| (&one.0, one.1).cmp(&(&other.0, other.1)));
+            let containers = live.into_iter().map(|(name, _, live)| (name, live)).collect();
             let path = entry.path.clone();
             let pod = Arc::new(LivePod { id, path, containers });
             inventory.pods.insert(uid.clone(), Some(pod));

@@ -300,7 +300,10 @@ impl Hooks {
             if let Some(Ok(hook)) = hook {
                 self.begun += 1;
                 known.running = Some(self.begun);
-                let run = HookRun {
+                if moment == HookMoment::OnMemoryPressure {
+                    effects.push(HookEffect::record(name, moment, Outcome::Unchanged));
+                }
+                effects.push(HookEffect::Run(Box::new(HookRun {
                     number: self.begun,
                     container: name.clone(),
                     live: container.clone(),
@@ -308,19 +311,13 @@ impl Hooks {
                     hook,
                     old,
                     new,
-                };
-                if moment == HookMoment::OnMemoryPressure {
-                    effects.push(HookEffect::record(name, moment, Outcome::Unchanged));
-                }
-                effects.push(HookEffect::Run(Box::new(run)));
+                })));
             } else if let Some(Err(error)) = hook {
                 let failed = HookEnd::failed(error);
                 effects.push(HookEffect::record(name, moment, Outcome::Hook(failed)));
             }
-            effects.extend(unused.map(|limits| HookEffect::EndTemporaryLimit {
-                container: name.clone(),
-                limits,
-            }));
+            let container = name.clone();
+            effects.extend(unused.map(|limits| HookEffect::EndTemporaryLimit { container, limits }));
         }
         effects
     }

@@ -1,9 +1,23 @@
-//! Writes the log lines that follow from changes of a pod's state.
+//! Writes the log lines that follow from changes of a pod's state, and from passes.
 
+use crate::actuate::JobDone;
 use crate::model::objects::PodKey;
 use crate::reconcile::pod::LogLine;
 
 const REMOVED: &str = "no longer described by any source; its values are left as they are";
+
+/// Writes a line for each value that another process had changed, in the span of the pass.
+pub(super) fn log_flipped(done: &JobDone) {
+    for (target, file, left_until) in &done.flipped {
+        match left_until {
+            None => tracing::info!(cgroup = %target, %file, "another program changed a value; repaired"),
+            Some(until) => tracing::warn!(
+                cgroup = %target, %file, %until,
+                "another program keeps changing this value back; it is left alone until then"
+            ),
+        }
+    }
+}
 
 /// Writes a line about the pod of this name.
 pub(super) fn log(pod: &PodKey, line: LogLine) {

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
+use super::logging::log_flipped;
 use super::requests::observes;
 use super::{Controller, Event};
 use crate::actuate::shrink::{Lowering, watch};
@@ -294,15 +295,7 @@ impl Controller {
             self.node.formula.send_replace(Some(formula));
             self.node.request_discovery();
         }
-        for (target, file, left_until) in &done.flipped {
-            match left_until {
-                None => tracing::info!(cgroup = %target, %file, "another program changed a value; repaired"),
-                Some(until) => tracing::warn!(
-                    cgroup = %target, %file, %until,
-                    "another program keeps changing this value back; it is left alone until then"
-                ),
-            }
-        }
+        log_flipped(&done);
         if self.pods.get(key).is_none() {
             let is_news = !done.record.steps.is_empty();
             self.publisher.history.add(done.record, is_news);

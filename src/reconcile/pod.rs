@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
-use super::desired::DesiredState;
+use super::desired::{DesiredState, TemporaryLimit};
 use super::drift::Drift;
 use super::growth::Growth;
 use super::hooks::{HookEffect, HookedPod, Hooks};
@@ -238,7 +238,8 @@ impl PodState {
             self.desired.end_override();
             self.restart(Cause::OverrideEnded, now);
         }
-        for limit in self.desired.end_denied(now.wall) {
+        let is_over = |limit: &TemporaryLimit| limit.denied.as_ref().is_some_and(|denied| denied.ends <= now.wall);
+        for limit in self.desired.end_temporary(is_over) {
             self.restart(limit.cause_of_denial(), now);
             effects.push(Effect::Log(LogLine::Denied(limit)));
         }

@@ -265,11 +265,6 @@ impl WorkItem {
         self.retry_at.take_if(|at| *at <= now).is_some()
     }
 
-    /// Tries again in a moment.
-    pub(super) fn retry_soon(&mut self, now: Instant) {
-        self.retry_at = Some(now + FIRST_RETRY);
-    }
-
     /// Notes a failed pass; returns the wait before the next one.
     pub(super) fn back_off(&mut self, at_least: Option<Duration>, now: Now) -> Duration {
         let backoff = self.backoff.get_or_insert(Backoff::new(FIRST_RETRY, LONGEST_RETRY));

@@ -320,11 +320,6 @@ impl DesiredState {
         ended
     }
 
-    /// Ends the temporary limits that the API server has denied and whose time is over.
-    pub(crate) fn end_denied(&mut self, now: Timestamp) -> Vec<TemporaryLimit> {
-        self.end_temporary(|limit| limit.denied.as_ref().is_some_and(|denied| denied.ends <= now))
-    }
-
     /// Ends the temporary limits that are not above the limits without them, as [`Self::end_temporary`] does.
     pub(crate) fn end_overtaken(&mut self, pod: &Pod) -> Vec<TemporaryLimit> {
         let base = self.without_temporary(pod);

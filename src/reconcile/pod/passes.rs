@@ -206,7 +206,7 @@ impl PodState {
                 // A part of the override is still in the cgroups.
                 self.desired.begin_return_unless_desired();
             }
-            self.work.retry_soon(now.instant);
+            self.work.retry_at = Some(now.instant + FIRST_RETRY);
         }
         Some(id)
     }

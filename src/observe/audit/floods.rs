@@ -18,19 +18,14 @@ const RATE: Rate = Rate::new(1000, Duration::from_secs(1));
 /// The most topics in memory. Beyond, the counts are written at once.
 const MOST_TOPICS: usize = 1024;
 
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum User {
     Namespace(String),
     Caller(u32),
 }
 
-#[derive(Debug, PartialEq, Eq, Hash)]
-enum Topic {
-    Changes(String),
-    Kills(String),
-    /// The refusals of one UID's call about one pod; or about every pod, beyond the rate.
-    Refusals(u32, &'static str, Option<String>),
-}
+/// The changes or the kills of a namespace; or the refusals of one UID's call about one pod, or about every pod beyond the rate.
+type Topic = (User, &'static str, Option<String>);
 
 #[derive(Debug)]
 pub(super) struct Floods {
@@ -55,17 +50,13 @@ impl Floods {
         if self.topics.len() >= MOST_TOPICS {
             lines.extend(self.take_all());
         }
-        let topic = match &event {
-            AuditEvent::Change(record) => Topic::Changes(record.pod.namespace.clone()),
-            AuditEvent::Kill(kill) => Topic::Kills(namespace_of(kill).to_owned()),
-            AuditEvent::Refusal(refusal) => Topic::Refusals(refusal.uid, refusal.call, refusal.pod.clone()),
+        let mut topic = match &event {
+            AuditEvent::Change(record) => (User::Namespace(record.pod.namespace.clone()), "changes", None),
+            AuditEvent::Kill(kill) => (User::Namespace(namespace_of(kill).to_owned()), "kills", None),
+            AuditEvent::Refusal(refusal) => (User::Caller(refusal.uid), refusal.call, refusal.pod.clone()),
         };
-        let user = match &topic {
-            Topic::Changes(namespace) | Topic::Kills(namespace) => User::Namespace(namespace.clone()),
-            Topic::Refusals(uid, ..) => User::Caller(*uid),
-        };
-        let is_repeated = matches!(topic, Topic::Refusals(..)) && self.topics.contains_key(&topic);
-        if !is_repeated && self.rate.try_use(&user, instant) {
+        let is_repeated = matches!(topic.0, User::Caller(_)) && self.topics.contains_key(&topic);
+        if !is_repeated && self.rate.try_use(&topic.0, instant) {
             match &event {
                 AuditEvent::Change(record) => lines.extend(of_change(record)),
                 AuditEvent::Kill(kill) => lines.push(of_kill(kill)),
@@ -76,10 +67,7 @@ impl Floods {
             }
             return lines;
         }
-        let topic = match topic {
-            Topic::Refusals(uid, call, _) if !is_repeated => Topic::Refusals(uid, call, None),
-            topic => topic,
-        };
+        topic.2.take_if(|_| !is_repeated);
         let more = self.topics.entry(topic).or_default();
         let times = more.take().map_or(1, |(_, times)| times + 1);
         *more = Some((event, times));

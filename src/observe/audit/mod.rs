@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Error;
 use jiff::Timestamp;
-use tokio::sync::watch;
+use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
 use self::file::RotatedFile;
@@ -111,33 +111,33 @@ impl AuditEvent {
 #[derive(Debug, Clone, Default)]
 pub struct Audit {
     events: Option<SyncSender<AuditEvent>>,
+    state: Arc<AuditState>,
+}
+
+/// What the handles and the writer share.
+#[derive(Debug, Default)]
+struct AuditState {
     /// The lines of the events in the queue.
-    waiting: Arc<AtomicUsize>,
+    waiting: AtomicUsize,
     /// The lines of the events that did not fit into the queue, until the writer counts them.
-    dropped: Arc<AtomicU64>,
-    problem: Option<watch::Receiver<Option<String>>>,
+    dropped: AtomicU64,
+    /// Why lines are missing or may get lost.
+    problem: Mutex<Option<String>>,
 }
 
 impl Audit {
     /// Starts the thread that writes. The thread ends once every handle is dropped and every line is written.
     pub fn start(options: AuditOptions) -> (Self, JoinHandle<()>) {
         let (events, waiting) = sync_channel(WAITING);
-        let (problems, problem) = watch::channel(None);
-        let (queued, dropped) = (Arc::<AtomicUsize>::default(), Arc::<AtomicU64>::default());
+        let state = Arc::<AuditState>::default();
         let writer = AuditWriter {
             of_operators: RotatedFile::new(options.of_operators()),
             file: RotatedFile::new(options),
-            queued: Arc::clone(&queued),
-            dropped: Arc::clone(&dropped),
+            state: Arc::clone(&state),
             sync_due: None,
-            problems,
         };
-        let audit = Self {
-            events: Some(events),
-            waiting: queued,
-            dropped,
-            problem: Some(problem),
-        };
+        let events = Some(events);
+        let audit = Self { events, state };
         (audit, tokio::task::spawn_blocking(move || writer.run(&waiting)))
     }
 
@@ -160,8 +160,8 @@ impl Audit {
 
     /// The reason why lines are missing, if any are.
     pub fn problem(&self) -> Option<String> {
-        let failure = self.problem.as_ref().and_then(|problem| problem.borrow().clone());
-        let dropped = self.dropped.load(Ordering::Relaxed);
+        let failure = self.state.problem.lock().clone();
+        let dropped = self.state.dropped.load(Ordering::Relaxed);
         let slow = || format!("audit log: {dropped} lines are lost: the disk is slow; put auditLog on a faster one");
         failure.or_else(|| (dropped > 0).then(slow))
     }
@@ -170,10 +170,10 @@ impl Audit {
     fn enqueue(&self, most: usize, event: AuditEvent) {
         let Some(events) = &self.events else { return };
         let (lines, weight) = (event.lines(), event.weight());
-        let before = self.waiting.fetch_add(weight, Ordering::Relaxed);
+        let before = self.state.waiting.fetch_add(weight, Ordering::Relaxed);
         if before >= most || events.try_send(event).is_err() {
-            self.waiting.fetch_sub(weight, Ordering::Relaxed);
-            self.dropped.fetch_add(lines as u64, Ordering::Relaxed);
+            self.state.waiting.fetch_sub(weight, Ordering::Relaxed);
+            self.state.dropped.fetch_add(lines as u64, Ordering::Relaxed);
         }
     }
 }
@@ -182,13 +182,9 @@ impl Audit {
 struct AuditWriter {
     file: RotatedFile,
     of_operators: RotatedFile,
-    /// The lines of the events in the queue.
-    queued: Arc<AtomicUsize>,
-    /// The lines that [`Audit`] dropped since the last write.
-    dropped: Arc<AtomicU64>,
+    state: Arc<AuditState>,
     /// When the unsynced lines are due; none if the disk has every line.
     sync_due: Option<Instant>,
-    problems: watch::Sender<Option<String>>,
 }
 
 impl AuditWriter {
@@ -201,7 +197,7 @@ impl AuditWriter {
             let now = (Timestamp::now(), Instant::now());
             let mut lines = Vec::new();
             for event in first.into_iter().chain(waiting.try_iter().take(AT_ONCE)) {
-                self.queued.fetch_sub(event.weight(), Ordering::Relaxed);
+                self.state.waiting.fetch_sub(event.weight(), Ordering::Relaxed);
                 match event {
                     AuditEvent::Change(record) if Actor::from(&record.cause).is_operator() => {
                         lines.extend(line::of_change(&record).into_iter().map(|line| (line, true)));
@@ -224,9 +220,10 @@ impl AuditWriter {
 
     /// Writes these lines, and those by operators to their file, too, and syncs if that is due.
     fn write(&mut self, lines: &[(String, bool)], last: bool) {
-        self.file.lost += self.dropped.swap(0, Ordering::Relaxed);
+        self.file.lost += self.state.dropped.swap(0, Ordering::Relaxed);
         // After a failure, only a successful sync ends the problem.
-        let sync = last || self.problems.borrow().is_some() || self.sync_due.is_some_and(|due| due <= Instant::now());
+        let sync =
+            last || self.state.problem.lock().is_some() || self.sync_due.is_some_and(|due| due <= Instant::now());
         if lines.is_empty() && self.file.lost == 0 && !sync {
             return;
         }
@@ -250,16 +247,12 @@ impl AuditWriter {
     }
 
     fn publish_problem(&self, error: Option<&Error>) {
-        if let Some(error) = error {
-            let problem = match self.file.lost.max(self.of_operators.lost) {
-                0 => format!("audit log: {error}"),
-                lost => format!("audit log: {lost} lines are lost: {error}"),
-            };
-            tracing::error!("{problem}");
-            self.problems.send_replace(Some(problem));
-        } else if self.problems.borrow().is_some() {
-            self.problems.send_replace(None);
-        }
+        let problem = error.map(|error| match self.file.lost.max(self.of_operators.lost) {
+            0 => format!("audit log: {error}"),
+            lost => format!("audit log: {lost} lines are lost: {error}"),
+        });
+        problem.iter().for_each(|problem| tracing::error!("{problem}"));
+        *self.state.problem.lock() = problem;
     }
 }
 

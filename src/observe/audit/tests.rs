@@ -275,7 +275,7 @@ fn a_flood_leaves_room_for_operators_changes() {
         let change = record(recommendation("1234"), Outcome::Applied, vec![step(); steps]);
         (0..2 * WAITING).for_each(|_| audit.change(&change));
         audit.change(&record(operator(), Outcome::Applied, vec![step()]));
-        let dropped = audit.dropped.load(Ordering::Relaxed);
+        let dropped = audit.state.dropped.load(Ordering::Relaxed);
         drop(audit);
         let queued: Vec<AuditEvent> = waiting.into_iter().collect();
         let weight: usize = queued.iter().map(AuditEvent::weight).sum();

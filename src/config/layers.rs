@@ -1,13 +1,13 @@
 //! The layers of the configuration: the text that flags, variables and a file give for each key, and the place of each text.
 
 use std::collections::BTreeMap;
+use std::error::Error as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use anyhow::{Error, Result, anyhow};
 use clap::builder::ValueParser;
-use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use serde::{Serialize, Serializer};
@@ -202,10 +202,14 @@ impl Layer {
             .map_err(|first| {
                 // clap ends with the first one, so each is parsed alone.
                 let given = self.texts().filter(|(key, text)| **text != key.default);
-                let errors = given.filter_map(|(key, text)| definition().try_get_matches_from([flag(key, text)]).err());
-                let refused: Vec<String> = errors.map(|error| self.refused_by(&error).to_string()).collect();
+                let refused = given.filter_map(|(key, text)| {
+                    let error = definition().try_get_matches_from([flag(key, text)]).err()?;
+                    // The source is the parser's error.
+                    self.refused(&key.field, &error.source()?.to_string())
+                });
+                let refused: Vec<String> = refused.map(|error| error.to_string()).collect();
                 if refused.is_empty() {
-                    self.refused_by(&first)
+                    anyhow!("the configuration cannot be read: {first}")
                 } else {
                     Error::msg(refused.join("\n"))
                 }
@@ -227,20 +231,6 @@ impl Layer {
         Some(anyhow!(
             "{name}: {text:?} from {place} is refused: it must be {allowed}"
         ))
-    }
-
-    /// The refusal behind an error of clap, which names the argument as in its usage (`--workers <WORKERS>`) and has
-    /// the parser's error as its source.
-    fn refused_by(&self, error: &clap::Error) -> Error {
-        let refused = match (error.get(ContextKind::InvalidArg), std::error::Error::source(error)) {
-            (Some(ContextValue::String(argument)), Some(allowed)) => {
-                let flag = argument.split(' ').next().unwrap_or_default();
-                let field = flag.trim_start_matches('-').replace('-', "_");
-                self.refused(&field, &allowed.to_string())
-            }
-            _ => None,
-        };
-        refused.unwrap_or_else(|| anyhow!("the configuration cannot be read: {error}"))
     }
 }
 

@@ -69,20 +69,9 @@ impl AgentBackend {
         answer.await.map_err(|_| ended_early())?
     }
 
-    /// The pod that a caller names.
-    async fn find(&self, text: &str) -> Result<PodKey, ControlError> {
-        let identifiers = |controller: &mut Controller| {
-            let pods: Vec<_> = controller.pods().map(view::identifiers).collect();
-            Ok((pods, controller.has_view()))
-        };
-        let (pods, has_view) = self.query(identifiers).await?;
-        let pod = missing_only_in(has_view, find_pod(&pods, text))?;
-        Ok(PodKey::new(&pod.namespace, &pod.name))
-    }
-
-    async fn snapshot(&self, pod: &str) -> Result<PodSnapshot, ControlError> {
-        let pod = self.find(pod).await?;
-        self.query(move |controller| controller.snapshot(&pod)).await
+    async fn snapshot(&self, pod: String) -> Result<PodSnapshot, ControlError> {
+        let query = move |controller: &mut Controller| controller.snapshot(&find(controller, &pod)?);
+        self.query(query).await
     }
 
     /// Carries out a request, and waits for its end. The audit log records a refusal.
@@ -96,12 +85,12 @@ impl AgentBackend {
             OperatorRequest::Override(_) => "resize",
             OperatorRequest::Release { .. } => "release",
         };
-        let change = async {
-            let found = self.find(&pod).await?;
-            let change = move |controller: &mut Controller, reply| controller.change(&found, request, reply);
-            self.request(change).await
+        let named = pod.clone();
+        let change = move |controller: &mut Controller, reply| match find(controller, &named) {
+            Ok(found) => controller.change(&found, request, reply),
+            Err(error) => send(reply, Err(error)),
         };
-        let ended = change.await;
+        let ended = self.request(change).await;
         let ended = ended.inspect_err(|error| record_refusal(&self.audit, caller, call, Some(pod), &error.to_string()));
         let (record, unsaved) = ended?;
         // An override that was not carried out is taken back.
@@ -111,7 +100,7 @@ impl AgentBackend {
 
     /// The steps of a request, without doing them.
     async fn preview(&self, pod: String, wanted: Override) -> Result<proto::Change, ControlError> {
-        let snapshot = self.snapshot(&pod).await?;
+        let snapshot = self.snapshot(pod).await?;
         let mut state = snapshot.state;
         let cause = wanted.cause();
         wanted.check_names(&state.pod)?;
@@ -257,7 +246,7 @@ impl Control for AgentBackend {
 
     async fn explain(&self, request: Request<proto::ExplainRequest>) -> Result<Response<proto::ExplainReply>, Status> {
         let explain = async |request: proto::ExplainRequest| {
-            let snapshot = self.snapshot(&request.pod).await?;
+            let snapshot = self.snapshot(request.pod).await?;
             let kills = self.kills.borrow().iter().cloned().collect();
             explain::explain(snapshot, kills).await
         };
@@ -383,6 +372,13 @@ fn records_of(
         Err(ControlError::NotFound { .. }) if !records.is_empty() => Ok(records),
         found => found.map(|_| records),
     }
+}
+
+/// The pod that a caller names.
+fn find(controller: &Controller, text: &str) -> Result<PodKey, ControlError> {
+    let pods: Vec<_> = controller.pods().map(view::identifiers).collect();
+    let pod = missing_only_in(controller.has_view(), find_pod(&pods, text))?;
+    Ok(PodKey::new(&pod.namespace, &pod.name))
 }
 
 /// What was found. Where the agent has no view of the node's pods yet, it does not say that a pod is missing.

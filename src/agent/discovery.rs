@@ -214,17 +214,13 @@ impl Discovery {
             return RuntimeLink::Found(cri);
         }
         let found = discover(socket, self.links.config.deadlines()).await;
-        if let Some(known) = known {
-            let gives_way = match &found {
-                Ok((cri, _)) => cri.socket() != known.socket() && cri.runs_pods().await,
-                Err(_) => false,
-            };
-            if !gives_way {
-                return RuntimeLink::Found(known);
-            }
-        }
-        match found {
-            Ok((cri, info)) => {
+        let gives_way = match (&found, &known) {
+            (Ok((cri, _)), Some(known)) => cri.socket() != known.socket() && cri.runs_pods().await,
+            _ => false,
+        };
+        match (found, known) {
+            (_, Some(known)) if !gives_way => RuntimeLink::Found(known),
+            (Ok((cri, info)), _) => {
                 tracing::info!(runtime = info.name, version = info.version, socket = %cri.socket().display(), "runtime");
                 self.runtime_events = Some(cri.events());
                 let cri = Arc::new(cri.counted(self.links.runtime_metrics.clone()));
@@ -235,7 +231,7 @@ impl Discovery {
                 });
                 RuntimeLink::Found(cri)
             }
-            Err(error) => {
+            (Err(error), _) => {
                 problems.push(format!(
                     "{error}; until one answers, only manifests name containers, and stored specs are not updated"
                 ));

@@ -14,8 +14,6 @@ use nix::sys::stat::{Mode, fstat};
 use super::{CgroupError, Reason};
 use crate::model::{ControlFile, Setting};
 
-/// Room for the longest value of a control file: two 20-digit numbers.
-pub(super) const LONGEST: usize = 64;
 /// Room for most files of several lines, `memory.stat` included.
 const LONGEST_TEXT: usize = 4096;
 
@@ -120,17 +118,11 @@ pub(super) struct ControlFd<'d> {
 }
 
 impl ControlFd<'_> {
-    /// The file's first line, cut to the size of the buffer. Empty where the content is not UTF-8: control files hold ASCII.
-    pub(super) fn line<'b>(&self, buffer: &'b mut [u8; LONGEST]) -> Result<&'b str, CgroupError> {
-        let mut length = 0;
-        while length < buffer.len() && !buffer[..length].contains(&b'\n') {
-            match self.read(&mut buffer[length..], length)? {
-                0 => break,
-                read => length += read,
-            }
-        }
-        let text = str::from_utf8(&buffer[..length]).unwrap_or_default();
-        Ok(text.lines().next().unwrap_or_default())
+    /// The file's first line.
+    pub(super) fn line(&self) -> Result<String, CgroupError> {
+        let mut text = self.text()?;
+        text.truncate(text.find('\n').unwrap_or(text.len()));
+        Ok(text)
     }
 
     /// Reads once, from this byte on. Returns 0 at the end of the file.
@@ -145,7 +137,7 @@ impl ControlFd<'_> {
 
     /// Reads and parses the file's value.
     pub(super) fn setting(&self, file: ControlFile) -> Result<Setting, CgroupError> {
-        Setting::parse(file, self.line(&mut [0; LONGEST])?)
+        Setting::parse(file, &self.line()?)
             .map_err(|error| self.dir.error(self.name, Reason::Unreadable(format!(": {error}"))))
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 
-use super::file::{Dir, LONGEST, if_present};
+use super::file::{Dir, if_present};
 use super::{Cgroup, CgroupDir, CgroupError, Hierarchy, Reason};
 use crate::model::{
     Bytes, CgroupVersion, ControlFile, MemoryLimit, MemoryReading, PageSize, Reclaim, Resource, Setting, WatchReading,
@@ -239,8 +239,7 @@ pub(super) fn usage_file(limit: ControlFile) -> &'static str {
 }
 
 pub(super) fn read_bytes(dir: &Dir, name: &'static str) -> Result<u64, CgroupError> {
-    let mut buffer = [0; LONGEST];
-    let text = dir.open_file(name, OFlag::O_RDONLY)?.line(&mut buffer)?;
+    let text = dir.open_file(name, OFlag::O_RDONLY)?.line()?;
     let content = || Reason::Unreadable(format!(" {text:?}: not a number of bytes"));
     text.parse().map_err(|_| dir.error(name, content()))
 }

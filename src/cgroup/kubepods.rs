@@ -10,7 +10,7 @@ use std::path::Path;
 
 use super::file::directories_in;
 use super::{Hierarchy, LayoutError, Place, PodPlace};
-use crate::model::{CgroupPath, ContainerId, Driver, Resource};
+use crate::model::{CgroupPath, Driver, LiveContainer, Resource};
 
 /// How deep below the mount the root may be: `/machine.slice/libpod-<id>.scope/container/kubelet.slice/<root>`.
 const DEPTH: usize = 5;
@@ -28,16 +28,9 @@ pub struct Kubepods {
 pub struct PodEntry {
     pub place: PodPlace,
     pub path: CgroupPath,
-    /// The pod's containers and its sandbox: only the runtime shows which one is the sandbox.
-    pub containers: Vec<ContainerEntry>,
-}
-
-/// A container that has a cgroup.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ContainerEntry {
-    pub id: ContainerId,
-    /// Open this path with [`Cgroup::open`](super::Cgroup::open), which also finds crun's inner cgroup.
-    pub path: CgroupPath,
+    /// The pod's containers and its sandbox: only the runtime shows which one is the sandbox. Open their paths with
+    /// [`Cgroup::open`](super::Cgroup::open), which also finds crun's inner cgroup.
+    pub containers: Vec<LiveContainer>,
 }
 
 impl Kubepods {
@@ -60,7 +53,7 @@ impl Kubepods {
     pub fn find(hierarchy: &Hierarchy, driver: Option<Driver>) -> Result<Self, LayoutError> {
         let mount = hierarchy.mount(Resource::Cpu);
         let mut level = vec![CgroupPath::root()];
-        let (mut best, mut roots) = (None, Vec::new());
+        let mut found = Vec::new();
         for depth in 0..DEPTH {
             let mut next = Vec::new();
             for parent in &level {
@@ -68,27 +61,22 @@ impl Kubepods {
             }
             next.retain(|path| !is_in_pod(path));
             for root in next.iter().filter_map(|path| Self::at(path.clone()).ok()) {
-                if driver.is_some_and(|driver| driver != root.driver) {
-                    continue;
-                }
-                let rank = Some((root.has_containers(hierarchy)?, Reverse(depth)));
-                if best < rank {
-                    (best, roots) = (rank, Vec::new());
-                }
-                if best == rank {
-                    roots.push(root);
+                if driver.is_none_or(|driver| driver == root.driver) {
+                    found.push(((root.has_containers(hierarchy)?, Reverse(depth)), root));
                 }
             }
-            if matches!(best, Some((Some(true), _))) {
+            if found.iter().any(|(rank, _)| rank.0 == Some(true)) {
                 break;
             }
             level = next;
         }
-        match <[Self; 1]>::try_from(roots) {
-            Ok([root]) => return Ok(root),
-            Err(none) if none.is_empty() => {}
-            Err(roots) => {
-                let paths: Vec<_> = roots.iter().map(|root| root.path.as_str()).collect();
+        let best = found.iter().map(|(rank, _)| *rank).max();
+        found.retain(|(rank, _)| Some(*rank) == best);
+        match found.as_slice() {
+            [(_, root)] => return Ok(root.clone()),
+            [] => {}
+            roots => {
+                let paths: Vec<_> = roots.iter().map(|(_, root)| root.path.as_str()).collect();
                 let paths = paths.join(", ");
                 let why = format!("several kubelet roots: {paths}; configure the path of the one to manage");
                 return Err(LayoutError(why));
@@ -141,7 +129,7 @@ impl Kubepods {
                     Some(Place::Qos(_)) => parents.push(path),
                     Some(Place::Pod(place)) => {
                         let entry = |path: CgroupPath| match self.place(&path) {
-                            Some(Place::Container { id, .. }) => Some(ContainerEntry { id, path }),
+                            Some(Place::Container { id, .. }) => Some(LiveContainer { id, path }),
                             _ => None,
                         };
                         let mut containers: Vec<_> = children(mount, &path)?.into_iter().filter_map(entry).collect();

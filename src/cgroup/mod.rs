@@ -38,7 +38,7 @@ pub use error::{CgroupError, Reason};
 pub use file::Dir;
 pub use freeze::{FreezeFile, FreezerState};
 pub use hierarchy::{Hierarchy, LayoutError};
-pub use kubepods::{ContainerEntry, Kubepods, PodEntry, children};
+pub use kubepods::{Kubepods, PodEntry, children};
 pub use memory::{Periods, Usage, page_size};
 pub use pair::Cgroup;
 pub use pid::{cgroup_of_pid, signal_in};

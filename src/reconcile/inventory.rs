@@ -13,7 +13,7 @@ use jiff::Timestamp;
 
 use crate::cgroup::PodEntry;
 use crate::model::objects::{Pod, PodId, PodUid, pod_of_uid};
-use crate::model::{ContainerName, LiveContainer, LivePod};
+use crate::model::{ContainerName, LivePod};
 use crate::runtime::ListedContainer;
 
 /// The running pods of the node, by the UID in their cgroup's name; `None` for a pod that no source names.
@@ -55,8 +55,7 @@ impl Inventory {
                 .iter()
                 .filter_map(|container| {
                     let (name, age) = containers.get(container.id.as_str())?;
-                    let (id, path) = (container.id.clone(), container.path.clone());
-                    Some((ContainerName::from(*name), *age, LiveContainer { id, path }))
+                    Some((ContainerName::from(*name), *age, container.clone()))
                 })
                 .collect();
             // Of two containers with one name, the later one stays.
@@ -146,9 +145,9 @@ mod tests {
     use proptest::sample::select;
 
     use super::*;
-    use crate::cgroup::{ContainerEntry, PodPlace, uid_in_cgroup_name};
+    use crate::cgroup::{PodPlace, uid_in_cgroup_name};
     use crate::model::objects::{ContainerStatus, OwnerReference};
-    use crate::model::{CgroupPath, ContainerId};
+    use crate::model::{CgroupPath, ContainerId, LiveContainer};
     use crate::sources::parse_manifests;
 
     const UID: &str = "6c4b2d1e-0000-4000-8000-00000000000a";
@@ -159,7 +158,7 @@ mod tests {
 
     fn scanned(ids: &[String]) -> Vec<PodEntry> {
         let path = CgroupPath::new(&format!("/kubepods/burstable/pod{UID}")).unwrap();
-        let container = |id: &String| ContainerEntry {
+        let container = |id: &String| LiveContainer {
             id: ContainerId::parse(id).unwrap(),
             path: CgroupPath::new(&format!("{path}/{id}")).unwrap(),
         };

@@ -69,7 +69,7 @@ impl Hierarchy {
             outermost(table.iter().filter(has))
         };
         let v2 = outermost(table.iter().filter(|mount| mount.fs_type == "cgroup2"));
-        Self::choose(v1(Resource::Cpu), v1(Resource::Memory), v2, looked_in)
+        Self::choose(Resource::ALL.map(v1), v2, looked_in)
     }
 
     /// Reads the layout from a directory tree: v2 if `root` holds `cgroup.controllers`, else v1 with a directory for each
@@ -83,7 +83,7 @@ impl Hierarchy {
         };
         let looked_in = root.display().to_string();
         if root.join("cgroup.controllers").exists() {
-            return Self::choose(None, None, Some(at(root.to_owned())), &looked_in);
+            return Self::choose([None, None], Some(at(root.to_owned())), &looked_in);
         }
         let names = fs::read_dir(root).and_then(|entries| entries.map(|entry| Ok(entry?.file_name())).collect());
         let names: Vec<OsString> = names.map_err(|error| LayoutError::unreadable(root, &error))?;
@@ -95,28 +95,24 @@ impl Hierarchy {
             // `cpu` beside `cpu,cpuacct` is a link to it: take the shorter name.
             names.iter().filter(has).min().map(|name| at(root.join(name)))
         };
-        Self::choose(v1(Resource::Cpu), v1(Resource::Memory), None, &looked_in)
+        Self::choose(Resource::ALL.map(v1), None, &looked_in)
     }
 
-    fn choose(
-        cpu: Option<Mount>,
-        memory: Option<Mount>,
-        v2: Option<Mount>,
-        looked_in: &str,
-    ) -> Result<Self, LayoutError> {
+    /// Chooses between v1's mounts of cpu and memory, and v2's of both.
+    fn choose(v1: [Option<Mount>; 2], v2: Option<Mount>, looked_in: &str) -> Result<Self, LayoutError> {
         let missing = |controller: Resource| {
             Err(LayoutError(format!(
                 "the {controller} controller is not mounted (looked in {looked_in}); mount the host's /sys/fs/cgroup here, and \
                  check that the kernel has it ({controller} in /proc/cgroups, no cgroup_disable={controller} at boot)"
             )))
         };
-        let (absent, v1) = match (cpu, memory) {
-            (Some(cpu), Some(memory)) => {
+        let (absent, v1) = match v1 {
+            [Some(cpu), Some(memory)] => {
                 let version = CgroupVersion::V1;
                 return Ok(Self { version, cpu, memory });
             }
-            (Some(cpu), None) => (Resource::Memory, Some(cpu)),
-            (None, memory) => (Resource::Cpu, memory),
+            [Some(cpu), None] => (Resource::Memory, Some(cpu)),
+            [None, memory] => (Resource::Cpu, memory),
         };
         let Some(v2) = v2 else {
             return missing(absent);

@@ -106,7 +106,13 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration> {
     let saved = restorer.unrestored();
     remarks.extend(left_alone(&saved, &state.earlier_limits, &inventory, &view));
     if applies {
-        let saved = restorer.save_and_watch(&state.file, lowered, how).await;
+        // Final, also if the process is killed amid the watch.
+        let mut saved = restorer.save(&state.file).await;
+        if how == Restore::ApplyAndWatch {
+            // Also where the disk is full: lower limits may do harm all the same.
+            restorer.watch(lowered).await;
+            saved = restorer.save(&state.file).await;
+        }
         saved.context("pods are restored, but a new agent would put the earlier values back")?;
     }
     let is_restored = |uid: &str| restorer.restored.contains(uid);
@@ -167,20 +173,9 @@ impl Restorer {
         lowered
     }
 
-    /// Removes the saved state of the restored pods, and watches lowered memory limits where that is wanted.
+    /// Removes the saved state of the restored pods.
     ///
-    /// Errors: the disk does not take the state, after the watch either.
-    async fn save_and_watch(&mut self, file: &StateFile, lowered: Vec<Lowered<'_>>, how: Restore) -> Result<()> {
-        // Final, also if the process is killed amid the watch.
-        let saved = self.save(file).await;
-        if how != Restore::ApplyAndWatch {
-            return saved;
-        }
-        // Also where the disk is full: lower limits may do harm all the same.
-        self.watch(lowered).await;
-        self.save(file).await
-    }
-
+    /// Errors: the disk does not take the state.
     async fn save(&self, file: &StateFile) -> Result<()> {
         let (file, saved) = (file.clone(), self.unrestored());
         on_disk(move || file.save(saved)).await

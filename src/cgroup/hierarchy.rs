@@ -9,6 +9,7 @@ use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
+use anyhow::{Error, Result, anyhow};
 use procfs::process::{MountInfo, Process};
 
 use crate::model::{CgroupPath, CgroupVersion, Resource};
@@ -30,27 +31,20 @@ pub struct Hierarchy {
     memory: Mount,
 }
 
-/// Why the machine has no usable layout, or the agent does not know the root of all pods: the object, and what to do next.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct LayoutError(pub(super) String);
-
-impl LayoutError {
-    /// The kernel refuses to show a file or a directory.
-    pub(super) fn unreadable(path: &Path, error: &io::Error) -> Self {
-        Self(format!("cannot read {}: {error}", path.display()))
-    }
+/// The kernel refuses to show a file or a directory.
+pub(super) fn unreadable(path: &Path, error: &io::Error) -> Error {
+    anyhow!("cannot read {}: {error}", path.display())
 }
 
 impl Hierarchy {
     /// Finds the controllers in this process's mount table; below `root` only, if one is given. A root without cgroup mounts
     /// below is read as a plain tree ([`Self::of_tree`]).
     ///
-    /// Errors: [`LayoutError`] names what is missing, and where the agent searched.
-    pub fn discover(root: Option<&Path>) -> Result<Self, LayoutError> {
+    /// Errors: what is missing, where the agent searched, and what to do next.
+    pub fn discover(root: Option<&Path>) -> Result<Self> {
         const TABLE: &str = "/proc/self/mountinfo";
         let table = Process::myself().and_then(|me| me.mountinfo());
-        let unreadable = |error| LayoutError(format!("cannot read {TABLE}: {error}; /proc must be mounted"));
+        let unreadable = |error| anyhow!("cannot read {TABLE}: {error}; /proc must be mounted");
         let mut mounts = table.map_err(unreadable)?.0;
         let Some(root) = root else {
             return Self::of_mounts(&mounts, TABLE);
@@ -62,7 +56,7 @@ impl Hierarchy {
         Self::of_mounts(&mounts, &format!("the mounts below {}", root.display()))
     }
 
-    fn of_mounts(table: &[MountInfo], looked_in: &str) -> Result<Self, LayoutError> {
+    fn of_mounts(table: &[MountInfo], looked_in: &str) -> Result<Self> {
         let v1 = |controller: Resource| {
             let has =
                 |mount: &&MountInfo| mount.fs_type == "cgroup" && mount.super_options.contains_key(controller.name());
@@ -75,8 +69,8 @@ impl Hierarchy {
     /// Reads the layout from a directory tree: v2 if `root` holds `cgroup.controllers`, else v1 with a directory for each
     /// hierarchy, named for its controllers (`cpu`, `cpu,cpuacct`, `memory`).
     ///
-    /// Errors: [`LayoutError`] names what is missing.
-    pub fn of_tree(root: &Path) -> Result<Self, LayoutError> {
+    /// Errors: what is missing.
+    pub fn of_tree(root: &Path) -> Result<Self> {
         let at = |point: PathBuf| Mount {
             point,
             top: "/".to_owned(),
@@ -86,7 +80,7 @@ impl Hierarchy {
             return Self::choose([None, None], Some(at(root.to_owned())), &looked_in);
         }
         let names = fs::read_dir(root).and_then(|entries| entries.map(|entry| Ok(entry?.file_name())).collect());
-        let names: Vec<OsString> = names.map_err(|error| LayoutError::unreadable(root, &error))?;
+        let names: Vec<OsString> = names.map_err(|error| unreadable(root, &error))?;
         let v1 = |controller: Resource| {
             let has = |name: &&OsString| {
                 let name = name.to_str().unwrap_or_default();
@@ -99,12 +93,12 @@ impl Hierarchy {
     }
 
     /// Chooses between v1's mounts of cpu and memory, and v2's of both.
-    fn choose(v1: [Option<Mount>; 2], v2: Option<Mount>, looked_in: &str) -> Result<Self, LayoutError> {
+    fn choose(v1: [Option<Mount>; 2], v2: Option<Mount>, looked_in: &str) -> Result<Self> {
         let missing = |controller: Resource| {
-            Err(LayoutError(format!(
+            Err(anyhow!(
                 "the {controller} controller is not mounted (looked in {looked_in}); mount the host's /sys/fs/cgroup here, and \
                  check that the kernel has it ({controller} in /proc/cgroups, no cgroup_disable={controller} at boot)"
-            )))
+            ))
         };
         let (absent, v1) = match v1 {
             [Some(cpu), Some(memory)] => {
@@ -118,7 +112,7 @@ impl Hierarchy {
             return missing(absent);
         };
         let path = v2.point.join("cgroup.controllers");
-        let controllers = fs::read_to_string(&path).map_err(|error| LayoutError::unreadable(&path, &error))?;
+        let controllers = fs::read_to_string(&path).map_err(|error| unreadable(&path, &error))?;
         let lacks = |controller: &Resource| controllers.split_whitespace().all(|name| name != controller.name());
         match (v1, Resource::ALL.into_iter().find(lacks)) {
             (None, None) => Ok(Self {
@@ -128,11 +122,11 @@ impl Hierarchy {
             }),
             (None, Some(controller)) => missing(controller),
             (Some(_), _) if lacks(&absent) => missing(absent),
-            (Some(v1), _) => Err(LayoutError(format!(
+            (Some(v1), _) => Err(anyhow!(
                 "cpu and memory are divided between cgroup v1 ({}) and v2 ({}); no kubelet runs on such a machine",
                 v1.point.display(),
                 v2.point.display()
-            ))),
+            )),
         }
     }
 

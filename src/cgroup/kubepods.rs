@@ -8,8 +8,11 @@ use std::cmp::Reverse;
 use std::ffi::OsString;
 use std::path::Path;
 
+use anyhow::{Result, bail};
+
 use super::file::directories_in;
-use super::{Hierarchy, LayoutError, Place, PodPlace};
+use super::hierarchy::unreadable;
+use super::{Hierarchy, Place, PodPlace};
 use crate::model::{CgroupPath, Driver, LiveContainer, Resource};
 
 /// How deep below the mount the root may be: `/machine.slice/libpod-<id>.scope/container/kubelet.slice/<root>`.
@@ -36,13 +39,11 @@ pub struct PodEntry {
 impl Kubepods {
     /// The root at a configured path.
     ///
-    /// Errors: [`LayoutError`] when the name is not that of such a root.
-    pub fn at(path: CgroupPath) -> Result<Self, LayoutError> {
+    /// Errors: the name is not that of such a root.
+    pub fn at(path: CgroupPath) -> Result<Self> {
         match path.name().and_then(driver_of) {
             Some(driver) => Ok(Self { path, driver }),
-            None => Err(LayoutError(format!(
-                "{path} does not end in kubepods or kubepods.slice, so it is not the root of all pods"
-            ))),
+            None => bail!("{path} does not end in kubepods or kubepods.slice, so it is not the root of all pods"),
         }
     }
 
@@ -50,7 +51,7 @@ impl Kubepods {
     /// (`RuntimeConfig`). Takes the least deep root with containers, else the least deep one with pods, else the least deep one. A
     /// node whose driver or whose cgroup root was changed keeps the old root, perhaps with cgroups of pods that have ended. Docker
     /// Desktop has a root within a root. No root is inside a pod, where a container can make cgroups of any name.
-    pub fn find(hierarchy: &Hierarchy, driver: Option<Driver>) -> Result<Self, LayoutError> {
+    pub fn find(hierarchy: &Hierarchy, driver: Option<Driver>) -> Result<Self> {
         let mount = hierarchy.mount(Resource::Cpu);
         let mut level = vec![CgroupPath::root()];
         let mut found = Vec::new();
@@ -78,8 +79,7 @@ impl Kubepods {
             roots => {
                 let paths: Vec<_> = roots.iter().map(|(_, root)| root.path.as_str()).collect();
                 let paths = paths.join(", ");
-                let why = format!("several kubelet roots: {paths}; configure the path of the one to manage");
-                return Err(LayoutError(why));
+                bail!("several kubelet roots: {paths}; configure the path of the one to manage");
             }
         }
         let names = match driver {
@@ -87,14 +87,14 @@ impl Kubepods {
             Some(Driver::Cgroupfs) => "kubepods",
             Some(Driver::Systemd) => "kubepods.slice",
         };
-        Err(LayoutError(format!(
+        bail!(
             "no {names} within {DEPTH} levels below {}: is the kubelet running on this machine? Else configure the path",
             mount.display()
-        )))
+        );
     }
 
     /// Whether a pod below this root has a container; `None` without pods.
-    fn has_containers(&self, hierarchy: &Hierarchy) -> Result<Option<bool>, LayoutError> {
+    fn has_containers(&self, hierarchy: &Hierarchy) -> Result<Option<bool>> {
         let mut found = None;
         self.visit(hierarchy, |pod| {
             found = Some(!pod.containers.is_empty());
@@ -109,7 +109,7 @@ impl Kubepods {
     }
 
     /// Lists the pods that have a cgroup now, in path order.
-    pub fn scan(&self, hierarchy: &Hierarchy) -> Result<Vec<PodEntry>, LayoutError> {
+    pub fn scan(&self, hierarchy: &Hierarchy) -> Result<Vec<PodEntry>> {
         let mut pods = Vec::new();
         self.visit(hierarchy, |pod| {
             pods.push(pod);
@@ -120,7 +120,7 @@ impl Kubepods {
     }
 
     /// Passes the pods that have a cgroup now to `each`, until that returns false.
-    fn visit(&self, hierarchy: &Hierarchy, mut each: impl FnMut(PodEntry) -> bool) -> Result<(), LayoutError> {
+    fn visit(&self, hierarchy: &Hierarchy, mut each: impl FnMut(PodEntry) -> bool) -> Result<()> {
         let mount = hierarchy.mount(Resource::Cpu);
         let mut parents = vec![self.path.clone()];
         while let Some(parent) = parents.pop() {
@@ -169,9 +169,9 @@ fn driver_of(name: &str) -> Option<Driver> {
 
 /// The children of a cgroup, in a hierarchy with this mount; none if the cgroup is gone. Leaves out names that are not
 /// UTF-8: no kubelet makes them.
-pub fn children(mount: &Path, parent: &CgroupPath) -> Result<Vec<CgroupPath>, LayoutError> {
+pub fn children(mount: &Path, parent: &CgroupPath) -> Result<Vec<CgroupPath>> {
     let path = parent.under(mount);
-    let names = directories_in(&path).map_err(|error| LayoutError::unreadable(&path, &error))?;
+    let names = directories_in(&path).map_err(|error| unreadable(&path, &error))?;
     let child = |name: &OsString| parent.child(name.to_str()?).ok();
     Ok(names.iter().filter_map(child).collect())
 }

@@ -37,7 +37,7 @@ pub use dir::{CgroupDir, Identity};
 pub use error::{CgroupError, Reason};
 pub use file::Dir;
 pub use freeze::{FreezeFile, FreezerState};
-pub use hierarchy::{Hierarchy, LayoutError};
+pub use hierarchy::Hierarchy;
 pub use kubepods::{Kubepods, PodEntry, children};
 pub use memory::{Periods, Usage, page_size};
 pub use pair::Cgroup;

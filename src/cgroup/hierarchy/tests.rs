@@ -4,7 +4,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-fn of_table(table: &str) -> Result<Hierarchy, LayoutError> {
+fn of_table(table: &str) -> Result<Hierarchy> {
     let table = MountInfos::from_buf_read(table.as_bytes()).unwrap();
     Hierarchy::of_mounts(&table.0, "a test")
 }

@@ -204,7 +204,7 @@ impl CounterTree for NodeFiles {
         let links = fs::metadata(cgroup.under(mount)).map(|directory| directory.nlink());
         let mut open = self.open.borrow_mut();
         let (Ok(links), Some(known)) = (links, open.get_mut(cgroup)) else {
-            return Ok(children(mount, cgroup)?);
+            return children(mount, cgroup);
         };
         match &known.listed {
             Some((of, inside)) if *of == links => Ok(inside.clone()),

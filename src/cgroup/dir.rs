@@ -53,11 +53,8 @@ impl CgroupDir {
     }
 
     /// The files a cgroup of this version may have.
-    pub const fn files(&self) -> &'static [ControlFile] {
-        match self.version() {
-            CgroupVersion::V1 => ControlFile::V1,
-            CgroupVersion::V2 => ControlFile::V2,
-        }
+    pub fn files(&self) -> &'static [ControlFile] {
+        self.version().v1_or_v2(ControlFile::V1, ControlFile::V2)
     }
 
     pub fn identity(&self) -> Identity {

@@ -151,10 +151,7 @@ impl CgroupDir {
         // In this order: memory that is charged between the two reads counts as held, not as evictable.
         let stat = self.dir(Resource::Memory).text("memory.stat")?.unwrap_or_default();
         let (version, usage) = (self.version(), self.memory_usage()?);
-        let peak = match version {
-            CgroupVersion::V1 => "memory.max_usage_in_bytes",
-            CgroupVersion::V2 => "memory.peak",
-        };
+        let peak = version.v1_or_v2("memory.max_usage_in_bytes", "memory.peak");
         let peak = if_present(read_bytes(self.memory_dir(), peak))?.map(Bytes::new);
         Ok(MemoryReading::new(version, page_size(), usage, peak, &stat))
     }
@@ -222,11 +219,8 @@ pub(super) fn refuse_below(
 }
 
 /// The file of a cgroup's memory limit.
-pub(super) const fn limit_file(version: CgroupVersion) -> ControlFile {
-    match version {
-        CgroupVersion::V1 => ControlFile::MemoryLimit,
-        CgroupVersion::V2 => ControlFile::MemoryMax,
-    }
+pub(super) fn limit_file(version: CgroupVersion) -> ControlFile {
+    version.v1_or_v2(ControlFile::MemoryLimit, ControlFile::MemoryMax)
 }
 
 /// The file that counts the memory which a limit bounds.

@@ -6,7 +6,7 @@ use procfs::process::Process;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, test_kill_process};
 
 use super::Hierarchy;
-use crate::model::{CgroupPath, CgroupVersion, Resource};
+use crate::model::{CgroupPath, Resource};
 
 /// The cgroup of a process, as a path below the mounts. `proc_root` is `/proc`, or the mount point of the host's. `None` if
 /// the process has ended or is hidden (without hostPID), if the mounts do not show its cgroup, or if v1's controllers place it
@@ -15,13 +15,11 @@ use crate::model::{CgroupPath, CgroupVersion, Resource};
 /// On v1 the kernel moves an ending process to `/`; on v2 the process keeps its path until it is reaped.
 pub fn cgroup_of_pid(hierarchy: &Hierarchy, proc_root: &Path, pid: i32) -> Option<CgroupPath> {
     let process = Process::new_with_root(proc_root.join(pid.to_string())).ok()?;
-    let entries = process.cgroups().ok()?;
+    let (entries, version) = (process.cgroups().ok()?, hierarchy.version());
     let path = |controller: Resource| {
         let holds = |name: &String| name == controller.name();
-        let entry = entries.0.iter().find(|entry| match hierarchy.version() {
-            CgroupVersion::V1 => entry.controllers.iter().any(holds),
-            CgroupVersion::V2 => entry.hierarchy == 0,
-        });
+        let mut entries = entries.0.iter();
+        let entry = entries.find(|entry| version.v1_or_v2(entry.controllers.iter().any(holds), entry.hierarchy == 0));
         hierarchy.visible(controller, &entry?.pathname)
     };
     path(Resource::Cpu).filter(|cpu| path(Resource::Memory).as_ref() == Some(cpu))

@@ -79,11 +79,7 @@ impl Alarms {
             (*count, *since) = (0, now);
         }
         *count += 1;
-        let most = match version {
-            CgroupVersion::V1 => NOISE,
-            CgroupVersion::V2 => NOISE_OF_RECLAIM,
-        };
-        if *count > most {
+        if *count > version.v1_or_v2(NOISE, NOISE_OF_RECLAIM) {
             self.latest = None;
             self.noisy = now + NOISY;
         }

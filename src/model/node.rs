@@ -19,6 +19,16 @@ pub enum CgroupVersion {
     V2,
 }
 
+impl CgroupVersion {
+    /// The value of this version.
+    pub fn v1_or_v2<T>(self, v1: T, v2: T) -> T {
+        match self {
+            Self::V1 => v1,
+            Self::V2 => v2,
+        }
+    }
+}
+
 /// The cgroup driver of the kubelet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, derive_more::Display)]
 #[serde(rename_all = "lowercase")]

@@ -69,11 +69,9 @@ pub(super) fn policies(
 /// Whether a container of a Guaranteed pod has other processors than its pod: only a static policy does that.
 fn assigns_processors(hierarchy: &Hierarchy, scanned: &[PodEntry]) -> bool {
     let mount = hierarchy.mount(Resource::Cpu);
-    let mount = match hierarchy.version() {
-        CgroupVersion::V1 => mount.with_file_name("cpuset"),
-        CgroupVersion::V2 => mount.to_owned(),
-    };
-    let processors = |path: &CgroupPath| fs::read_to_string(path.under(&mount).join("cpuset.cpus")).unwrap_or_default();
+    let cpuset = mount.with_file_name("cpuset");
+    let mount = hierarchy.version().v1_or_v2(&*cpuset, mount);
+    let processors = |path: &CgroupPath| fs::read_to_string(path.under(mount).join("cpuset.cpus")).unwrap_or_default();
     let guaranteed = scanned.iter().filter(|pod| pod.place.qos == Some(QosClass::Guaranteed));
     let mut containers = guaranteed.flat_map(|pod| pod.containers.iter().map(move |container| (pod, container)));
     containers.any(|(pod, container)| {

@@ -59,11 +59,9 @@ pub fn properties(settings: &Settings, systemd_version: u32) -> Result<Propertie
 }
 
 /// The properties of a unit's settings, by cgroup version.
-pub(super) const fn names(version: CgroupVersion) -> [&'static str; 4] {
-    match version {
-        CgroupVersion::V1 => [CPU_QUOTA_PER_SEC_US, CPU_QUOTA_PERIOD_US, CPU_SHARES, MEMORY_LIMIT],
-        CgroupVersion::V2 => [CPU_QUOTA_PER_SEC_US, CPU_QUOTA_PERIOD_US, CPU_WEIGHT, MEMORY_MAX],
-    }
+pub(super) fn names(version: CgroupVersion) -> [&'static str; 4] {
+    let [weight, memory] = version.v1_or_v2([CPU_SHARES, MEMORY_LIMIT], [CPU_WEIGHT, MEMORY_MAX]);
+    [CPU_QUOTA_PER_SEC_US, CPU_QUOTA_PERIOD_US, weight, memory]
 }
 
 /// The values that systemd would write into a unit's files, from its properties. Leaves out a weight that is not

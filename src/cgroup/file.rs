@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -24,7 +24,7 @@ pub(super) type Inode = (u64, u64);
 /// A directory of a hierarchy. The descriptor always means the same cgroup, even if the path now leads to another one.
 #[derive(Debug)]
 pub struct Dir {
-    fd: OwnedFd,
+    pub(super) fd: OwnedFd,
     pub(super) inode: Inode,
     path: PathBuf,
 }
@@ -100,12 +100,6 @@ impl Dir {
     pub(super) fn error(&self, name: &str, reason: Reason) -> CgroupError {
         let file = self.path.join(name);
         CgroupError { file, reason }
-    }
-}
-
-impl AsFd for Dir {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
     }
 }
 

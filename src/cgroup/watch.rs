@@ -69,7 +69,7 @@ impl<K: Clone + Ord> Watch<K> {
     ///
     /// Errors: as of [`Watch::add`].
     pub fn add_file(&mut self, dir: &Dir, name: &str, key: &K) -> Result<(), CgroupError> {
-        let path = PathBuf::from(format!("/proc/self/fd/{}/{name}", dir.as_fd().as_raw_fd()));
+        let path = PathBuf::from(format!("/proc/self/fd/{}/{name}", dir.fd.as_raw_fd()));
         let flags = AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_DELETE_SELF;
         let watch = self.inotify.add_watch(&path, flags);
         let watch = watch.map_err(|errno| dir.failed(name, errno, "watch the file"))?;

@@ -159,7 +159,8 @@ fn is_in_pod(path: &CgroupPath) -> bool {
     )
 }
 
-fn driver_of(name: &str) -> Option<Driver> {
+/// The driver that makes the cgroups below the root of all pods with this name.
+pub(super) fn driver_of(name: &str) -> Option<Driver> {
     if name == "kubepods" {
         return Some(Driver::Cgroupfs);
     }

@@ -4,6 +4,7 @@
 //! kubelet (`pkg/kubelet/cm/cgroup_manager_linux.go`), of containerd, CRI-O (with crun's inner cgroup) and Docker, under both
 //! drivers, however deep the kubelet's own root is nested. Touches no file.
 
+use super::kubepods::driver_of;
 use crate::model::objects::PodUid;
 use crate::model::{CgroupPath, ContainerId, QosClass, is_hex_digit};
 
@@ -52,7 +53,7 @@ impl Place {
         };
         let pod = PodPlace {
             uid,
-            qos: class_in_name.or_else(|| parent_of_pods(segments[at.checked_sub(1)?])?.class_of_pods()),
+            qos: class_in_name.or_else(|| class_below(segments[at.checked_sub(1)?])),
         };
         let Some(container) = joined_container.or_else(|| segments.get(at + 1).copied()) else {
             return Some(Self::Pod(pod));
@@ -61,15 +62,6 @@ impl Place {
             Some(id) => Self::Container { pod, id },
             None => Self::Other(pod),
         })
-    }
-
-    /// The class of the pods directly below this level.
-    const fn class_of_pods(&self) -> Option<QosClass> {
-        match self {
-            Self::Kubepods => Some(QosClass::Guaranteed),
-            Self::Qos(class) => Some(*class),
-            Self::Pod(_) | Self::Container { .. } | Self::Other(_) => None,
-        }
     }
 }
 
@@ -84,43 +76,45 @@ fn pod_of(segment: &str) -> Option<(PodUid, Option<QosClass>, Option<&str>)> {
     let (parent, uid) = stem.rsplit_once("pod")?;
     let uid = uid_in_cgroup_name(uid)?;
     let class = match parent.strip_suffix('-') {
-        Some(parent) => parent_of_slice(parent).and_then(|parent| parent.class_of_pods()),
+        Some(parent) => class_below_slice(parent),
         None if parent.is_empty() => None,
         None => return None,
     };
     Some((uid, class, container))
 }
 
-/// The parent of pods with this name.
-fn parent_of_pods(segment: &str) -> Option<Place> {
+/// The class of the pods directly below the cgroup with this name, if it is a parent of pods.
+fn class_below(segment: &str) -> Option<QosClass> {
     match segment.strip_suffix(".slice") {
-        Some(stem) => parent_of_slice(stem),
-        None => parent_named(segment),
+        Some(stem) => class_below_slice(stem),
+        None => class_named(segment),
     }
 }
 
-/// The parent of pods with this slice name without `.slice`. A slice's name begins with the names of its ancestors.
-fn parent_of_slice(stem: &str) -> Option<Place> {
+/// As [`class_below`], for the name of a slice without `.slice`. A slice's name begins with the names of its ancestors.
+fn class_below_slice(stem: &str) -> Option<QosClass> {
     let (around, name) = stem.rsplit_once('-').unwrap_or(("", stem));
     let in_kubepods = around == "kubepods" || around.ends_with("-kubepods");
-    parent_named(name).filter(|parent| in_kubepods || *parent == Place::Kubepods)
+    class_named(name).filter(|_| in_kubepods || name == "kubepods")
 }
 
-fn parent_named(name: &str) -> Option<Place> {
+fn class_named(name: &str) -> Option<QosClass> {
     Some(match name {
-        "kubepods" => Place::Kubepods,
-        "burstable" => Place::Qos(QosClass::Burstable),
-        "besteffort" => Place::Qos(QosClass::BestEffort),
         // System pods have a subtree of their own (KEP-5894), and count as Guaranteed.
-        "system" => Place::Qos(QosClass::Guaranteed),
+        "kubepods" | "system" => QosClass::Guaranteed,
+        "burstable" => QosClass::Burstable,
+        "besteffort" => QosClass::BestEffort,
         _ => return None,
     })
 }
 
 fn level_above_pods(segments: &[&str]) -> Option<Place> {
     let name = segments.last()?;
-    let in_kubepods = || name.ends_with(".slice") || segments.iter().rev().nth(1) == Some(&"kubepods");
-    parent_of_pods(name).filter(|parent| *parent == Place::Kubepods || in_kubepods())
+    if driver_of(name).is_some() {
+        return Some(Place::Kubepods);
+    }
+    let in_kubepods = name.ends_with(".slice") || segments.iter().rev().nth(1) == Some(&"kubepods");
+    class_below(name).filter(|_| in_kubepods).map(Place::Qos)
 }
 
 /// The container of a segment: an id, after a runtime's name joined by `-` or `:`, with or without `.scope`.

@@ -21,7 +21,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, timeout};
 
 use self::formula::LearnedFormula;
-use self::limits::PodLevel;
+use self::limits::PodLevels;
 use self::starts::Starts;
 use crate::actuate::shrink::Freezer;
 use crate::actuate::{Concurrency, KnownFrom, LeastLimits, Node, RuntimeLink};
@@ -90,7 +90,7 @@ pub(super) struct Discovery {
     /// When the next discovery is due because of the problems.
     retry_at: Option<Instant>,
     /// The result of the latest comparison of each pod's limits, by UID.
-    pod_levels: BTreeMap<PodUid, PodLevel>,
+    pod_levels: PodLevels,
 }
 
 /// The mounts, the root of all pods, and the pods that have cgroups.
@@ -121,7 +121,7 @@ impl Discovery {
             problems: Vec::new(),
             retries: RETRIES,
             retry_at: None,
-            pod_levels: BTreeMap::new(),
+            pod_levels: PodLevels::new(),
         }
     }
 

@@ -168,7 +168,7 @@ pub struct LiveContainer {
 }
 
 /// A pod that runs, together with the object that describes it. The agent writes to no other pod and requests nothing for one.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct BoundPod {
     object: Arc<Pod>,
     live: Arc<LivePod>,

@@ -9,17 +9,12 @@ use crate::actuate::{Node, PodHandles};
 use crate::cgroup::CgroupError;
 use crate::guard::{LatestLimits, MarkedLimits};
 use crate::model::objects::{Pod, PodUid};
-use crate::model::{LivePod, MemoryLimit, Target};
+use crate::model::{BoundPod, LivePod, MemoryLimit, Target};
 use crate::plan::LowPodLevel;
 use crate::reconcile::inventory::Inventory;
 
-/// The result for one pod, and its inputs.
-#[derive(Debug)]
-pub(super) struct PodLevel {
-    live: Arc<LivePod>,
-    object: Arc<Pod>,
-    low: Option<LowPodLevel>,
-}
+/// The compared pods by UID, each with the result.
+pub(super) type PodLevels = BTreeMap<PodUid, (BoundPod, Option<LowPodLevel>)>;
 
 impl Discovery {
     /// The pods, managed or not, whose cgroup allows less memory than their containers' do together, by UID. Reads changed
@@ -31,18 +26,16 @@ impl Discovery {
         pods: &[Arc<Pod>],
     ) -> BTreeMap<PodUid, LowPodLevel> {
         let mut earlier = std::mem::take(&mut self.pod_levels);
-        for object in pods {
-            let Some(live) = inventory.find(object) else { continue };
-            let holds = |level: &PodLevel| level.low.is_none() && level.live == *live && level.object == *object;
-            let level = earlier.remove(&live.id.uid).filter(holds).unwrap_or_else(|| PodLevel {
-                live: Arc::clone(live),
-                object: Arc::clone(object),
-                low: low_pod_level(node, live, object),
-            });
-            self.pod_levels.insert(live.id.uid.clone(), level);
+        for pod in pods.iter().filter_map(|pod| BoundPod::new(pod, inventory.find(pod)?)) {
+            let uid = pod.live().id.uid.clone();
+            let known = earlier.remove(&uid);
+            let is_in_order = known.is_some_and(|(known, low)| low.is_none() && known == pod);
+            let low = if is_in_order { None } else { low_pod_level(node, &pod) };
+            self.pod_levels.insert(uid, (pod, low));
         }
-        let low = |(uid, level): (&PodUid, &PodLevel)| Some((uid.clone(), level.low?));
-        self.pod_levels.iter().filter_map(low).collect()
+        let levels = self.pod_levels.iter();
+        let low = levels.filter_map(|(uid, (_, low))| Some((uid.clone(), (*low)?)));
+        low.collect()
     }
 
     /// The containers of newly found pods that still have temporary limits of an earlier agent. Each pod is in one result only.
@@ -58,12 +51,13 @@ impl Discovery {
     }
 }
 
-fn low_pod_level(node: &Node, live: &LivePod, object: &Pod) -> Option<LowPodLevel> {
+fn low_pod_level(node: &Node, pod: &BoundPod) -> Option<LowPodLevel> {
+    let live = pod.live();
     let held = PodHandles::open(&node.hierarchy, live).and_then(|handles| handles.read());
     // The pod may just have ended.
     let held =
         held.inspect_err(|error| tracing::debug!(pod = %live.id, %error, "its memory limits cannot be compared"));
-    LowPodLevel::find(object, &held.ok()?, node.traits.page)
+    LowPodLevel::find(pod.object(), &held.ok()?, node.traits.page)
 }
 
 /// The temporary limits among `lent` that containers still have. Of equal ones the latest counts.

@@ -15,7 +15,7 @@ use vscaled::decide::{EarlierDecisions, Index, Options, decide_pod};
 use vscaled::model::objects::Pod;
 use vscaled::model::{CgroupVersion, Driver, KubeletVersion, NodeTraits, PageSize, RuntimeKind, WeightFormula};
 use vscaled::plan::{Plan, hierarchy, in_force};
-use vscaled::sources::{NodeView, parse_manifests};
+use vscaled::sources::{KnownObjects, parse_manifests};
 
 const NAMES: [&str; 3] = ["app", "proxy", "logs"];
 
@@ -39,9 +39,9 @@ fn main() -> anyhow::Result<()> {
 }
 
 /// Repeats the computation, and times each part by itself. The first tenth only warms up.
-fn measure(view: &NodeView, pod: &Pod, traits: &NodeTraits, runs: usize) -> anyhow::Result<Table> {
+fn measure(view: &KnownObjects, pod: &Pod, traits: &NodeTraits, runs: usize) -> anyhow::Result<Table> {
     let (now, options) = (Timestamp::now(), Options::default());
-    let index = Index::new(&view.owners, &view.vpas, &view.limit_ranges, &view.hpas);
+    let index = Index::new([view]);
     let observed = hierarchy(pod, &in_force(pod), traits).created();
     let mut parts: [Samples; 4] = Default::default();
     let mut steps = 0;

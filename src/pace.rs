@@ -11,10 +11,6 @@ const ACTIONS_PER_SECOND: u32 = 250;
 /// The longest time that a change waits on a node.
 const LONGEST_SPREAD: Duration = Duration::from_secs(60);
 
-/// A task that has built a view of all objects waits this many times as long as the view took: constant edits of objects would
-/// otherwise keep a processor busy.
-pub const REST_FACTOR: u32 = 2;
-
 /// Pauses that grow with each failed attempt.
 #[derive(Debug, Clone)]
 pub struct Backoff {

@@ -1,12 +1,10 @@
 //! Nodes of one kind, all in this process.
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use tokio::sync::Notify;
-use vscaled::kubernetes::{ApiClient, Followed, Follower, ObjectMemory, Timing, follow};
+use vscaled::kubernetes::{ApiClient, Followed, Follower, ListChanges, ObjectMemory, Timing, follow};
 use vscaled::model::Resource;
 use vscaled::model::objects::{HorizontalPodAutoscaler, LimitRange, Pod, VerticalPodAutoscaler};
 
@@ -37,12 +35,15 @@ impl Node for Local {
     }
 
     fn pods(&self) -> usize {
-        self.states.borrow().view.pods.len()
+        self.states.borrow().view.as_ref().map_or(0, |view| view.pods().count())
     }
 
     fn recommended(&self, namespaces: &[String], millis: u64) -> usize {
         let state = self.states.borrow();
-        let vpas = state.view.vpas.iter();
+        let vpas = state
+            .view
+            .iter()
+            .flat_map(|view| view.namespaces.values().flat_map(|known| &known.vpas));
         vpas.filter(|vpa| namespaces.contains(&vpa.metadata.namespace) && recommends(vpa, millis))
             .count()
     }
@@ -84,13 +85,13 @@ pub(crate) struct Everything {
 impl Node for Everything {
     fn start(client: ApiClient, name: &str) -> Self {
         let here = format!("spec.nodeName={name}");
-        let (timing, changed) = (Timing::default(), Arc::new(Notify::new()));
+        let (timing, changed) = (Timing::default(), ListChanges::default());
         let memory = || ObjectMemory::new(64 << 20);
         Self {
-            pods: follow(client.clone(), None, &here, timing, memory(), Arc::clone(&changed)),
-            vpas: follow(client.clone(), None, "", timing, memory(), Arc::clone(&changed)),
+            pods: follow(client.clone(), None, &here, timing, memory(), changed.clone()),
+            vpas: follow(client.clone(), None, "", timing, memory(), changed.clone()),
             _others: (
-                follow(client.clone(), None, "", timing, memory(), Arc::clone(&changed)),
+                follow(client.clone(), None, "", timing, memory(), changed.clone()),
                 follow(client, None, "", timing, memory(), changed),
             ),
         }

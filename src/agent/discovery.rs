@@ -181,9 +181,9 @@ impl Discovery {
         let (_, kubepods, scanned) = &found;
         let units = self.find_systemd(kubepods.driver, &mut problems).await;
         let view = Arc::clone(&self.links.view.borrow());
-        let inventory = Inventory::assemble(scanned, &self.pods, &self.containers, &view.pods);
-        self.learn_formula(&found, &inventory, &view.pods, runtime_answers)
-            .await;
+        let pods: Vec<Arc<Pod>> = view.pods().cloned().collect();
+        let inventory = Inventory::assemble(scanned, &self.pods, &self.containers, &pods);
+        self.learn_formula(&found, &inventory, &pods, runtime_answers).await;
         let node = self.assemble_node(found, runtime, units, &mut problems);
         let node = Arc::new(node).with_stated_kubelet(view.kubelet_version());
         let inventory = inventory.sharing(&self.links.node_pods.borrow().pods);
@@ -193,7 +193,7 @@ impl Discovery {
         }));
         Discovered {
             unsaved_limits: self.find_unsaved_limits(&node, &inventory),
-            low_pod_levels: self.find_low_pod_levels(&node, &inventory, &view.pods),
+            low_pod_levels: self.find_low_pod_levels(&node, &inventory, &pods),
             node: Some(node),
             inventory,
             runtime_answers,

@@ -87,7 +87,7 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration> {
     let api = connect(config, ApiMetrics::register(&mut registry())).await?;
     let view = read_sources(config, api.clone(), &mut remarks).await?;
     let (node, inventory) = discover(config, state.freezer, &view, &mut remarks).await?;
-    let found = view.pods.iter();
+    let found = view.pods();
     let found = found.filter_map(|pod| BoundPod::new(pod, inventory.find(pod)?));
     // vscaled never wrote to the others. They are only compared with their specs.
     let (pods, others): (Vec<_>, Vec<_>) = found.partition(|pod| state.earlier_limits.contains_key(&pod.live().id.uid));
@@ -277,11 +277,11 @@ fn left_alone(
     inventory: &Inventory,
     view: &NodeView,
 ) -> Vec<String> {
-    let described: BTreeSet<PodKey> = view.pods.iter().map(|pod| pod.key()).collect();
+    let described: BTreeSet<PodKey> = view.pods().map(|pod| pod.key()).collect();
     let unknown = saved.values().map(|saved| &saved.pod);
     let unknown = unknown.filter(|pod| !described.contains(&pod.key()));
     let mut left: BTreeMap<&PodUid, String> = unknown.map(|pod| (&pod.uid, pod.key().to_string())).collect();
-    let found = view.pods.iter().filter_map(|pod| Some(&inventory.find(pod)?.id.uid));
+    let found = view.pods().filter_map(|pod| Some(&inventory.find(pod)?.id.uid));
     let found: BTreeSet<&PodUid> = found.collect();
     for uid in marked.keys() {
         if inventory.has_cgroup(uid) && !found.contains(uid) {
@@ -347,7 +347,7 @@ async fn discover(
 
 /// The node's capacity, and what its pods request. On a full node the kubelet is asked all the same: the requests are the pod's own.
 fn capacity(view: &NodeView, node: &Node) -> NodeCapacity {
-    let pods: Vec<_> = view.pods.iter().map(state_of).collect();
+    let pods: Vec<_> = view.pods().map(state_of).collect();
     let machine = ResourceList::default();
     let mut capacity = NodeCapacity::of(pods.iter(), view, machine, node.traits.kubelet, true);
     capacity.ask_when_full = AskWhenFull::Always;

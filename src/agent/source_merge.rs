@@ -7,7 +7,7 @@ use futures::FutureExt;
 use futures::future::select_all;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::pace::REST_FACTOR;
+use crate::model::objects::ObjectMeta;
 use crate::reconcile::controller::Event;
 use crate::sources::{NodeView, SourceState};
 
@@ -18,8 +18,7 @@ pub(super) struct SourceMerge {
 }
 
 impl SourceMerge {
-    /// Sends merged views to the controller, the newest once it has decided about the one before and has had some time for other
-    /// events: who edits objects all the time holds up no other. Ends with a source or the controller.
+    /// Sends merged views to the controller, the newest once it has decided about the one before. Ends with a source or the controller.
     pub(super) async fn run(mut self, views: watch::Sender<Arc<NodeView>>, events: mpsc::Sender<Event>) {
         loop {
             let (view, problems) = self.merged_view();
@@ -27,7 +26,7 @@ impl SourceMerge {
             if let Some(view) = &view {
                 views.send_replace(Arc::clone(view));
             }
-            let (decided, took) = oneshot::channel();
+            let (decided, is_decided) = oneshot::channel();
             let event = Event::View {
                 view,
                 problems,
@@ -36,9 +35,8 @@ impl SourceMerge {
             if events.send(event).await.is_err() {
                 return;
             }
-            // An error: the controller has ended, or waits for no time.
-            let took = took.await.unwrap_or_default();
-            tokio::time::sleep(took * REST_FACTOR).await;
+            // An error in any case: nothing is sent.
+            is_decided.await.unwrap_or_default();
             if !self.changed().await {
                 return;
             }
@@ -55,32 +53,39 @@ impl SourceMerge {
     /// The view of all sources, and their problems. There is no view while a source has none: an object that a source does
     /// not know yet is not an object that does not exist.
     pub(super) fn merged_view(&mut self) -> (Option<NodeView>, Vec<String>) {
-        let (mut known, mut problems, mut views) = (true, Vec::new(), Vec::new());
+        let (mut views, mut problems) = (Vec::new(), Vec::new());
         for source in &mut self.sources {
             let state = source.borrow_and_update();
-            known &= state.generation > 0;
             problems.extend(state.problems.iter().cloned());
             views.push(state.view.clone());
         }
-        (known.then(|| merged(views)), problems)
+        let views: Option<Vec<_>> = views.into_iter().collect();
+        (views.map(merged), problems)
     }
 }
 
-/// The objects of all views. An object of an earlier view wins over the same object of a later one.
+/// The objects of all views. An object of an earlier view wins over the same object of a later one. Namespaces that only the first view
+/// describes stay the same `Arc`.
 fn merged(views: Vec<NodeView>) -> NodeView {
-    let mut all = NodeView::default();
-    let mut described = HashSet::new();
+    let name = |kind: &str, metadata: &ObjectMeta| format!("{kind} {}", metadata.name);
+    let mut views = views.into_iter();
+    let mut all = views.next().unwrap_or_default();
     for view in views {
-        let mut new = Vec::new();
-        all.merge(view, |kind, metadata| {
-            // A pod of the same UID is the same pod, also under another name.
-            let uid = (kind == "Pod" && !metadata.uid.is_empty()).then(|| format!("UID {}", metadata.uid));
-            let names = [uid, Some(format!("{kind} {}", metadata.full_name()))];
-            let counts = !names.iter().flatten().any(|name| described.contains(name));
-            new.extend(names.into_iter().flatten());
-            counts
-        });
-        described.extend(new);
+        let uids: HashSet<String> = all.pods().map(|pod| pod.metadata.uid.clone()).collect();
+        for (namespace, objects) in view.namespaces {
+            let mut described = HashSet::new();
+            let known = all.namespaces.get(&namespace).cloned().unwrap_or_default();
+            NodeView::default().add(Arc::unwrap_or_clone(known), |kind, metadata| {
+                described.insert(name(kind, metadata));
+                false
+            });
+            all.add(Arc::unwrap_or_clone(objects), |kind, metadata| {
+                // A pod of the same UID is the same pod, also under another name.
+                let is_known = kind == "Pod" && !metadata.uid.is_empty() && uids.contains(&metadata.uid);
+                !is_known && !described.contains(&name(kind, metadata))
+            });
+        }
+        all.node = all.node.or(view.node);
     }
     all
 }
@@ -91,7 +96,7 @@ mod tests {
     use crate::sources::{Undecided, parse_manifests};
 
     fn view(text: &str) -> NodeView {
-        parse_manifests("test.yaml", text).unwrap().view
+        parse_manifests("test.yaml", text).unwrap().view.into()
     }
 
     fn pod(name: &str, uid: &str, node: &str) -> String {
@@ -101,8 +106,7 @@ mod tests {
     }
 
     fn names(view: &NodeView) -> Vec<String> {
-        view.pods
-            .iter()
+        view.pods()
             .map(|pod| format!("{} {}", pod.metadata.name, pod.metadata.uid))
             .collect()
     }
@@ -133,27 +137,55 @@ mod tests {
             let target = format!("targetRef: {{kind: Deployment, name: {target}}}");
             object("VerticalPodAutoscaler", namespace, &target)
         };
-        let mut cluster = view(&vpa("shop", "first"));
-        cluster.undecided_pods.insert("u1".to_owned(), Undecided::Awaited);
+        let mut known = parse_manifests("test.yaml", &[vpa("shop", "first"), pod("db", "u1", "n")].concat())
+            .unwrap()
+            .view;
+        known.undecided_pods.insert("u1".to_owned(), Undecided::Awaited);
         let later = [
             vpa("shop", "second"),
             vpa("bank", "third"),
             object("LimitRange", "shop", "limits: []"),
         ];
-        let both = merged(vec![cluster, view(&later.concat())]);
-        let targets = both
-            .vpas
-            .iter()
-            .map(|vpa| vpa.spec.target_ref.as_ref().unwrap().name.as_str());
-        assert_eq!(targets.collect::<Vec<_>>(), ["first", "third"]);
-        assert_eq!(both.limit_ranges.len(), 1);
-        assert!(both.undecided_pods.contains_key("u1"));
+        let both = merged(vec![known.into(), view(&later.concat())]);
+        let vpas = both.namespaces.values().flat_map(|known| &known.vpas);
+        let targets = vpas.map(|vpa| vpa.spec.target_ref.as_ref().unwrap().name.as_str());
+        assert_eq!(targets.collect::<Vec<_>>(), ["third", "first"], "bank, then shop");
+        assert_eq!(both.namespaces["shop"].limit_ranges.len(), 1);
+        assert!(
+            both.namespaces
+                .values()
+                .any(|known| known.undecided_pods.contains_key("u1"))
+        );
+    }
+
+    #[test]
+    fn one_changed_namespace_is_merged_again() {
+        let pod = |namespace: &str, name: &str, uid: &str| {
+            let metadata = format!("{{name: {name}, namespace: {namespace}, uid: {uid}}}");
+            format!("---\n{{kind: Pod, metadata: {metadata}, spec: {{containers: [{{name: c}}]}}}}\n")
+        };
+        let cluster = view(&[pod("shop", "web", "u1"), pod("bank", "db", "u2")].concat());
+        // The pod of the bank is not one of the shop.
+        let manifests = view(&[pod("shop", "static", "u3"), pod("shop", "other", "u2")].concat());
+        let before = merged(vec![cluster.clone(), manifests.clone()]);
+        assert_eq!(names(&before), ["db u2", "web u1", "static u3"]);
+        let (mut next, db) = (cluster, view(&pod("bank", "db", "u4")));
+        next.namespaces.extend(db.namespaces);
+        let after = merged(vec![next, manifests]);
+        assert_eq!(names(&after), ["db u4", "web u1", "static u3", "other u2"]);
+        let changed = |after: &NodeView, before: &NodeView| after.changed_since(before).into_keys().collect::<Vec<_>>();
+        assert_eq!(changed(&after, &before), ["bank", "shop"]);
+        let mut again = after.clone();
+        again.namespaces.remove("bank");
+        let again = merged(vec![again, view(&pod("shop", "web", "u1"))]);
+        assert_eq!(changed(&again, &after), ["bank"]);
+        assert!(Arc::ptr_eq(&again.namespaces["shop"], &after.namespaces["shop"]));
     }
 
     #[tokio::test]
     async fn the_newest_view_follows_the_problems_before() {
         let (_directory, directory) = watch::channel(Arc::new(SourceState {
-            generation: 1,
+            view: Some(NodeView::default()),
             ..SourceState::default()
         }));
         let (cluster_side, cluster) = watch::channel(Arc::new(SourceState {
@@ -168,11 +200,10 @@ mod tests {
         tokio::spawn(merge.run(views, events));
         let first = told.recv().await.unwrap();
         assert!(matches!(&first, Event::View { view: None, problems, .. } if problems.len() == 1));
-        for (generation, pods) in [(1, vec!["db"]), (2, vec!["db", "web"])] {
+        for pods in [vec!["db"], vec!["db", "web"]] {
             let pods: String = pods.iter().map(|name| pod(name, name, "n")).collect();
             cluster_side.send_replace(Arc::new(SourceState {
-                view: view(&pods),
-                generation,
+                view: Some(view(&pods)),
                 ..SourceState::default()
             }));
             tokio::task::yield_now().await;
@@ -181,7 +212,7 @@ mod tests {
         drop(first);
         let second = told.recv().await.unwrap();
         assert!(
-            matches!(&second, Event::View { view: Some(view), .. } if view.pods.len() == 2),
+            matches!(&second, Event::View { view: Some(view), .. } if view.pods().count() == 2),
             "the newest"
         );
     }

@@ -40,9 +40,9 @@ use crate::reconcile::savings::Savings;
 use crate::reconcile::store::Store;
 use crate::report::Reporter;
 use crate::runtime::RuntimeMetrics;
-use crate::sources::NodeView;
 use crate::sources::directory::DirectorySource;
 use crate::sources::kubernetes::KubernetesSource;
+use crate::sources::{KnownObjects, NodeView};
 
 /// The most events that may wait for the controller.
 const EVENTS: usize = 1024;
@@ -90,10 +90,10 @@ pub(super) async fn start(
         stop: stop.clone(),
     };
     // The first view has the pods of which an earlier agent knew.
-    let (views, view) = watch::channel(Arc::new(NodeView {
+    let (views, view) = watch::channel(Arc::new(NodeView::from(KnownObjects {
         pods: state.restored.described(),
-        ..NodeView::default()
-    }));
+        ..KnownObjects::default()
+    })));
     let (source_merge, pods) = start_sources(config, api.clone(), stop);
     tokio::spawn(source_merge.run(views, channels.events.clone()));
     let cluster = api.as_ref().map(|api| follow_cluster(api, pods, &channels));

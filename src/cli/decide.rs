@@ -14,11 +14,11 @@ use crate::decide::{Index, Options, PodDecision, decide};
 use crate::model::objects::Pod;
 use crate::model::{Action, KubeletVersion, NamedRequirements, PodAmounts, Reason, Requirements};
 use crate::plan::QuotaAccount;
-use crate::sources::{NodeView, parse_manifests};
+use crate::sources::{KnownObjects, parse_manifests};
 
 pub(super) fn run(manifests: &ManifestArguments) -> Result<(), Failure> {
     let view = manifests.read()?;
-    let index = Index::new(&view.owners, &view.vpas, &view.limit_ranges, &view.hpas);
+    let index = Index::new([&view]);
     warn_of_idle_vpas(&view, &index);
     let decisions = manifests.decide(&view, &index);
     let shown = view.pods.iter().zip(&decisions).map(|(pod, decision)| {
@@ -40,7 +40,7 @@ pub(super) fn run(manifests: &ManifestArguments) -> Result<(), Failure> {
     manifests.check_pods(&view)
 }
 
-fn warn_of_idle_vpas(view: &NodeView, index: &Index<'_>) {
+fn warn_of_idle_vpas(view: &KnownObjects, index: &Index<'_>) {
     for vpa in index.without_target(&view.vpas, &view.pods) {
         let target = vpa.spec.target_ref.as_ref();
         let (kind, name) = target.map_or(("", ""), |target| (&target.kind, &target.name));
@@ -127,7 +127,7 @@ pub(super) struct ManifestArguments {
 
 impl ManifestArguments {
     /// Reads the manifests, and warns of the objects that it ignores.
-    pub(super) fn read(&self) -> Result<NodeView, Failure> {
+    pub(super) fn read(&self) -> Result<KnownObjects, Failure> {
         let text = io::read_text(&self.file)?;
         let manifests = parse_manifests(&self.file, &text).map_err(Failure::usage)?;
         manifests.warnings.iter().for_each(|warning| io::warn(warning));
@@ -135,7 +135,7 @@ impl ManifestArguments {
     }
 
     /// Fails if there is no pod: then nothing was decided.
-    pub(super) fn check_pods(&self, view: &NodeView) -> Result<(), Failure> {
+    pub(super) fn check_pods(&self, view: &KnownObjects) -> Result<(), Failure> {
         match view.pods.len() {
             0 => Err(anyhow!("{}: no Pod in it, so there is nothing to decide", self.file).into()),
             _ => Ok(()),
@@ -143,10 +143,10 @@ impl ManifestArguments {
     }
 
     /// One decision for each pod, in their order. An earlier pod takes from the quotas first.
-    pub(super) fn decide(&self, view: &NodeView, index: &Index<'_>) -> Vec<PodDecision> {
+    pub(super) fn decide(&self, view: &KnownObjects, index: &Index<'_>) -> Vec<PodDecision> {
         let now = self.now.unwrap_or_else(Timestamp::now);
         let mut decisions = decide(&view.pods, index, now, &Options::default());
-        let mut quotas = QuotaAccount::new(&view.quotas, &view.limit_ranges, KubeletVersion::NEWEST);
+        let mut quotas = QuotaAccount::new([view], KubeletVersion::NEWEST);
         quotas.count_uncounted(&view.pods);
         for (pod, decision) in view.pods.iter().zip(&mut decisions) {
             let Some((_, targets)) = decision.change() else {

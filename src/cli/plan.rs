@@ -64,7 +64,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         page: PageSize::KIB_4,
     };
     let view = arguments.manifests.read()?;
-    let index = Index::new(&view.owners, &view.vpas, &view.limit_ranges, &view.hpas);
+    let index = Index::new([&view]);
     let decisions = arguments.manifests.decide(&view, &index);
     let plans = view.pods.iter().zip(&decisions).map(|(pod, decision)| {
         let targets = decision.change().map_or(PodAmounts::NONE, |(_, amounts)| amounts);

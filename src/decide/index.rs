@@ -8,8 +8,8 @@ use std::collections::{HashMap, HashSet};
 
 use super::capping::scale;
 use crate::model::objects::{
-    HorizontalPodAutoscaler, LimitRange, LimitRangeItem, ObjectMeta, Owner, Pod, Shared, VerticalPodAutoscaler,
-    WorkloadKey,
+    HorizontalPodAutoscaler, KnownObjects, LimitRange, LimitRangeItem, ObjectMeta, Owner, Pod, Shared,
+    VerticalPodAutoscaler, WorkloadKey,
 };
 use crate::model::{Requirements, Resource};
 
@@ -36,28 +36,25 @@ pub(super) struct Workload<'a> {
 
 impl<'a> Index<'a> {
     /// Of two workloads of one kind and name, the last counts.
-    pub fn new(
-        owners: &'a [Shared<Owner>],
-        vpas: &'a [Shared<VerticalPodAutoscaler>],
-        limit_ranges: &'a [Shared<LimitRange>],
-        hpas: &'a [Shared<HorizontalPodAutoscaler>],
-    ) -> Self {
+    pub fn new(objects: impl IntoIterator<Item = &'a KnownObjects>) -> Self {
         let mut index = Self::default();
-        for owner in owners {
-            index.workload(&owner.metadata, WorkloadKey::from(&**owner)).owner = Some(owner);
-        }
-        for vpa in vpas {
-            if let Some(target) = &vpa.spec.target_ref {
-                index.workload(&vpa.metadata, target.into()).vpas.push(vpa);
+        for known in objects {
+            for owner in &known.owners {
+                index.workload(&owner.metadata, WorkloadKey::from(&**owner)).owner = Some(owner);
             }
-        }
-        for hpa in hpas {
-            let target = &hpa.spec.scale_target_ref;
-            index.workload(&hpa.metadata, target.into()).hpas.push(hpa);
-        }
-        for range in limit_ranges {
-            let namespace = index.namespaces.entry(&range.metadata.namespace).or_default();
-            namespace.limits.add(range);
+            for vpa in &known.vpas {
+                if let Some(target) = &vpa.spec.target_ref {
+                    index.workload(&vpa.metadata, target.into()).vpas.push(vpa);
+                }
+            }
+            for hpa in &known.hpas {
+                let target = &hpa.spec.scale_target_ref;
+                index.workload(&hpa.metadata, target.into()).hpas.push(hpa);
+            }
+            for range in &known.limit_ranges {
+                let namespace = index.namespaces.entry(&range.metadata.namespace).or_default();
+                namespace.limits.add(range);
+            }
         }
         let namespaces = index.namespaces.values_mut();
         for workload in namespaces.flat_map(|namespace| namespace.workloads.values_mut()) {

@@ -24,7 +24,7 @@ use jiff::Timestamp;
 use super::{EarlierDecisions, Index, Options, PodDecision, decide};
 use crate::model::objects::Pod;
 use crate::model::{NamedRequirements, PodAmounts, Requirements, Resource};
-use crate::sources::{NodeView, parse_manifests};
+use crate::sources::{KnownObjects, parse_manifests};
 
 /// The time of all decisions here.
 const NOW: &str = "2026-03-01T12:00:00Z";
@@ -73,33 +73,33 @@ fn now() -> Timestamp {
     NOW.parse().unwrap()
 }
 
-fn view(manifests: &str) -> NodeView {
+fn view(manifests: &str) -> KnownObjects {
     parse_manifests("test", manifests).unwrap().view
 }
 
 /// The first pod, to be changed.
-fn pod_of(view: &mut NodeView) -> &mut Pod {
+fn pod_of(view: &mut KnownObjects) -> &mut Pod {
     Arc::make_mut(&mut view.pods[0])
 }
 
 /// [`WEB`] with further documents.
-fn web_and(documents: &str) -> NodeView {
+fn web_and(documents: &str) -> KnownObjects {
     view(&format!("{WEB}---\n{documents}"))
 }
 
-fn decide_all(view: &NodeView) -> Vec<PodDecision> {
+fn decide_all(view: &KnownObjects) -> Vec<PodDecision> {
     decide(&view.pods, &index(view), now(), &Options::default())
 }
 
 /// The decision about the only pod.
-fn decide_one(view: &NodeView) -> PodDecision {
+fn decide_one(view: &KnownObjects) -> PodDecision {
     let mut decisions = decide_all(view);
     assert_eq!(decisions.len(), 1);
     decisions.remove(0)
 }
 
-fn index(view: &NodeView) -> Index<'_> {
-    Index::new(&view.owners, &view.vpas, &view.limit_ranges, &view.hpas)
+fn index(view: &KnownObjects) -> Index<'_> {
+    Index::new([view])
 }
 
 /// `request/limit`, `-` where unset.

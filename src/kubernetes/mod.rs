@@ -27,7 +27,7 @@ mod splitter;
 pub use call::{Call, Kind, Verb};
 pub use client::ApiClient;
 pub use error::{ApiError, Problem, Status};
-pub use follow::{Followed, Follower, Latest, LocalWorkloads, Timing, follow, follow_kubelet};
+pub use follow::{Followed, Follower, Latest, ListChanges, LocalWorkloads, Timing, follow, follow_kubelet};
 pub use health::ApiHealth;
 pub use kept::{KeptObject, ObjectMemory, reduce};
 pub use object::{Object, strip_nulls};

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::hierarchy::pod_amounts;
-use crate::model::objects::{LimitRange, Pod, PodKey, QuotaStatus, ResizePhase, ResourceQuota, Shared};
+use crate::model::objects::{KnownObjects, Pod, PodKey, QuotaStatus, ResizePhase, ResourceQuota, Shared};
 use crate::model::{KubeletVersion, PodAmounts, Requirements, Resource, ResourceList, Withheld};
 
 /// The quotas of some namespaces, and what pods of this node take from them beyond what is counted.
@@ -34,16 +34,18 @@ const AMOUNTS: [(AmountsOf, &str); 2] = [(|one| one.requests, "requests"), (|one
 impl QuotaAccount {
     /// The quotas before any pod takes more than its object shows. At a resize, admission fills in the defaults of LimitRanges before it
     /// checks quotas (`mergePodResourceRequirements`, kubernetes `plugin/pkg/admission/limitranger`).
-    pub fn new(quotas: &[Shared<ResourceQuota>], ranges: &[Shared<LimitRange>], kubelet: KubeletVersion) -> Self {
+    pub fn new<'a>(objects: impl IntoIterator<Item = &'a KnownObjects>, kubelet: KubeletVersion) -> Self {
         let mut account = Self {
-            quotas: quotas.to_vec(),
             kubelet,
             ..Self::default()
         };
-        for range in ranges {
-            if let Some(defaults) = range.container_defaults() {
-                let earlier = account.defaults.entry(range.metadata.namespace.clone()).or_default();
-                *earlier = earlier.or(defaults);
+        for known in objects {
+            account.quotas.extend(known.quotas.iter().cloned());
+            for range in &known.limit_ranges {
+                if let Some(defaults) = range.container_defaults() {
+                    let earlier = account.defaults.entry(range.metadata.namespace.clone()).or_default();
+                    *earlier = earlier.or(defaults);
+                }
             }
         }
         account

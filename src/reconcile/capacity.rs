@@ -52,7 +52,7 @@ impl NodeCapacity {
         patches: bool,
     ) -> Self {
         let object = view.node.as_ref();
-        let quotas = QuotaAccount::new(&view.quotas, &view.limit_ranges, kubelet);
+        let quotas = QuotaAccount::new(view.namespaces.values().map(|known| &**known), kubelet);
         let mut capacity = Self {
             declared: Capacity::of(object),
             any: Capacity::of_node_or(object, machine),

@@ -54,8 +54,8 @@ pub(crate) enum Event {
     View {
         view: Option<Arc<NodeView>>,
         problems: Vec<String>,
-        /// Is told how long the controller took to decide. The next view comes after that.
-        decided: oneshot::Sender<Duration>,
+        /// Is dropped with the event, once the controller has decided. The next view comes after that, so that each is the newest.
+        decided: oneshot::Sender<()>,
     },
     /// The API server answers again.
     ApiServerReturned,
@@ -243,16 +243,11 @@ impl Controller {
             Event::View {
                 view,
                 problems,
-                decided,
-            } => {
-                let began = Instant::now();
-                match view {
-                    Some(view) => self.take_view(view, problems),
-                    None => self.take_source_problems(problems),
-                }
-                // An error: the sources have ended.
-                decided.send(began.elapsed()).unwrap_or_default();
-            }
+                decided: _decided,
+            } => match view {
+                Some(view) => self.take_view(view, problems),
+                None => self.take_source_problems(problems),
+            },
             Event::Config(config) => {
                 self.config = *config;
                 self.watch_all();
@@ -391,15 +386,12 @@ impl Controller {
         if changed.is_empty() {
             return None;
         }
-        let quotas = self.sources.view.quotas.iter().map(|quota| &quota.metadata.namespace);
-        let shared = quotas.filter(|namespace| changed.iter().any(|key| key.namespace() == *namespace));
-        let shared: BTreeSet<&String> = shared.collect();
-        if !shared.is_empty() {
-            changed.extend(
-                self.pods
-                    .keys_of(|state| shared.contains(&state.pod.metadata.namespace)),
-            );
-        }
+        let view = &self.sources.view.namespaces;
+        let has_quota = |namespace: &&str| view.get(*namespace).is_some_and(|known| !known.quotas.is_empty());
+        let shared = changed.iter().map(PodKey::namespace).filter(has_quota);
+        let shared: BTreeSet<String> = shared.map(str::to_owned).collect();
+        let is_shared = |state: &PodState| shared.contains(&state.pod.metadata.namespace);
+        changed.extend(self.pods.keys_of(is_shared));
         let (config, now) = (&self.config, Timestamp::now());
         let states = changed.iter().map(|key| (key, self.pods.get(key)));
         // These are all pods of their quotas.
@@ -503,7 +495,7 @@ impl Controller {
         }
         self.begin_shrink_turns(wall);
         if std::mem::take(&mut self.decides) {
-            self.decide_changed(wall);
+            self.decide_changed(wall, true);
         }
         if self.next_decisions <= now {
             self.next_decisions = now + DECIDE_EVERY;

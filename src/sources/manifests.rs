@@ -1,4 +1,4 @@
-//! Kubernetes manifests in YAML or JSON text → [`NodeView`].
+//! Kubernetes manifests in YAML or JSON text → [`KnownObjects`].
 //!
 //! A text holds one or more documents; `List` kinds are unfolded, and nulls count as absent, as in the API server. Unused
 //! kinds, and kinds of other projects, are skipped with a warning. Any other unusable object is an error with the origin of
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::NodeView;
+use super::KnownObjects;
 use super::validate::{check_pod, check_texts};
 use super::workload::{self, Workload};
 use crate::kubernetes::{KeptObject, ObjectMemory, reduce, strip_nulls};
@@ -23,7 +23,7 @@ use crate::model::unreadable;
 #[derive(Debug, Default)]
 pub struct Manifests {
     /// The objects that the agent uses.
-    pub view: NodeView,
+    pub view: KnownObjects,
     /// One sentence for each skipped object, and for each annotation that is too long to keep.
     pub warnings: Vec<String>,
     /// The memory that the objects take, in bytes, by namespace.

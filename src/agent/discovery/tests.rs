@@ -340,7 +340,7 @@ async fn specs_show_the_formula_without_a_runtime() {
         );
         assert_eq!(node.formula().await, weight::ASSUMED);
         let view = crate::sources::parse_manifests("test", &pod).unwrap().view;
-        node._view.send_replace(Arc::new(view));
+        node._view.send_replace(Arc::new(view.into()));
         assert_eq!(node.formula().await, formula, "{weights:?}");
     }
 }

@@ -28,7 +28,7 @@ use crate::report::log::{KillLog, Recovered};
 use crate::report::metrics::ReportMetrics;
 use crate::report::outbox::{ChangeEvents, EventPlan, KillEvents, Outbox, PodMetadata, read_memory};
 use crate::report::{Destination, Report, Reporter};
-use crate::sources::NodeView;
+use crate::sources::{KnownObjects, NodeView};
 
 /// The file with the time of each container's latest Event for the VPA recommender.
 const VPA_EVENTS: &str = "vpa-events.json";
@@ -112,7 +112,7 @@ impl PodMetadata for AgentMetadata {
         };
         let view = Arc::clone(&self.view.borrow());
         let is_nameless = pod.name.is_empty() || container.as_ref().is_some_and(|container| container.name.is_empty());
-        let Some(known) = pod_of_uid(&view.pods, &pod.uid).filter(|_| is_nameless) else {
+        let Some(known) = pod_of_uid(view.pods(), &pod.uid).filter(|_| is_nameless) else {
             return;
         };
         pod.namespace.clone_from(&known.metadata.namespace);
@@ -126,7 +126,7 @@ impl PodMetadata for AgentMetadata {
 
     fn is_init(&self, reference: &PodReference) -> bool {
         let view = self.view.borrow();
-        let pods = view.pods.iter().filter(|pod| pod.describes(&reference.pod));
+        let pods = view.pods().filter(|pod| pod.describes(&reference.pod));
         let mut init = pods.flat_map(|pod| &pod.spec.init_containers);
         let name = reference.container.as_ref();
         name.is_some_and(|name| init.any(|container| container.name == *name))
@@ -140,8 +140,9 @@ impl PodMetadata for AgentMetadata {
     fn container_facts(&self, report: &Report) -> Option<ContainerFacts> {
         let view = Arc::clone(&self.view.borrow());
         let (id, container) = (pod_id(report.facts().pod.as_ref()?), report.facts().container.as_ref()?);
-        let pod = view.pods.iter().find(|pod| pod.describes(&id))?;
-        let vpa = controlling(&view, pod);
+        let known = view.namespaces.get(&id.namespace)?;
+        let pod = known.pods.iter().find(|pod| pod.describes(&id))?;
+        let vpa = controlling(known, pod);
         Some(ContainerFacts {
             regular: pod.spec.containers.iter().any(|regular| regular.name == container.name),
             vpa: vpa.is_some(),
@@ -151,14 +152,13 @@ impl PodMetadata for AgentMetadata {
     }
 }
 
-/// The VPA that controls a pod, of any mode and recommender.
-fn controlling<'a>(view: &'a NodeView, pod: &Pod) -> Option<&'a VerticalPodAutoscaler> {
-    let index = Index::new(&view.owners, &view.vpas, &view.limit_ranges, &view.hpas);
-    let known = decide::EarlierDecisions::default();
-    let name = decide::decide_pod(pod, &index, Timestamp::now(), &decide::Options::default(), known).vpa?;
-    let namespace = &pod.metadata.namespace;
-    let mut vpas = view.vpas.iter().map(|vpa| &**vpa);
-    vpas.find(|vpa| vpa.metadata.name == name && vpa.metadata.namespace == *namespace)
+/// The VPA of the pod's namespace that controls it, of any mode and recommender.
+fn controlling<'a>(known: &'a KnownObjects, pod: &Pod) -> Option<&'a VerticalPodAutoscaler> {
+    let index = Index::new([known]);
+    let earlier = decide::EarlierDecisions::default();
+    let name = decide::decide_pod(pod, &index, Timestamp::now(), &decide::Options::default(), earlier).vpa?;
+    let mut vpas = known.vpas.iter().map(|vpa| &**vpa);
+    vpas.find(|vpa| vpa.metadata.name == name)
 }
 
 /// Whether `maxAllowed` or the recommender's own limit holds down the recommendation for a container's memory.
@@ -246,7 +246,7 @@ status: {recommendation: {containerRecommendations: [{containerName: app, target
         };
         let view = parse_manifests("test.yaml", text).unwrap().view;
         AgentMetadata {
-            view: watch::channel(Arc::new(view)).1,
+            view: watch::channel(Arc::new(view.into())).1,
             node_pods: watch::channel(Arc::new(node_pods)).1,
         }
     }
@@ -316,7 +316,7 @@ status: {recommendation: {containerRecommendations: [{containerName: app, target
     #[test]
     fn a_manifest_without_a_uid_has_its_pod() {
         let known = known(&running().replace("uid: uid-of-web, ", ""), true);
-        assert_eq!(known.view.borrow().pods[0].cgroup_uid(), "");
+        assert_eq!(known.view.borrow().pods().next().unwrap().cgroup_uid(), "");
         assert!(known.has_pod(&"uid-of-web".into()) && !known.has_pod(&"another".into()));
     }
 
@@ -377,7 +377,7 @@ status: {recommendation: {containerRecommendations: [{containerName: app, target
         let mirrored = "uid: of-mirror, annotations: {kubernetes.io/config.mirror: uid-of-web}";
         let mirror = running().replace("{kind: ReplicaSet, name: web", "{kind: Node, name: n");
         let known = known(&mirror.replace("uid: uid-of-web", mirrored), true);
-        assert_eq!(known.view.borrow().pods[0].cgroup_uid(), "uid-of-web");
+        assert_eq!(known.view.borrow().pods().next().unwrap().cgroup_uid(), "uid-of-web");
         let directory = tempfile::tempdir().unwrap();
         let (log, _) = KillLog::open(directory.path(), Bounds::default(), Destination::PodEvents.into());
         let metrics = ReportMetrics::register(&mut Registry::default(), log.totals());

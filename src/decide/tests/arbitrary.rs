@@ -16,10 +16,10 @@ use crate::model::objects::{
     LimitRangeItem, OwnerReference, Recommendation, ResizePolicy, ResourcePolicy, Terminated,
 };
 use crate::model::{Bytes, MilliCpu, QosClass, Requirements, ResourceList};
-use crate::sources::NodeView;
+use crate::sources::KnownObjects;
 
 /// Read once: reading costs more than deciding.
-static BASE: LazyLock<NodeView> = LazyLock::new(|| view(WEB));
+static BASE: LazyLock<KnownObjects> = LazyLock::new(|| view(WEB));
 const NAMES: [&str; 3] = ["a", "b", "c"];
 /// Small enough for ratios to be rough, large enough for them to vary.
 const USUAL: RangeInclusive<u64> = 1..=2000;
@@ -120,7 +120,7 @@ fn killed() -> impl Strategy<Value = ContainerStatus> {
 
 /// A valid pod of one to three containers with its workload, VPA and perhaps a LimitRange. Its status has a class if
 /// `classed`, and no resources.
-pub(super) fn sensible() -> impl Strategy<Value = NodeView> {
+pub(super) fn sensible() -> impl Strategy<Value = KnownObjects> {
     let containers = vec(requirements(), 1..=3);
     let vpa = (vec(policy(), 0..3), vec(recommendation(), 1..4));
     let status = (0_i64..100, option::of(killed()), any::<bool>());
@@ -216,7 +216,7 @@ fn absurd_status() -> impl Strategy<Value = ContainerStatus> {
 }
 
 /// A pod that no API server would let through, in the worst of company.
-pub(super) fn anything() -> impl Strategy<Value = NodeView> {
+pub(super) fn anything() -> impl Strategy<Value = KnownObjects> {
     let class = option::of(select(
         &[QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort][..],
     ));

@@ -17,7 +17,7 @@ const BOTH: NodePolicies = NodePolicies {
 };
 
 /// [`WEB`] in the Guaranteed class, with so much cpu.
-fn guaranteed(cpu: &str) -> NodeView {
+fn guaranteed(cpu: &str) -> KnownObjects {
     let amounts = format!("{{cpu: {cpu}, memory: 100Mi}}");
     let manifests = WEB.replace(
         "{requests: {cpu: 100m, memory: 100Mi}, limits: {cpu: 300m, memory: 300Mi}}",
@@ -28,11 +28,11 @@ fn guaranteed(cpu: &str) -> NodeView {
     view
 }
 
-fn decided_by(view: &NodeView, managers: NodePolicies, kubelet: u32) -> PodDecision {
+fn decided_by(view: &KnownObjects, managers: NodePolicies, kubelet: u32) -> PodDecision {
     decided_beside(view, Refusals::default().beside(managers, KubeletVersion(kubelet)))
 }
 
-fn decided_beside(view: &NodeView, refusals: Refusals) -> PodDecision {
+fn decided_beside(view: &KnownObjects, refusals: Refusals) -> PodDecision {
     let options = Options {
         refusals,
         ..Options::default()
@@ -40,7 +40,7 @@ fn decided_beside(view: &NodeView, refusals: Refusals) -> PodDecision {
     decide(&view.pods, &index(view), now(), &options).remove(0)
 }
 
-fn decided(view: &NodeView, managers: NodePolicies) -> PodDecision {
+fn decided(view: &KnownObjects, managers: NodePolicies) -> PodDecision {
     decided_by(view, managers, 37)
 }
 

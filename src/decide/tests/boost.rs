@@ -43,7 +43,7 @@ fn for_seconds(seconds: i64) -> Option<StartupBoost> {
 
 /// [`WEB`] with ten times the cpu, as it is boosted for this long once it is ready. It is not ready yet, and its memory is
 /// what is recommended.
-fn boosted(seconds: i64) -> NodeView {
+fn boosted(seconds: i64) -> KnownObjects {
     let mut view = view(WEB);
     view.vpas[0].spec.startup_boost = for_seconds(seconds);
     let pod = pod_of(&mut view);
@@ -54,12 +54,12 @@ fn boosted(seconds: i64) -> NodeView {
     view
 }
 
-fn ready_for(mut view: NodeView, seconds: i64) -> NodeView {
+fn ready_for(mut view: KnownObjects, seconds: i64) -> KnownObjects {
     ready(pod_of(&mut view), Some(now() - SignedDuration::from_secs(seconds)));
     view
 }
 
-fn set_mode(view: &mut NodeView, mode: UpdateMode) {
+fn set_mode(view: &mut KnownObjects, mode: UpdateMode) {
     view.vpas[0].spec.update_policy = Some(UpdatePolicy {
         update_mode: Some(mode),
         ..UpdatePolicy::default()
@@ -236,7 +236,7 @@ fn a_boost_that_ends_before_a_canary_is_noted_once() {
 
 #[test]
 fn without_a_recommendation_the_origin_returns() {
-    type Change = fn(&mut NodeView);
+    type Change = fn(&mut KnownObjects);
     let cases: [(&str, Change); 4] = [
         ("no recommendation yet", |view| {
             view.vpas[0].status.recommendation = None;
@@ -295,18 +295,18 @@ fn mode_initial_recommends_from_creation() {
 
 #[test]
 fn boosts_that_others_are_to_end_are_left_alone() {
-    let reason = |change: fn(&mut NodeView), options: &Options| {
+    let reason = |change: fn(&mut KnownObjects), options: &Options| {
         let mut view = ready_for(boosted(0), 1);
         change(&mut view);
         decide(&view.pods, &index(&view), now(), options)[0].reason
     };
     let ours = Options::default();
-    let act = |view: &mut NodeView| {
+    let act = |view: &mut KnownObjects| {
         let annotations = &mut view.vpas[0].metadata.annotations;
         annotations.insert(ACT.to_owned(), "false".to_owned());
     };
     assert_eq!(reason(act, &ours), Reason::NotActedOn);
-    let ignore = |view: &mut NodeView| {
+    let ignore = |view: &mut KnownObjects| {
         let annotations = &mut pod_of(view).metadata.annotations;
         annotations.insert(IGNORE.to_owned(), "true".to_owned());
     };

@@ -8,7 +8,7 @@ use crate::decide::{CanaryWait, EarlierDecisions, decide_pod};
 use crate::model::Reason;
 
 /// [`WEB`] with these annotations on its VPA, and a pod of that UID.
-fn canaries(uid: &str, annotations: &str) -> NodeView {
+fn canaries(uid: &str, annotations: &str) -> KnownObjects {
     let named = WEB.replace(
         "kind: VerticalPodAutoscaler\nmetadata: {name: web}",
         &format!("kind: VerticalPodAutoscaler\nmetadata: {{name: web, uid: vpa-1, annotations: {{{annotations}}}}}"),
@@ -18,7 +18,7 @@ fn canaries(uid: &str, annotations: &str) -> NodeView {
 
 const TENTH: &str = "vscaled.io/canary: 10%, vscaled.io/canary-bake: 1h";
 
-fn at(view: &NodeView, minutes: i64, waits: Option<&CanaryWait>, trouble: Option<i64>) -> PodDecision {
+fn at(view: &KnownObjects, minutes: i64, waits: Option<&CanaryWait>, trouble: Option<i64>) -> PodDecision {
     let later = |minutes| now() + SignedDuration::from_mins(minutes);
     let known = EarlierDecisions {
         waits,

@@ -4,12 +4,12 @@ use proptest::prelude::*;
 
 use super::{WEB, decide_one, memory, notes, pod_of, view};
 use crate::model::{Bytes, Reason};
-use crate::sources::NodeView;
+use crate::sources::KnownObjects;
 
 const MIB: u64 = 1 << 20;
 
 /// [`WEB`] with these amounts in MiB, and a heap.
-fn web(request: u64, limit: u64, target: u64, heap: &str) -> NodeView {
+fn web(request: u64, limit: u64, target: u64, heap: &str) -> KnownObjects {
     let recommended = [("150Mi", target * 3 / 4), ("200Mi", target), ("400Mi", target * 5 / 4)];
     let manifests = recommended.into_iter().fold(WEB.to_owned(), |manifests, (from, to)| {
         manifests.replace(&format!("memory: {from}"), &format!("memory: {to}Mi"))

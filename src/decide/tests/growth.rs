@@ -3,7 +3,7 @@
 use super::*;
 
 /// `cpu/memory` up to which the limits of `app` may grow, `-` where they must not.
-fn ceiling(view: &NodeView) -> String {
+fn ceiling(view: &KnownObjects) -> String {
     let decision = decide_one(view);
     let text = |resource| {
         let ceiling = decision.ceilings.iter().find(|ceiling| ceiling.container == "app")?;
@@ -13,7 +13,7 @@ fn ceiling(view: &NodeView) -> String {
     format!("{cpu}/{memory}")
 }
 
-fn with_policy(policy: &str) -> NodeView {
+fn with_policy(policy: &str) -> KnownObjects {
     let policy = format!("  resourcePolicy: {{containerPolicies: [{{containerName: '*', {policy}}}]}}\nstatus:\n");
     view(&WEB.replacen("status:\n", &policy, 1))
 }

@@ -6,11 +6,11 @@ use crate::model::Reason;
 use crate::model::objects::annotation::{ACT, CANARY, CPU_BURST, CPU_LIMIT, IGNORE, MEMORY_LIMIT};
 use jiff::SignedDuration;
 
-fn with(annotations: &[(&str, &str)]) -> NodeView {
+fn with(annotations: &[(&str, &str)]) -> KnownObjects {
     annotated(view(WEB), annotations)
 }
 
-fn annotated(mut view: NodeView, annotations: &[(&str, &str)]) -> NodeView {
+fn annotated(mut view: KnownObjects, annotations: &[(&str, &str)]) -> KnownObjects {
     let of_vpa = &mut view.vpas[0].metadata.annotations;
     of_vpa.extend(
         annotations
@@ -68,7 +68,7 @@ fn a_malformed_limit_annotation_changes_nothing() {
 #[test]
 fn changes_wait_for_trouble() {
     let quiet = with(&[(ACT, "on-trouble")]);
-    let reason = |view: &NodeView, own_trouble| {
+    let reason = |view: &KnownObjects, own_trouble| {
         let known = EarlierDecisions {
             own_trouble,
             ..EarlierDecisions::default()
@@ -98,7 +98,7 @@ fn changes_wait_for_trouble() {
 }
 
 /// The burst that a pod gets, with the decision, where one is configured and the pod has one already.
-fn burst(view: &NodeView, configured: Option<&str>, known: Option<&str>) -> (Option<String>, PodDecision) {
+fn burst(view: &KnownObjects, configured: Option<&str>, known: Option<&str>) -> (Option<String>, PodDecision) {
     let read = |text: Option<&str>| text.map(|text| text.parse().unwrap());
     let options = Options {
         burst: read(configured),
@@ -114,7 +114,7 @@ fn burst(view: &NodeView, configured: Option<&str>, known: Option<&str>) -> (Opt
 
 #[test]
 fn an_annotated_burst_precedes_the_configured() {
-    let of = |view: &NodeView, configured, known| burst(view, configured, known).0;
+    let of = |view: &KnownObjects, configured, known| burst(view, configured, known).0;
     let (half, plain) = (with(&[(CPU_BURST, "50%")]), view(WEB));
     assert_eq!(of(&half, Some("20%"), Some("10%")).as_deref(), Some("50%"));
     assert_eq!(of(&plain, Some("20%"), None).as_deref(), Some("20%"));
@@ -122,7 +122,7 @@ fn an_annotated_burst_precedes_the_configured() {
     assert_eq!(of(&plain, None, Some("50%")).as_deref(), Some("0%"), "taken back");
     for left in [with(&[(CPU_BURST, "50%"), (ACT, "false")]), view("")] {
         let pods = plain.pods.clone();
-        let left = NodeView { pods, ..left };
+        let left = KnownObjects { pods, ..left };
         assert_eq!(of(&left, Some("20%"), None), None, "no VPA that is followed");
         assert_eq!(of(&left, Some("20%"), Some("50%")).as_deref(), Some("0%"));
     }

@@ -5,7 +5,7 @@ use crate::model::objects::{OwnerReference, Shared, VerticalPodAutoscaler};
 use crate::model::{Action, Reason};
 
 /// The note that says why no VPA can control the pod.
-fn unmatched(view: &NodeView) -> String {
+fn unmatched(view: &KnownObjects) -> String {
     let decision = decide_one(view);
     assert_eq!((decision.reason, &decision.vpa), (Reason::NoVpa, &None));
     match &decision.notes[..] {
@@ -98,7 +98,7 @@ fn an_unknown_owner_ends_the_search() {
 }
 
 /// A VPA of this target.
-fn targeting(view: &NodeView, api_version: &str, kind: &str) -> Shared<VerticalPodAutoscaler> {
+fn targeting(view: &KnownObjects, api_version: &str, kind: &str) -> Shared<VerticalPodAutoscaler> {
     let mut vpa = view.vpas[0].clone();
     let target = format!(r#"{{"apiVersion": "{api_version}", "kind": "{kind}", "name": "web"}}"#);
     vpa.spec.target_ref = serde_json::from_str(&target).unwrap();
@@ -181,7 +181,7 @@ fn vpas_without_a_target_are_found() {
 
 #[test]
 fn the_workload_is_the_topmost_known_owner() {
-    let workload = |view: &NodeView| {
+    let workload = |view: &KnownObjects| {
         let target = decide_one(view).workload;
         format!("{} {}", target.kind, target.name)
     };

@@ -6,7 +6,7 @@ use super::arbitrary::{anything, sensible};
 use super::*;
 
 /// The same objects in another namespace.
-fn moved(mut view: NodeView, namespace: &str) -> NodeView {
+fn moved(mut view: KnownObjects, namespace: &str) -> KnownObjects {
     for pod in &mut view.pods {
         namespace.clone_into(&mut Arc::make_mut(pod).metadata.namespace);
     }

@@ -8,7 +8,7 @@ use crate::model::objects::{Container, LimitRange};
 use crate::model::{Action, KubeletVersion, QosClass, Reason};
 
 /// [`WEB`] in a pod with resources of its own, of which the kubelet says that it can resize them.
-fn own(resources: &str, policy: &str) -> NodeView {
+fn own(resources: &str, policy: &str) -> KnownObjects {
     let policy = format!("  resourcePolicy: {{podPolicy: {{{policy}}}}}\nstatus:\n");
     let mut view = view(&WEB.replacen("status:\n", &policy, 1));
     let pod = pod_of(&mut view);
@@ -174,7 +174,7 @@ fn a_pod_that_no_api_server_resizes_is_skipped() {
     let pod = pod_of(&mut view);
     pod.status.resources = None;
     pod.status.container_statuses = serde_json::from_str(STATUS).unwrap();
-    let decided = |view: &NodeView, refusals: &Refusals| {
+    let decided = |view: &KnownObjects, refusals: &Refusals| {
         let options = Options {
             refusals: refusals.beside(NodePolicies::default(), KubeletVersion(35)),
             ..Options::default()
@@ -217,7 +217,7 @@ fn a_pod_that_no_api_server_resizes_is_skipped() {
 }
 
 /// [`own`] with a container that has no memory limit of its own, and restarts when its memory changes.
-fn with_inherited_limit(resources: &str) -> NodeView {
+fn with_inherited_limit(resources: &str) -> KnownObjects {
     let mut view = own(resources, "");
     let side = r#"{"name": "side", "resources": {"requests": {"memory": "10Mi"}},
         "resizePolicy": [{"resourceName": "memory", "restartPolicy": "RestartContainer"}]}"#;
@@ -275,7 +275,7 @@ fn a_sidecars_limit_may_exceed_the_pods() {
 
 /// Adds a container of `kind` before the others, with these amounts of memory and this recommendation.
 fn add(
-    view: &mut NodeView,
+    view: &mut KnownObjects,
     name: &str,
     [request, limit, target]: [&str; 3],
     kind: fn(&mut Pod) -> &mut Vec<Container>,

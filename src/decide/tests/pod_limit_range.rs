@@ -7,7 +7,7 @@ use crate::model::objects::{ContainerStatus, LimitRange};
 use crate::model::{KubeletVersion, Reason};
 
 /// [`WEB`] with a second container without recommendation, and a maximum of memory for the pod.
-fn with_sidecar(sidecar: &str, max: &str) -> NodeView {
+fn with_sidecar(sidecar: &str, max: &str) -> KnownObjects {
     let manifests = WEB.replace(
         "limits: {cpu: 300m, memory: 300Mi}}",
         &format!("limits: {{cpu: 300m, memory: 300Mi}}}}\n  - {{name: sidecar, resources: {sidecar}}}"),
@@ -80,7 +80,7 @@ fn a_partial_recommendation_is_no_obstacle() {
 }
 
 /// Two containers whose limits equal their requests, with these recommendations, and a maximum of memory for the pod.
-fn two(requests: [&str; 2], said: [&str; 2], max: &str) -> NodeView {
+fn two(requests: [&str; 2], said: [&str; 2], max: &str) -> KnownObjects {
     let container = |name, request| {
         format!("{{name: {name}, resources: {{requests: {{memory: {request}}}, limits: {{memory: {request}}}}}}}")
     };
@@ -143,7 +143,7 @@ fn without_a_bound_the_target_counts() {
 }
 
 /// [`WEB`] on a kubelet that resizes in place, with these LimitRanges.
-fn resized_with(ranges: &[&str]) -> NodeView {
+fn resized_with(ranges: &[&str]) -> KnownObjects {
     let ranges = ranges.iter().enumerate().map(|(number, limits)| {
         format!("---\nkind: LimitRange\nmetadata: {{name: range-{number}}}\nspec: {{limits: [{limits}]}}\n")
     });
@@ -310,7 +310,7 @@ fn a_default_limit_below_a_request_skips() {
 
 /// [`WEB`] with limits that equal its requests, and a container that declares nothing, where the kubelet resizes; and a LimitRange that
 /// came later.
-fn with_bare_container(items: &str) -> NodeView {
+fn with_bare_container(items: &str) -> KnownObjects {
     let equal = "{requests: {cpu: 100m, memory: 100Mi}, limits: {cpu: 100m, memory: 100Mi}}";
     let web = WEB
         .replacen(
@@ -391,7 +391,7 @@ fn amounts_that_stay_are_not_checked_from_1_38() {
 #[test]
 fn defaults_that_no_resize_may_fill_in_skip() {
     let item = "{type: Container, default: {cpu: 1, memory: 300Mi}, defaultRequest: {cpu: 1, memory: 30Mi}}";
-    let decided = |view: &NodeView, kubelet: u32| {
+    let decided = |view: &KnownObjects, kubelet: u32| {
         let options = Options {
             refusals: Refusals::default().beside(NodePolicies::default(), KubeletVersion(kubelet)),
             ..Options::default()

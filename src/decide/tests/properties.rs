@@ -11,7 +11,7 @@ use crate::model::{Action, Reason};
 
 /// Container, what it had and what it gets, for each resource that changes.
 fn changes<'a>(
-    view: &'a NodeView,
+    view: &'a KnownObjects,
     decision: &'a PodDecision,
 ) -> impl Iterator<Item = (&'a str, Requirements, Requirements, Resource)> {
     let pairs = view.pods[0].spec.containers.iter().zip(&decision.amounts.containers);
@@ -26,7 +26,7 @@ fn amount_of(policy: Option<&ContainerPolicy>, bound: impl Fn(&ContainerPolicy) 
 }
 
 /// The decision after `applied` was carried out, any time later.
-fn later(view: &NodeView, applied: Option<&PodAmounts>, hours: i64) -> PodDecision {
+fn later(view: &KnownObjects, applied: Option<&PodAmounts>, hours: i64) -> PodDecision {
     let then = now() + SignedDuration::from_hours(hours);
     decide_pod(&view.pods[0], &index(view), then, &Options::default(), applied.into())
 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::decide::decide_pod;
 use crate::model::{Action, MilliCpu, Reason};
 
-fn decide_with(view: &NodeView, applied: &PodAmounts) -> PodDecision {
+fn decide_with(view: &KnownObjects, applied: &PodAmounts) -> PodDecision {
     decide_pod(
         &view.pods[0],
         &index(view),
@@ -22,7 +22,7 @@ fn record(request: u64, limit: u64) -> PodAmounts {
 }
 
 /// [`WEB`] with a recommendation for cpu only.
-fn cpu_only() -> NodeView {
+fn cpu_only() -> KnownObjects {
     let mut view = view(WEB);
     for said in &mut view.vpas[0]
         .status
@@ -86,7 +86,7 @@ fn a_following_limit_restarts_as_well() {
 }
 
 /// [`WEB`] with a container that restarts when its memory changes.
-fn memory_restarts() -> NodeView {
+fn memory_restarts() -> KnownObjects {
     let mut view = view(WEB);
     pod_of(&mut view).spec.containers[0].resize_policy =
         serde_json::from_str(r#"[{"resourceName": "memory", "restartPolicy": "RestartContainer"}]"#).unwrap();

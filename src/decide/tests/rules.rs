@@ -289,7 +289,7 @@ fn a_recommendation_of_zero_is_never_written() {
 
 #[test]
 fn a_limit_of_zero_keeps_its_request() {
-    let zero = |mut view: NodeView| {
+    let zero = |mut view: KnownObjects| {
         let resources = &mut pod_of(&mut view).spec.containers[0].resources;
         resources.requests.set(Resource::Cpu, Some(0));
         resources.limits.set(Resource::Cpu, Some(0));
@@ -463,7 +463,7 @@ fn requests_stay_within_the_pods_own() {
 
 /// [`WEB`], whose pod requests 100m, with these amounts of cpu recommended: the lower bound, the target and the upper bound. Its memory
 /// is as recommended.
-fn recommended([lower, target, upper]: [u64; 3]) -> NodeView {
+fn recommended([lower, target, upper]: [u64; 3]) -> KnownObjects {
     let mut view = view(WEB);
     let requests = view.pods[0].spec.containers[0].resources.requests;
     let recommendation = view.vpas[0].status.recommendation.as_mut().unwrap();
@@ -563,7 +563,7 @@ fn a_kill_is_quick_only_within_the_window() {
 #[test]
 fn a_foreign_deferred_resize_is_left_alone() {
     let mut view = view(WEB);
-    let reason = |view: &NodeView, others_request| {
+    let reason = |view: &KnownObjects, others_request| {
         let known = EarlierDecisions {
             others_request,
             ..EarlierDecisions::default()

@@ -5,7 +5,7 @@ use crate::model::Reason;
 use crate::model::objects::annotation::OBSERVED;
 
 /// [`WEB`] with a sidecar, `mesh`, that has half of what is recommended for it, and a container that only prepares.
-fn meshed(policies: &str) -> NodeView {
+fn meshed(policies: &str) -> KnownObjects {
     let init = "  initContainers:
   - {name: setup, resources: {requests: {cpu: 10m, memory: 10Mi}, limits: {cpu: 50m, memory: 50Mi}}}
   - {name: mesh, restartPolicy: Always, resources: {requests: {cpu: 50m, memory: 50Mi}, limits: {cpu: 100m, memory: 100Mi}}}
@@ -57,7 +57,7 @@ fn a_policy_for_a_sidecar_counts() {
 }
 
 /// Ends the last run of the sidecar for memory, soon after its start.
-fn kill_mesh(view: &mut NodeView) {
+fn kill_mesh(view: &mut KnownObjects) {
     let status = serde_json::json!([{"name": "mesh", "lastState": {"terminated": {"reason": "OOMKilled",
         "startedAt": "2026-03-01T11:55:00Z", "finishedAt": "2026-03-01T11:56:00Z"}}}]);
     pod_of(view).status.init_container_statuses = serde_json::from_value(status).unwrap();

@@ -13,12 +13,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Message;
-use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tonic::Status;
 use tonic::transport::Endpoint;
 
-use super::{Follower, SharedList, Timing};
+use super::{Follower, ListChanges, SharedList, Timing};
 use crate::kubernetes::kept::ObjectMemory;
 use crate::kubernetes::object::Decoded;
 use crate::model::objects::{Pod, annotation};
@@ -39,12 +38,12 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// the object (`updatePodsFunc`, kubernetes `pkg/kubelet/config`).
 const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
 
-/// Follows the pods that have not ended at the kubelet's socket, and notifies `changed` as [`super::follow`] does.
+/// Follows the pods that have not ended at the kubelet's socket, and notifies `changes` as [`super::follow`] does.
 ///
 /// # Panics
 /// Outside of a tokio runtime.
-pub fn follow_kubelet(socket: PathBuf, timing: Timing, memory: ObjectMemory, changed: Arc<Notify>) -> Follower<Pod> {
-    let shared = SharedList::new("pods of the kubelet".to_owned(), memory, changed);
+pub fn follow_kubelet(socket: PathBuf, timing: Timing, memory: ObjectMemory, changes: ListChanges) -> Follower<Pod> {
+    let shared = SharedList::new("pods of the kubelet".to_owned(), None, memory, changes);
     Follower::of(Arc::clone(&shared), run(socket, timing, shared))
 }
 

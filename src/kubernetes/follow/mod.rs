@@ -16,12 +16,13 @@ mod task;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::client::ApiClient;
@@ -67,6 +68,10 @@ impl Default for Timing {
     }
 }
 
+/// The namespaces in which followed lists have changed since the task that reads these lists has last taken them. It is notified also of
+/// a change without a namespace.
+pub type ListChanges = watch::Sender<BTreeSet<String>>;
+
 /// A list that a task follows until this handle is dropped.
 #[derive(Debug)]
 pub struct Follower<T> {
@@ -96,17 +101,20 @@ struct SharedList<T> {
     followed: Mutex<Followed<T>>,
     /// The name of the list in logs.
     about: String,
-    changed: Arc<Notify>,
+    /// The namespace of the list, unless it is of all namespaces.
+    namespace: Option<String>,
+    changes: ListChanges,
     /// Whether the log has the trouble.
     is_logged: AtomicBool,
 }
 
 impl<T> SharedList<T> {
-    fn new(about: String, memory: ObjectMemory, changed: Arc<Notify>) -> Arc<Self> {
+    fn new(about: String, namespace: Option<&str>, memory: ObjectMemory, changes: ListChanges) -> Arc<Self> {
         Arc::new(Self {
             followed: Mutex::new(Followed::new(memory)),
             about,
-            changed,
+            namespace: namespace.map(str::to_owned),
+            changes,
             is_logged: AtomicBool::new(false),
         })
     }
@@ -125,7 +133,7 @@ impl<T> SharedList<T> {
             tracing::info!(list = %self.about, "the watch works again");
         }
         if news || mended.is_some() {
-            self.changed.notify_one();
+            self.notify();
         }
     }
 
@@ -137,8 +145,15 @@ impl<T> SharedList<T> {
             tracing::warn!(list = %self.about, "{trouble}");
         }
         if news || other {
-            self.changed.notify_one();
+            self.notify();
         }
+    }
+
+    /// Notifies the reader of the namespaces of changed objects, and of the list's own.
+    fn notify(&self) {
+        let changed = self.with(|followed| std::mem::take(&mut followed.changed_namespaces));
+        let changed = changed.into_iter().chain(self.namespace.clone());
+        self.changes.send_modify(|namespaces| namespaces.extend(changed));
     }
 }
 
@@ -171,7 +186,7 @@ impl<T> Follower<T> {
     }
 }
 
-/// Follows a list, and notifies `changed` whenever its objects or its trouble change. Without a namespace, the list is of all
+/// Follows a list, and notifies `changes` whenever its objects or its trouble change. Without a namespace, the list is of all
 /// namespaces; with an empty field selector, of all objects. The objects take their memory from `memory`.
 ///
 /// # Panics
@@ -182,13 +197,13 @@ pub fn follow<T: Object>(
     field_selector: &str,
     timing: Timing,
     memory: ObjectMemory,
-    changed: Arc<Notify>,
+    changes: ListChanges,
 ) -> Follower<T> {
     let about = match namespace {
         Some(namespace) => format!("{} in {namespace}", T::plural()),
         None => T::plural().to_owned(),
     };
-    let shared = SharedList::new(about, memory, changed);
+    let shared = SharedList::new(about, namespace, memory, changes);
     let task = Task {
         client,
         namespace: namespace.map(str::to_owned),

@@ -31,6 +31,8 @@ pub struct Followed<T> {
     /// Whether an object that was left out may be about a workload that arrived since; the next list shows.
     has_new_workloads: bool,
     lists: u64,
+    /// The namespaces of the objects that have changed, until the reader is notified.
+    pub(super) changed_namespaces: BTreeSet<String>,
     /// Whether one list was complete.
     pub known: bool,
     /// The reason why the list cannot be followed now. The objects may be outdated.
@@ -99,6 +101,7 @@ impl<T> Followed<T> {
             others_from: BTreeMap::new(),
             has_new_workloads: false,
             lists: 0,
+            changed_namespaces: BTreeSet::new(),
             known: false,
             trouble: None,
             refused: false,
@@ -108,6 +111,15 @@ impl<T> Followed<T> {
     /// The objects in their last usable state.
     pub fn objects(&self) -> impl Iterator<Item = &Arc<T>> {
         self.known_objects.values().filter_map(|kept| kept.object.as_ref())
+    }
+
+    /// The objects of a namespace in their last usable state.
+    pub fn objects_in(&self, namespace: &str) -> impl Iterator<Item = &Arc<T>> {
+        // The character after the slash: no key of the namespace is behind it.
+        let all = self
+            .known_objects
+            .range(format!("{namespace}/")..format!("{namespace}0"));
+        all.filter_map(|(_, kept)| kept.object.as_ref())
     }
 }
 
@@ -249,7 +261,7 @@ impl<T: Object> Followed<T> {
         if let Some(from) = from.filter(|from| may_be_other && **from > key) {
             from.clone_from(&key);
         }
-        let lists = self.lists;
+        let (lists, changed_in) = (self.lists, namespace(&key).to_owned());
         let kept = self.known_objects.entry(key).or_insert_with(|| ObjectState {
             object: None,
             version: String::new(),
@@ -279,9 +291,10 @@ impl<T: Object> Followed<T> {
                 (Some(old(&why)), false)
             }
         };
-        let news = kept.complaint != complaint;
+        let news = changed || kept.complaint != complaint;
         kept.complaint = complaint;
-        changed || news
+        self.changed_namespaces.extend(news.then_some(changed_in));
+        news
     }
 
     /// Takes memory for an object. An object about local pods replaces others of its namespace that are about none. Each search for
@@ -334,6 +347,7 @@ impl<T: Object> Followed<T> {
         let namespace = namespace(key);
         if let Some(kept) = self.known_objects.remove(key) {
             self.memory.give_back(namespace, kept.bytes);
+            self.changed_namespaces.insert(namespace.to_owned());
             return true;
         }
         if let Some(objects) = self.left_out.get_mut(namespace) {

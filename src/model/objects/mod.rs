@@ -6,6 +6,7 @@
 pub mod annotation;
 mod command_line;
 mod hook_variables;
+mod known;
 mod memory_settings;
 mod meta;
 mod pod;
@@ -17,6 +18,7 @@ mod vpa;
 mod workload;
 
 pub use hook_variables::{HOOK_VARIABLES, HookVariables, LONGEST_HOOK};
+pub use known::{KnownObjects, Undecided};
 pub use memory_settings::{MemoryOption, MemorySetting, NODE_MEMORY, SettingSource};
 pub use meta::*;
 pub use pod::*;

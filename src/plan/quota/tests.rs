@@ -1,5 +1,6 @@
 use super::*;
 use crate::model::Bytes;
+use crate::model::objects::LimitRange;
 
 const MI: u64 = 1 << 20;
 
@@ -10,7 +11,11 @@ fn parse<T: serde::de::DeserializeOwned>(text: &str) -> T {
 /// The account of one quota with this spec and status.
 fn account(quota: &str) -> QuotaAccount {
     let quota: ResourceQuota = parse(&format!("{{metadata: {{name: team}}, {quota}}}"));
-    QuotaAccount::new(&[Shared::from(Arc::new(quota))], &[], KubeletVersion::NEWEST)
+    let known = KnownObjects {
+        quotas: vec![quota.into()],
+        ..KnownObjects::default()
+    };
+    QuotaAccount::new([&known], KubeletVersion::NEWEST)
 }
 
 /// A quota of 1Gi of limits, of which 512Mi are used.
@@ -121,8 +126,12 @@ fn an_uncounted_container_blocks_patches() {
             let range: LimitRange = parse(&format!("{{metadata: {{name: l}}, spec: {{limits: [{item}]}}}}"));
             range.into()
         };
-        let ranges: Vec<_> = cpus.iter().map(range).collect();
-        let account = QuotaAccount::new(&account.quotas, &ranges, KubeletVersion::NEWEST);
+        let known = KnownObjects {
+            quotas: account.quotas.clone(),
+            limit_ranges: cpus.iter().map(range).collect(),
+            ..KnownObjects::default()
+        };
+        let account = QuotaAccount::new([&known], KubeletVersion::NEWEST);
         patched(&account, &pod, &to(&pod, 50))
     };
     let of_containers = |cpus: &[&str]| with_defaults("Container", cpus);

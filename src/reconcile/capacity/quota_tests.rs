@@ -8,12 +8,12 @@ use crate::decide::PodDecision;
 use crate::guard::{CpuTerms, Terms};
 use crate::model::{Bytes, CgroupPath, LivePod};
 use crate::reconcile::desired::{InForce, Recommended};
-use crate::sources::{NodeView, parse_manifests};
+use crate::sources::{KnownObjects, parse_manifests};
 
 const MI: u64 = 1 << 20;
 
 /// Two pods with a memory limit of 100Mi each, in a namespace whose quota leaves 100Mi of limits.
-fn view() -> NodeView {
+fn view() -> KnownObjects {
     let pod = |name: &str| {
         format!(
             "---\n{{kind: Pod, metadata: {{name: {name}, namespace: shop, uid: {name}}}, spec: {{containers: [{{name: app, \
@@ -27,17 +27,17 @@ fn view() -> NodeView {
         .view
 }
 
-fn states(view: &NodeView) -> Vec<PodState> {
+fn states(view: &KnownObjects) -> Vec<PodState> {
     let pods = view.pods.iter();
     pods.map(|pod| PodState::new(Arc::clone(pod), PodDecision::undecided(pod)))
         .collect()
 }
 
 /// The node's capacity, where the agent patches pods or writes without a patch.
-fn node(view: &NodeView, states: &[PodState], patches: bool) -> NodeCapacity {
+fn node(view: &KnownObjects, states: &[PodState], patches: bool) -> NodeCapacity {
     NodeCapacity::of(
         states.iter(),
-        view,
+        &view.clone().into(),
         ResourceList::default(),
         KubeletVersion::NEWEST,
         patches,

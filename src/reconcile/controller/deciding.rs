@@ -8,9 +8,7 @@ use jiff::Timestamp;
 
 use super::Controller;
 use crate::decide::{self, PodDecision};
-use crate::model::objects::{
-    ContainerStatus, ObjectMeta, OwnerKind, Pod, PodKey, ResizePhase, Shared, VerticalPodAutoscaler,
-};
+use crate::model::objects::{ContainerStatus, OwnerKind, Pod, PodKey, ResizePhase, Shared, VerticalPodAutoscaler};
 use crate::model::{Cause, Reason, Requirements, Withheld};
 use crate::pace::{place_in, spread_window};
 use crate::reconcile::capacity::NodeCapacity;
@@ -19,14 +17,15 @@ use crate::reconcile::inventory::Inventory;
 use crate::reconcile::metrics::decision_labels;
 use crate::reconcile::pod::{Check, Now, PodInput, PodState, Pods};
 use crate::resize::{self, NodeSupport};
-use crate::sources::{NodeView, Undecided};
+use crate::sources::{KnownObjects, NodeView, Undecided};
 
 #[derive(Debug, Default)]
 pub(super) struct Sources {
     pub(super) view: Arc<NodeView>,
-    /// The places of the VPAs in the view, by namespace and name: every pod looks for its VPA, and any namespace may have
-    /// thousands.
-    vpas: HashMap<String, HashMap<String, usize>>,
+    /// The VPAs by namespace and name: every pod looks for its VPA, and any namespace may have thousands.
+    vpas: HashMap<String, HashMap<String, Shared<VerticalPodAutoscaler>>>,
+    /// The namespaces with other objects or pods than at the latest decisions.
+    pub(super) changed: BTreeSet<String>,
     /// Whether every source has answered.
     pub(super) seen: bool,
     pub(super) problems: Vec<String>,
@@ -35,27 +34,24 @@ pub(super) struct Sources {
 }
 
 impl Sources {
-    /// The sources once every one has answered.
-    fn of(view: Arc<NodeView>, problems: Vec<String>) -> Self {
-        let mut vpas = HashMap::<String, HashMap<String, usize>>::new();
-        for (place, vpa) in view.vpas.iter().enumerate() {
-            let ObjectMeta { namespace, name, .. } = &vpa.metadata;
-            let of_namespace = vpas.entry(namespace.clone()).or_default();
-            of_namespace.entry(name.clone()).or_insert(place);
+    /// Replaces the view once every source has answered. Returns the namespaces that changed, with their objects before and now.
+    fn replace(&mut self, view: Arc<NodeView>, problems: Vec<String>) -> BTreeMap<String, [Arc<KnownObjects>; 2]> {
+        let changed = view.changed_since(&self.view);
+        for (namespace, [_, after]) in &changed {
+            // Of several with one name the first counts.
+            let named = |vpa: &Shared<VerticalPodAutoscaler>| (vpa.metadata.name.clone(), vpa.clone());
+            let vpas = after.vpas.iter().rev().map(named);
+            self.vpas.insert(namespace.clone(), vpas.collect());
         }
-        Self {
-            view,
-            vpas,
-            seen: true,
-            problems,
-            rules: None,
-        }
+        self.vpas.retain(|_, vpas| !vpas.is_empty());
+        self.changed.extend(changed.keys().cloned());
+        (self.view, self.seen, self.problems) = (view, true, problems);
+        changed
     }
 
     pub(super) fn vpa_of(&self, state: &PodState) -> Option<&Shared<VerticalPodAutoscaler>> {
         let name = state.decision.vpa.as_ref()?;
-        let place = self.vpas.get(&state.pod.metadata.namespace)?.get(name)?;
-        self.view.vpas.get(*place)
+        self.vpas.get(&state.pod.metadata.namespace)?.get(name)
     }
 
     /// The cause of passes that follow the pod's decision.
@@ -78,23 +74,19 @@ impl Sources {
         let target = self.vpa_of(state).and_then(|vpa| vpa.spec.target_ref.as_ref());
         let owner = target.and_then(|target| {
             let kind = OwnerKind::named(&target.kind);
-            let mut owners = self.view.owners.iter();
-            owners.find(|owner| Some(owner.kind) == kind && is_named(&owner.metadata, &target.name, state))
+            let known = self.view.namespaces.get(&state.pod.metadata.namespace)?;
+            let mut owners = known.owners.iter();
+            owners.find(|owner| Some(owner.kind) == kind && owner.metadata.name == target.name)
         });
         let window = spread_window(owner.map_or(0, |owner| owner.pods));
         place_in(window, &state.pod.spec.node_name, &state.pod.metadata.uid)
     }
 }
 
-/// Whether an object in the pod's namespace has this name.
-fn is_named(metadata: &ObjectMeta, name: &str, state: &PodState) -> bool {
-    metadata.name == name && metadata.namespace == state.pod.metadata.namespace
-}
-
 /// One object for each name. A pod and its successor may be described side by side: the running one counts, or else the last.
-fn one_of_each_name<'a>(pods: &'a [Arc<Pod>], inventory: &Inventory) -> BTreeMap<PodKey, &'a Arc<Pod>> {
+fn one_of_each_name<'a>(known: &[&'a KnownObjects], inventory: &Inventory) -> BTreeMap<PodKey, &'a Arc<Pod>> {
     let mut chosen: BTreeMap<PodKey, &Arc<Pod>> = BTreeMap::new();
-    for pod in pods {
+    for pod in known.iter().flat_map(|known| &known.pods) {
         let earlier = chosen.entry(pod.key()).or_insert(pod);
         if inventory.find(pod).is_some() || inventory.find(earlier).is_none() {
             *earlier = pod;
@@ -105,7 +97,7 @@ fn one_of_each_name<'a>(pods: &'a [Arc<Pod>], inventory: &Inventory) -> BTreeMap
 
 /// Whether two views have the same pods with the same containers, specs and resizes: an edit of anything else needs no discovery,
 /// which asks the runtime for all of them.
-fn have_same_containers(before: &[Arc<Pod>], after: &[Arc<Pod>]) -> bool {
+fn have_same_containers(before: &KnownObjects, after: &KnownObjects) -> bool {
     fn container(status: &ContainerStatus) -> (Option<&str>, bool, Option<Requirements>) {
         (status.bare_id(), status.state.running.is_some(), status.resources)
     }
@@ -117,32 +109,13 @@ fn have_same_containers(before: &[Arc<Pod>], after: &[Arc<Pod>]) -> bool {
         let same_containers = || before.statuses().map(container).eq(after.statuses().map(container));
         Arc::ptr_eq(before, after) || (same_pod() && same_containers())
     };
-    before.len() == after.len() && before.iter().zip(after).all(same)
+    before.pods.len() == after.pods.len() && before.pods.iter().zip(&after.pods).all(same)
 }
 
-/// The namespaces with other objects than before that decisions read, besides pods.
-fn changed_namespaces(before: &NodeView, after: &NodeView) -> BTreeSet<String> {
-    fn changed<T: PartialEq>(
-        before: &[Shared<T>],
-        after: &[Shared<T>],
-        metadata: fn(&T) -> &ObjectMeta,
-    ) -> BTreeSet<String> {
-        let mut objects: BTreeMap<&str, [Vec<&Shared<T>>; 2]> = BTreeMap::new();
-        for (side, list) in [before, after].into_iter().enumerate() {
-            for object in list {
-                objects.entry(&metadata(object).namespace).or_default()[side].push(object);
-            }
-        }
-        let changed = objects.into_iter().filter(|(_, [before, after])| before != after);
-        changed.map(|(namespace, _)| namespace.to_owned()).collect()
-    }
-    let namespaces = [
-        changed(&before.owners, &after.owners, |owner| &owner.metadata),
-        changed(&before.vpas, &after.vpas, |vpa| &vpa.metadata),
-        changed(&before.limit_ranges, &after.limit_ranges, |range| &range.metadata),
-        changed(&before.hpas, &after.hpas, |hpa| &hpa.metadata),
-    ];
-    namespaces.into_iter().flatten().collect()
+/// Whether other objects are the same that decisions read, besides pods.
+fn decide_alike(before: &KnownObjects, after: &KnownObjects) -> bool {
+    let alike = before.owners == after.owners && before.vpas == after.vpas;
+    alike && before.limit_ranges == after.limit_ranges && before.hpas == after.hpas
 }
 
 /// Whether the pod's change waits, as it may for room, for a quota or for other pods.
@@ -205,40 +178,41 @@ impl Decider<'_> {
 
 impl Controller {
     pub(super) fn take_view(&mut self, view: Arc<NodeView>, problems: Vec<String>) {
-        tracing::debug!(pods = view.pods.len(), ?problems, "a view of the node's pods arrives");
-        let is_first = !self.sources.seen;
-        let other_pods = is_first || self.sources.view.pods != view.pods;
-        let other_containers = is_first || !have_same_containers(&self.sources.view.pods, &view.pods);
-        let other_node = other_pods || self.sources.view.node != view.node;
+        let pods = view.pods().count();
+        tracing::debug!(pods, ?problems, "a view of the node's pods arrives");
+        let (is_first, before) = (!self.sources.seen, Arc::clone(&self.sources.view));
+        let changed = self.sources.replace(Arc::clone(&view), problems);
+        let differs = |alike: fn(&KnownObjects, &KnownObjects) -> bool| {
+            let other = changed.iter().filter(|(_, [before, after])| !alike(before, after));
+            other.map(|(namespace, _)| namespace).collect::<BTreeSet<_>>()
+        };
+        let other_pods = is_first || !differs(|before, after| before.pods == after.pods).is_empty();
+        let other_containers = is_first || !differs(have_same_containers).is_empty();
+        let other_node = before.node != view.node;
         let ready_since = |view: &NodeView| view.node.as_ref().and_then(|node| node.status.ready_since());
-        if ready_since(&view).is_some() && ready_since(&view) != ready_since(&self.sources.view) {
+        if ready_since(&view).is_some() && ready_since(&view) != ready_since(&before) {
             // A kubelet that starts is not ready for a moment.
             self.node.answers.forget();
         }
-        if self.sources.view.quotas != view.quotas {
-            self.watch_all();
-        }
-        let views = [&self.sources.view, &view].map(Arc::clone);
-        let namespaces = changed_namespaces(&views[0], &views[1]);
+        let other_quotas = differs(|before, after| before.quotas == after.quotas);
+        let guarded = |state: &PodState| other_quotas.contains(&state.pod.metadata.namespace);
+        self.guard.changed.extend(self.pods.keys_of(guarded));
+        let namespaces = differs(decide_alike);
         let has_new_objects = |state: &PodState| {
-            let [before, after] = views
-                .each_ref()
-                .map(|view| view.undecided_pods.get(&state.pod.metadata.uid));
+            let [before, after] = [&before, &view].map(|view| view.undecided(&state.pod));
             is_first || before.is_some() && before != after
         };
         let is_concerned = |state: &PodState| namespaces.contains(&state.pod.metadata.namespace);
         let concerned = self.pods.keys_of(|state| is_concerned(state) || has_new_objects(state));
         self.pods.changed.extend(concerned);
-        self.sources = Sources {
-            rules: self.sources.rules.take(),
-            ..Sources::of(view, problems)
-        };
         // The kubelet's version may have changed.
         self.take_node(self.node.known());
-        self.decide_changed(Timestamp::now());
-        self.match_live();
+        self.decide_changed(Timestamp::now(), other_containers || other_node);
+        if other_pods {
+            self.match_live();
+        }
         self.follow_api_server(has_new_objects);
-        if other_node && self.endpoint.get().is_some() {
+        if (other_pods || other_node) && self.endpoint.get().is_some() {
             self.follow_freed_room(Timestamp::now());
         }
         if other_containers {
@@ -266,7 +240,7 @@ impl Controller {
     /// The API server is back, perhaps in a later version.
     pub(super) fn take_returned_api_server(&mut self) {
         self.node.answers.forget_denials();
-        self.decide_changed(Timestamp::now());
+        self.decide_changed(Timestamp::now(), true);
         self.follow_api_server(|_| true);
     }
 
@@ -296,42 +270,49 @@ impl Controller {
     /// Decides for every pod of the view.
     pub(super) fn decide_all(&mut self, now: Timestamp) {
         self.sources.rules = None;
-        self.decide_changed(now);
+        self.decide_changed(now, true);
     }
 
     /// Decides for the pods of the view about which anything has changed, or whose change waits, and brings the decisions into
-    /// force. Pods that left the view are forgotten, and those that cannot be decided about keep what they have.
-    pub(super) fn decide_changed(&mut self, now: Timestamp) {
+    /// force. Pods that left the view are forgotten, and those that cannot be decided about keep what they have. Without `room`, no
+    /// pod has got any: changes wait on in namespaces in which nothing has changed.
+    pub(super) fn decide_changed(&mut self, now: Timestamp, room: bool) {
         if !self.sources.seen {
             // No view is not the same as an empty view.
             return;
         }
         let view = Arc::clone(&self.sources.view);
-        let index = decide::Index::new(&view.owners, &view.vpas, &view.limit_ranges, &view.hpas);
         self.learn_refusals(&view, now);
-        let decider = Decider {
-            index,
-            rules: Rules {
-                options: decide::Options {
-                    refusals: self.node.refusals(),
-                    ..self.config.decide_options()
-                },
-                support: self.node.known().map(|node| self.node_support(&node, Now::read())),
-                observes: self.config.observe_only,
-                patches: self.endpoint.get().is_some(),
+        let rules = Rules {
+            options: decide::Options {
+                refusals: self.node.refusals(),
+                ..self.config.decide_options()
             },
+            support: self.node.known().map(|node| self.node_support(&node, Now::read())),
+            observes: self.config.observe_only,
+            patches: self.endpoint.get().is_some(),
+        };
+        let is_every = self.sources.rules.as_ref() != Some(&rules);
+        let changed = std::mem::take(&mut self.pods.changed);
+        let mut namespaces = std::mem::take(&mut self.sources.changed);
+        let waiting = self.pods.keys_of(|state| is_every || room && has_open_change(state));
+        namespaces.extend(changed.iter().chain(&waiting).map(|key| key.namespace().to_owned()));
+        let known = namespaces.iter().filter_map(|namespace| view.namespaces.get(namespace));
+        let known: Vec<&KnownObjects> = known.map(|known| &**known).collect();
+        let decider = Decider {
+            index: decide::Index::new(known.iter().copied()),
+            rules,
             troubles: self.troubles(),
             now,
         };
-        let mut described = one_of_each_name(&view.pods, &self.node.found.inventory);
+        let mut described = one_of_each_name(&known, &self.node.found.inventory);
         let gone = self.pods.iter().filter(|(key, state)| {
             let pod = described.get(*key);
-            pod.is_none_or(|pod| pod.cgroup_uid() != state.pod.cgroup_uid())
+            let is_gone = pod.is_none_or(|pod| pod.cgroup_uid() != state.pod.cgroup_uid());
+            is_gone && namespaces.contains(key.namespace())
         });
         let gone: Vec<PodKey> = gone.map(|(key, _)| key.clone()).collect();
         self.apply_to_all(gone, || PodInput::Removed);
-        let is_every = self.sources.rules.as_ref() != Some(&decider.rules);
-        let changed = std::mem::take(&mut self.pods.changed);
         described.retain(|key, pod| {
             let known = self.pods.get(key).filter(|_| !is_every && !changed.contains(key));
             known.is_none_or(|state| !Arc::ptr_eq(&state.pod, pod) || has_open_change(state))
@@ -343,10 +324,10 @@ impl Controller {
             self.apply(&key, PodInput::Described(Arc::clone(pod)));
             // Where the API server refuses its VPAs, a manifest may have the pod's.
             let lacks_vpa = |state: &PodState| decider.decide(state).vpa.is_none();
-            let (state, undecided) = (self.pods.get(&key), view.undecided_pods.get(&pod.metadata.uid));
-            let is_open = undecided == Some(&Undecided::Refused) && state.is_none_or(lacks_vpa);
+            let (state, undecided) = (self.pods.get(&key), view.undecided(pod));
+            let is_open = undecided == Some(Undecided::Refused) && state.is_none_or(lacks_vpa);
             let had_vpa = state.is_some_and(|state| state.decision.vpa.is_some());
-            if undecided == Some(&Undecided::Awaited) || is_open && !had_vpa {
+            if undecided == Some(Undecided::Awaited) || is_open && !had_vpa {
                 continue;
             }
             if is_open {
@@ -368,17 +349,18 @@ impl Controller {
                 decided.insert(key, pod);
             }
         }
-        self.follow_all(&decided, &decider);
+        // A pod elsewhere may get what another one has come to request less.
+        self.decides |= !decided.is_empty() && self.follow_all(&decided, &decider) && !room;
         self.sources.rules = Some(decider.rules);
     }
 
     /// Learns what the kubelet refuses from the pods whose resize it has found infeasible, and forgets what does not count any more.
     fn learn_refusals(&mut self, view: &NodeView, now: Timestamp) {
-        let pods = &view.pods;
         let answers = &mut self.node.answers;
         answers.forget_old_denials(now);
-        answers.retain_namespaces(|namespace| pods.iter().any(|pod| pod.metadata.namespace == namespace));
-        for pod in pods {
+        let has_pods = |known: &Arc<KnownObjects>| !known.pods.is_empty();
+        answers.retain_namespaces(|namespace| view.namespaces.get(namespace).is_some_and(has_pods));
+        for pod in view.pods() {
             let phase = ResizePhase::of(pod);
             if let ResizePhase::Withheld(Withheld::Infeasible(words)) = &phase {
                 let granted = resize::granted(pod, &phase, None);
@@ -412,8 +394,8 @@ impl Controller {
     }
 
     /// Brings decisions into force, those first that have waited longest for room. Recommendations without room are tried
-    /// again every time, and at once after another pod has come to request less.
-    fn follow_all(&mut self, decided: &BTreeMap<PodKey, &Arc<Pod>>, decider: &Decider<'_>) {
+    /// again every time, and at once after another pod has come to request less. Returns whether one has.
+    fn follow_all(&mut self, decided: &BTreeMap<PodKey, &Arc<Pod>>, decider: &Decider<'_>) -> bool {
         let mut capacity = self.capacity(self.pods.values());
         let waits_since = |state: &PodState| state.no_room.as_ref().map_or(Timestamp::MAX, |no_room| no_room.since);
         let in_order = |pods: &Pods, counts: fn(&PodState) -> bool| {
@@ -433,6 +415,7 @@ impl Controller {
             let cause = self.sources.cause(state);
             self.apply(key, PodInput::StillNoRoom(cause));
         }
+        capacity.freed
     }
 
     fn follow(&mut self, key: &PodKey, capacity: &mut NodeCapacity, decider: &Decider<'_>) {

@@ -4,12 +4,14 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::passes::tests::Way;
-use super::tests::{UID, controller, decided, decided_at, growth, inventory_of, pod, request_override, view_of};
+use super::tests::{
+    UID, controller, decided, decided_at, decision, growth, inventory_of, pod, request_override, view_of,
+};
 use super::*;
 use crate::actuate::Node;
 use crate::decide::{CanaryWait, PodDecision};
 use crate::model::objects::annotation::MIRROR;
-use crate::model::objects::{self, OwnerReference, Pod, PodId};
+use crate::model::objects::{self, LimitRange, OwnerReference, Pod, PodId, ResourceQuota};
 use crate::model::{Bytes, CgroupPath, ChangeRecord, LivePod, Reason};
 use crate::plan::hook::{Hook, HookAction, HookMoment, HookSignal};
 use crate::plan::shrink::Progress;
@@ -18,7 +20,7 @@ use crate::reconcile::pod::Located;
 use crate::reconcile::store::StateFile;
 use crate::reconcile::work::OperatorRequest;
 use crate::report::testing::kill_of;
-use crate::sources::parse_manifests;
+use crate::sources::{KnownObjects, parse_manifests};
 
 /// A controller with a pod that has an override, and no pass that is due.
 fn enforcing(directory: &Path) -> (Controller, PodKey) {
@@ -214,21 +216,54 @@ fn manifest(namespace: &str, name: &str, uid: &str) -> Arc<Pod> {
 }
 
 #[tokio::test]
+async fn a_change_elsewhere_retries_no_waiting_pod() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut controller = controller(directory.path());
+    let web = PodKey::new("shop", "web");
+    let mut view = NodeView::from(view_of(&["bank/db", "shop/web"]));
+    let mut is_retried = |namespace: &str, change: fn(&mut KnownObjects)| {
+        let mut known = KnownObjects::clone(&view.namespaces[namespace]);
+        change(&mut known);
+        view.namespaces.insert(namespace.to_owned(), Arc::new(known));
+        if let Some(pod) = controller.pods.get(&web).map(|state| Arc::clone(&state.pod)) {
+            controller.apply(&web, decision(&pod, Reason::OutOfBounds));
+            let full = PodInput::Followed {
+                refused: Some("no room".to_owned()),
+                cause: None,
+                delay: Duration::ZERO,
+            };
+            controller.apply(&web, full);
+        }
+        controller.take_view(Arc::new(view.clone()), Vec::new());
+        controller.pods.get(&web).unwrap().decision.reason != Reason::OutOfBounds
+    };
+    assert!(is_retried("bank", |_| {}), "the first view");
+    let has_range = |known: &mut KnownObjects| known.limit_ranges.push(LimitRange::default().into());
+    assert!(!is_retried("bank", has_range), "there is no more room than before");
+    assert!(
+        is_retried("bank", |known| known.pods.clear()),
+        "a pod has left the node"
+    );
+    let has_quota = |known: &mut KnownObjects| known.quotas.push(ResourceQuota::default().into());
+    assert!(is_retried("shop", has_quota), "the objects of its own namespace");
+}
+
+#[tokio::test]
 async fn a_pod_without_room_is_tried_after_changes() {
     let directory = tempfile::tempdir().unwrap();
     let mut controller = controller(directory.path());
     controller.endpoint.resizer = Some(Arc::new(Way));
     let uid = "0a1b2c3d-0000-4000-8000-000000000001";
-    let view = NodeView {
+    let view = KnownObjects {
         pods: vec![manifest("shop", "web", uid)],
-        ..NodeView::default()
+        ..KnownObjects::default()
     };
     let running = PodId {
         uid: uid.into(),
         ..pod()
     };
     controller.node.found.inventory = inventory_of(&running);
-    controller.take_view(Arc::new(view.clone()), Vec::new());
+    controller.take_view(Arc::new(view.clone().into()), Vec::new());
     let key = view.pods[0].key();
     let values = serde_json::from_str(r#"[{"name": "app", "limits": {"memory": "128Mi"}}]"#).unwrap();
     let request = OperatorRequest::Override(Override::by_root(values));
@@ -244,8 +279,8 @@ async fn a_pod_without_room_is_tried_after_changes() {
         done.api.no_room = no_room;
         controller.end_pass(&key, number, Box::new(done));
     }
-    let mut due_after = |view: NodeView| {
-        controller.take_view(Arc::new(view), Vec::new());
+    let mut due_after = |view: KnownObjects| {
+        controller.take_view(Arc::new(view.into()), Vec::new());
         let pending = controller.pods.get(&key).unwrap().work.pending();
         pending.map(|pending| pending.cause.clone())
     };
@@ -267,11 +302,11 @@ async fn a_kubelet_that_started_again_may_resize() {
         let condition = |since| serde_json::json!({"type": "Ready", "lastTransitionTime": since});
         let conditions: Vec<_> = ready.map(condition).into_iter().collect();
         node.status.conditions = serde_json::from_value(conditions.into()).unwrap();
-        let next = NodeView {
+        let next = KnownObjects {
             node: Some(node),
             ..view.clone()
         };
-        controller.take_view(Arc::new(next), Vec::new());
+        controller.take_view(Arc::new(next.into()), Vec::new());
         !controller.node.answers.sentences().is_empty()
     };
     assert!(is_known(None));

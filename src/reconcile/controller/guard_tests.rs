@@ -53,7 +53,7 @@ fn guarding(directory: &Path, root: &Path) -> Controller {
         let took = Duration::ZERO;
         controller.apply(&pod.key(), PodInput::Decided { decision, took });
     }
-    controller.sources.view = Arc::new(view);
+    controller.sources.view = Arc::new(view.into());
     controller.guard.changed.clear();
     controller
 }

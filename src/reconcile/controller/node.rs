@@ -117,9 +117,11 @@ impl Controller {
         if self.node.found.node.is_some() && self.sources.seen {
             drop(self.node.starting.take());
         }
-        if self.node.policies() != policies || self.sources.view.pods.len() != self.pods.len() {
+        if self.node.policies() != policies || self.sources.view.pods().count() != self.pods.len() {
             // Of two pods with one name the running one counts, and now another one may run.
-            self.decide_changed(Timestamp::now());
+            let all = self.sources.view.namespaces.keys().cloned();
+            self.sources.changed.extend(all);
+            self.decide_changed(Timestamp::now(), true);
         }
         self.match_live();
         let repair = self.config.repair_pod_level && !self.config.observe_only;

@@ -552,7 +552,7 @@ status: {containerStatuses: [{name: app, resources: {}}]}
             node.status.allocatable.cpu = Some(MilliCpu::new(millicpu));
             controller.sources.view = Arc::new(NodeView {
                 node: Some(node),
-                ..view.clone()
+                ..view.clone().into()
             });
             controller.follow_freed_room(Timestamp::now());
             let is_due = |state: &PodState| state.work.pending().is_some();

@@ -27,7 +27,7 @@ use crate::reconcile::savings::Savings;
 use crate::reconcile::store::{Restored, StateFile};
 use crate::reconcile::work::OperatorRequest;
 use crate::resize::ResizeError;
-use crate::sources::{Undecided, parse_manifests};
+use crate::sources::{KnownObjects, Undecided, parse_manifests};
 
 pub(super) const UID: &str = "u1";
 
@@ -400,13 +400,13 @@ pub(super) fn decided_at(controller: &mut Controller, event: impl FnOnce(&mut Co
 }
 
 /// The pods about which the controller decides when this view arrives.
-pub(super) fn decided(controller: &mut Controller, view: &NodeView) -> Vec<String> {
-    let view = Arc::new(view.clone());
+pub(super) fn decided(controller: &mut Controller, view: &KnownObjects) -> Vec<String> {
+    let view = Arc::new(view.clone().into());
     decided_at(controller, |controller| controller.take_view(view, Vec::new()))
 }
 
 /// The input of a decision with this reason.
-fn decision(pod: &Pod, reason: Reason) -> PodInput {
+pub(super) fn decision(pod: &Pod, reason: Reason) -> PodInput {
     let mut decision = Box::new(PodDecision::undecided(pod));
     decision.reason = reason;
     let took = Duration::ZERO;
@@ -414,7 +414,7 @@ fn decision(pod: &Pod, reason: Reason) -> PodInput {
 }
 
 /// A view of these pods, by namespace and name.
-pub(super) fn view_of(pods: &[&str]) -> NodeView {
+pub(super) fn view_of(pods: &[&str]) -> KnownObjects {
     let manifests = pods.iter().map(|pod| {
         let (namespace, name) = pod.split_once('/').unwrap();
         let metadata = format!("{{name: {name}, namespace: {namespace}, uid: {name}}}");
@@ -462,7 +462,7 @@ async fn an_undecided_change_waits_on() {
     let directory = tempfile::tempdir().unwrap();
     let mut controller = controller(directory.path());
     let mut view = view_of(&["shop/db"]);
-    controller.take_view(Arc::new(view.clone()), Vec::new());
+    controller.take_view(Arc::new(view.clone().into()), Vec::new());
     let db = PodKey::new("shop", "db");
     controller.apply(&db, decision(&view.pods[0], Reason::OutOfBounds));
     let full = PodInput::Followed {
@@ -472,7 +472,7 @@ async fn an_undecided_change_waits_on() {
     };
     controller.apply(&db, full);
     view.undecided_pods.insert("db".to_owned(), Undecided::Awaited);
-    controller.take_view(Arc::new(view), Vec::new());
+    controller.take_view(Arc::new(view.into()), Vec::new());
     let state = controller.pods.get(&db).unwrap();
     assert_eq!(state.decision.reason, Reason::OutOfBounds);
     assert!(state.no_room.is_some(), "it is not followed either");
@@ -504,7 +504,8 @@ async fn an_event_decides_about_the_pods_it_concerns() {
     assert_eq!(decided(&mut controller, &view), all);
     assert!(decided(&mut controller, &view).is_empty());
 
-    Arc::make_mut(&mut view.pods[2]).metadata.labels.clear();
+    let labels = &mut Arc::make_mut(&mut view.pods[2]).metadata.labels;
+    labels.insert("app".to_owned(), "web".to_owned());
     assert_eq!(decided(&mut controller, &view), ["shop/web"], "another object");
     let mut vpa = VerticalPodAutoscaler::default();
     vpa.metadata.namespace = "shop".to_owned();
@@ -554,13 +555,15 @@ async fn other_quotas_concern_the_guard() {
     let directory = tempfile::tempdir().unwrap();
     let mut controller = controller(directory.path());
     let mut view = view_of(&["shop/web"]);
-    let mut is_stale = |view: &NodeView| {
+    let mut is_stale = |view: &KnownObjects| {
         controller.guard.changed.clear();
-        controller.take_view(Arc::new(view.clone()), Vec::new());
+        controller.take_view(Arc::new(view.clone().into()), Vec::new());
         !controller.guard.changed.is_empty()
     };
     is_stale(&view);
-    view.quotas.push(ResourceQuota::default().into());
+    let mut quota = ResourceQuota::default();
+    quota.metadata.namespace = "shop".to_owned();
+    view.quotas.push(quota.into());
     assert!(is_stale(&view));
     assert!(!is_stale(&view));
 }

@@ -204,7 +204,7 @@ fn settings_that_no_resize_reaches_are_counted_by_rule() {
     let manifests = "{kind: Pod, metadata: {name: web}, spec: {containers: [{name: a, args: ['-Xmx1g', '-Xms1q']}, {name: b, env: \
         [{name: GOMEMLIMIT, value: 1GiB}]}]}}";
     let view = crate::sources::parse_manifests("test", manifests).unwrap().view;
-    let index = crate::decide::Index::new(&[], &[], &[], &[]);
+    let index = crate::decide::Index::default();
     let now = Timestamp::UNIX_EPOCH;
     let known = crate::decide::EarlierDecisions::default();
     let decision = crate::decide::decide_pod(&view.pods[0], &index, now, &crate::decide::Options::default(), known);

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use nix::libc::O_NONBLOCK;
 
 use crate::kubernetes::ObjectMemory;
-use crate::sources::NodeView;
 use crate::sources::manifests::{give_back, parse_within};
+use crate::sources::{KnownObjects, NodeView};
 
 /// The largest file that is read, in bytes. The manifests of a full node take some hundred KiB, and a document takes many times
 /// the memory of its text while it is parsed.
@@ -45,7 +45,7 @@ pub(super) struct Reader {
 struct Manifest {
     /// The hash of the latest text, or of the reason why there is none. The text itself would double the memory.
     hash: Option<u64>,
-    usable: NodeView,
+    usable: KnownObjects,
     /// The memory that the content takes, in bytes, by namespace.
     held: BTreeMap<String, usize>,
     /// Whether objects were left out of the content.
@@ -78,7 +78,7 @@ impl Reader {
         for (name, file) in &self.files {
             let path = self.directory.join(name);
             problems.extend(file.problem.clone().map(|message| (path.clone(), message)));
-            all.merge(file.usable.clone(), |kind, metadata| {
+            all.add(file.usable.clone(), |kind, metadata| {
                 let (object, uid) = match kind {
                     // A directory describes one node, of any name.
                     "Node" => ("the Node".to_owned(), ""),
@@ -97,8 +97,7 @@ impl Reader {
                 false
             });
         }
-        self.memory
-            .expect(all.pods.iter().map(|pod| pod.metadata.namespace.clone()));
+        self.memory.expect(all.pods().map(|pod| pod.metadata.namespace.clone()));
         (all, problems)
     }
 
@@ -214,7 +213,7 @@ fn read_text(path: &Path) -> io::Result<Result<String, String>> {
 }
 
 /// Pods bound to no node become pods of this node, like static pods.
-fn placed_here(mut view: NodeView, node_name: &str) -> NodeView {
+fn placed_here(mut view: KnownObjects, node_name: &str) -> KnownObjects {
     let here = if node_name.is_empty() { UNNAMED } else { node_name };
     for pod in view.pods.iter_mut().filter(|pod| pod.spec.node_name.is_empty()) {
         here.clone_into(&mut Arc::make_mut(pod).spec.node_name);
@@ -267,13 +266,11 @@ mod tests {
         fs::write(directory.path().join("honest.yaml"), few).unwrap();
         let mut reader = Reader::new(directory.path().to_owned(), String::new());
         let (view, problems) = reader.read(&HashSet::new());
-        let kept = |view: &NodeView, namespace: &str| {
-            let vpas = view.vpas.iter();
-            vpas.filter(|vpa| vpa.metadata.namespace == namespace).count()
-        };
+        let kept = |view: &NodeView, namespace: &str| view.namespaces[namespace].vpas.len();
         assert!(kept(&view, "greedy") < 500, "{}", kept(&view, "greedy"));
         assert_eq!(kept(&view, "honest"), 3);
-        assert!(view.vpas.iter().all(|vpa| vpa.metadata.annotations.len() == 1));
+        let mut vpas = view.namespaces.values().flat_map(|known| &known.vpas);
+        assert!(vpas.all(|vpa| vpa.metadata.annotations.len() == 1));
         let (_, problem) = problems.first().unwrap();
         assert!(problem.contains("VerticalPodAutoscaler greedy/") && problem.contains("more objects are left out"));
         for file in ["a.yaml", "b.yaml"] {
@@ -281,7 +278,8 @@ mod tests {
         }
         reader.read(&HashSet::new());
         let (view, _) = reader.read(&HashSet::new());
-        let names = view.vpas.iter().filter(|vpa| vpa.metadata.name.starts_with("d-"));
-        assert!(names.count() > 0, "what was left out has room now");
+        let mut vpas = view.namespaces.values().flat_map(|known| &known.vpas);
+        let has_room = vpas.any(|vpa| vpa.metadata.name.starts_with("d-"));
+        assert!(has_room, "what was left out has room now");
     }
 }

@@ -6,6 +6,9 @@
 //! (`owners`). It follows nothing for the whole cluster, so the load of a node on
 //! the API server depends on that node alone. All lists of a kind share the memory for that kind (`kinds`).
 //!
+//! The lists name the namespaces in which something has changed. The source reads these again, and keeps what the view has of all
+//! others: a change costs what its namespace has. The changes of ten milliseconds make one view.
+//!
 //! The view has every pod of the node, and names those that cannot be decided about: not all objects that decide about them are known
 //! (`view`), yet or because the API server refuses one. The first view waits for these objects and for the Node for a time.
 //! During an outage the last state stays, with a problem.
@@ -17,31 +20,36 @@ mod tests;
 mod view;
 
 use std::cell::OnceCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::iter::once;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::{NodeView, SourceState, Undecided};
+use super::{KnownObjects, NodeView, SourceState, Undecided};
 use crate::kubernetes::{
-    ApiClient, ApiError, Follower, Latest, LocalWorkloads, Object, ObjectMemory, Timing, follow, follow_kubelet,
+    ApiClient, ApiError, Followed, Follower, Latest, ListChanges, Object, ObjectMemory, Timing, follow, follow_kubelet,
 };
 use crate::model::objects::{
     HorizontalPodAutoscaler, LimitRange, Node, Owner, Pod, ResourceQuota, Shared, VerticalPodAutoscaler,
 };
-use crate::pace::REST_FACTOR;
 use crate::slots::{Class, Slots};
 use owners::{OwnerKey, Owners};
-use view::{FirstPods, Missing, Namespace, objects_about};
+use view::{FirstPods, Missing, Namespace, may_have_vpa, objects_about};
 
 /// How long a burst of changes is collected before the view is built.
 const QUIET: Duration = Duration::from_millis(1);
+
+/// The least time between two views: a tenant may change objects thousands of times a second.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// A namespace is read again after this time, also without a change.
+const AT_LATEST: Duration = Duration::from_secs(60 * 60);
 
 /// How long the lists of a namespace stay after its last pod has left. A new pod often arrives soon.
 const LINGER: Duration = Duration::from_secs(5 * 60);
@@ -69,10 +77,11 @@ pub struct KubernetesSource {
     namespaces: BTreeMap<String, NamespaceLists>,
     /// The memory for the lists of all namespaces, by kind.
     memory: BTreeMap<&'static str, ObjectMemory>,
-    owners: Owners,
+    /// The latest view.
+    view: NodeView,
     /// None before the first list, and after the first view.
     first_pods: Option<FirstPods>,
-    changed: Arc<Notify>,
+    changes: ListChanges,
     requests: Slots<String>,
     answers: JoinSet<OwnerAnswer>,
     sender: watch::Sender<Arc<SourceState>>,
@@ -80,6 +89,9 @@ pub struct KubernetesSource {
 
 /// What the API server says of a workload.
 type OwnerAnswer = (OwnerKey, Result<Option<Owner>, ApiError>);
+
+/// The trouble of a list or request, and the problems of its objects.
+type ListProblems = (Option<String>, Vec<String>);
 
 #[derive(Debug)]
 struct NamespaceLists {
@@ -90,8 +102,13 @@ struct NamespaceLists {
         Follower<HorizontalPodAutoscaler>,
         Follower<ResourceQuota>,
     )>,
+    owners: Owners,
     /// When the last pod left the namespace.
     idle_since: Option<Instant>,
+    /// The problems when the namespace was last read.
+    problems: Vec<ListProblems>,
+    /// When the namespace is to be read again, also without a change.
+    due: Instant,
 }
 
 /// The memory for all lists of a kind, with the kind's name.
@@ -111,17 +128,16 @@ impl KubernetesSource {
         timing: Timing,
     ) -> (Self, watch::Receiver<Arc<SourceState>>) {
         let (sender, receiver) = watch::channel(Arc::default());
-        let changed = Arc::new(Notify::new());
+        let changes = ListChanges::default();
         // Pods that have ended use no resources. A pod that ends leaves the list.
         let here = format!("spec.nodeName={node_name},status.phase!=Succeeded,status.phase!=Failed");
         let itself = format!("metadata.name={node_name}");
         let (of_pods, of_node) = (ObjectMemory::new(Pod::MEMORY), ObjectMemory::new(Node::MEMORY));
-        let (server, changes) = (|| client.clone(), || Arc::clone(&changed));
         let pods = match kubelet {
-            Some(socket) => follow_kubelet(socket, timing, of_pods.clone(), changes()),
-            None => follow(server(), None, &here, timing, of_pods.clone(), changes()),
+            Some(socket) => follow_kubelet(socket, timing, of_pods.clone(), changes.clone()),
+            None => follow(client.clone(), None, &here, timing, of_pods.clone(), changes.clone()),
         };
-        let node = follow(server(), None, &itself, timing, of_node, changes());
+        let node = follow(client.clone(), None, &itself, timing, of_node, changes.clone());
         let source = Self {
             pods,
             node_name: node_name.to_owned(),
@@ -137,12 +153,9 @@ impl KubernetesSource {
                 memory_of::<HorizontalPodAutoscaler>(),
                 memory_of::<ResourceQuota>(),
             ]),
-            owners: Owners {
-                timing,
-                ..Owners::default()
-            },
+            view: NodeView::default(),
             first_pods: None,
-            changed,
+            changes,
             requests: Slots::new(AT_ONCE, 0),
             answers: JoinSet::new(),
             sender,
@@ -155,22 +168,22 @@ impl KubernetesSource {
         self.pods.latest()
     }
 
-    /// Follows the cluster until `stop`. A namespace with many objects that change all the time leaves time for other tasks.
+    /// Follows the cluster until `stop`.
     pub async fn run(mut self, stop: CancellationToken) {
+        let mut changed = self.changes.subscribe();
         loop {
-            let began = Instant::now();
-            let view = self.build_view();
+            let view = self.update_view();
             SourceState::publish(&self.sender, view, self.problems());
-            let rest = Instant::now() + began.elapsed() * REST_FACTOR;
+            let next = Instant::now() + PAUSE;
             let wake = self.next_due();
             // Cancel-safe: notifications and answers stay until they are taken.
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = sleep_until(wake) => continue,
-                () = self.changed.notified() => {}
+                () = sleep_until(wake) => {}
+                Ok(()) = changed.changed() => {}
                 Some(answer) = self.answers.join_next() => self.store(answer),
             }
-            sleep_until(rest.max(Instant::now() + QUIET)).await;
+            sleep_until(next.max(Instant::now() + QUIET)).await;
             // One view for all that came meanwhile.
             while let Some(answer) = self.answers.try_join_next() {
                 self.store(answer);
@@ -179,50 +192,121 @@ impl KubernetesSource {
     }
 
     fn store(&mut self, answer: Result<OwnerAnswer, JoinError>) {
-        match answer {
-            Ok((key, answer)) => self.owners.store(key, answer, Instant::now()),
-            Err(error) => tracing::error!(%error, "asking for the owner of a pod failed"),
+        let answer = answer.inspect_err(|error| tracing::error!(%error, "asking for the owner of a pod failed"));
+        // The last pod may have left the namespace.
+        if let Ok((key, answer)) = answer
+            && let Some(lists) = self.namespaces.get_mut(&key.namespace)
+        {
+            lists.owners.store(key, answer, Instant::now());
+            lists.due = Instant::now();
         }
     }
 
-    /// Builds the view, and requests missing objects. None while the pods are unknown, or the first view waits.
-    fn build_view(&mut self) -> Option<NodeView> {
+    /// Reads the namespaces again in which something has changed or is due. None while the pods are unknown, or the first view waits.
+    fn update_view(&mut self) -> Option<NodeView> {
         let now = Instant::now();
-        let pods = objects(&self.pods)?;
-        let local = self.owners.local(&pods);
-        self.follow_vpas(&local, now);
-        let (node, awaits_node) = self.node.read(|nodes| {
-            let node = nodes.objects().next().map(|node| Node::clone(node));
-            // A list without the Node is an answer, too.
-            let is_awaited = node.is_none() && !nodes.known && !nodes.refused;
-            (node, is_awaited)
-        });
-        let lists = self.namespaces.iter();
-        let namespaces: BTreeMap<_, _> = lists.map(|(name, lists)| (name.clone(), lists.known())).collect();
-        let (mut missing, mut view) = (Missing::default(), NodeView::default());
-        view.node = node;
-        // The first view waits for the Node and for the pods of the first list.
-        let is_first = self.sender.borrow().generation == 0;
-        let until = now + self.timing.first_view;
-        let first_pods = is_first.then(|| &*self.first_pods.get_or_insert_with(|| FirstPods::new(&pods, until)));
-        let mut waiting = awaits_node && first_pods.is_some_and(|first| now < first.until);
-        for pod in &pods {
-            let namespace = namespaces.get(&pod.metadata.namespace);
-            if let Err(why) = objects_about(pod, namespace, &self.owners, &mut missing) {
-                view.undecided_pods.insert(pod.metadata.uid.clone(), why);
-                waiting |= why == Undecided::Awaited && first_pods.is_some_and(|first| first.waits_for(pod, now));
-            }
+        if !self.pods.read(|pods| pods.known) {
+            return None;
         }
-        view.pods = pods;
-        self.request(&missing, &local, now);
-        add_objects(&mut view, namespaces);
-        let owners = self.owners.slots.values().filter_map(|slot| slot.answer.clone());
-        view.owners = owners.flatten().collect();
-        if !waiting {
-            self.first_pods = None;
+        let due = self.namespaces.iter().filter(|(_, lists)| lists.due <= now);
+        let mut changed: BTreeSet<String> = due.map(|(namespace, _)| namespace.clone()).collect();
+        self.changes.send_if_modified(|namespaces| {
+            changed.append(namespaces);
+            false
+        });
+        for namespace in changed {
+            let pods = self.pods.read(|pods| pods.objects_in(&namespace).cloned().collect());
+            self.update_namespace(namespace, pods, now);
+        }
+        let local = self.namespaces.iter().filter(|(_, lists)| lists.idle_since.is_none());
+        for memory in self.memory.values() {
+            memory.expect(local.clone().map(|(namespace, _)| namespace.clone()));
         }
         self.check_node();
-        Some(view).filter(|_| !waiting)
+        let node = |nodes: &Followed<Node>| nodes.objects().next().map(|node| Node::clone(node));
+        self.view.node = self.node.read(node);
+        if self.sender.borrow().view.is_none() {
+            // The first view waits for the Node and for the pods of the first list.
+            let (view, until) = (&self.view, now + self.timing.first_view);
+            let first = self.first_pods.get_or_insert_with(|| FirstPods::new(view, until));
+            let is_awaited = |pod: &Pod| view.undecided(pod) == Some(Undecided::Awaited) && first.waits_for(pod, now);
+            // A list without the Node is an answer, too.
+            let awaits_node = view.node.is_none() && self.node.read(|nodes| !nodes.known && !nodes.refused);
+            if awaits_node && now < first.until || view.pods().any(|pod| is_awaited(pod)) {
+                return None;
+            }
+            self.first_pods = None;
+        }
+        Some(self.view.clone())
+    }
+
+    /// Reads a namespace with these pods again. Its lists stay for [`LINGER`] after its last local workload.
+    fn update_namespace(&mut self, name: String, pods: Vec<Arc<Pod>>, now: Instant) {
+        let has_workload = pods.iter().any(|pod| may_have_vpa(pod));
+        let mut known = KnownObjects {
+            pods,
+            ..KnownObjects::default()
+        };
+        let lists = self.namespaces.remove(&name);
+        let new = || NamespaceLists {
+            vpas: self.follow_in(&name),
+            bounds: None,
+            owners: Owners {
+                timing: self.timing,
+                ..Owners::default()
+            },
+            idle_since: None,
+            problems: Vec::new(),
+            due: now,
+        };
+        if let Some(mut lists) = lists.or_else(|| has_workload.then(new)) {
+            lists.idle_since = (!has_workload).then(|| lists.idle_since.unwrap_or(now));
+            if lists.idle_since.is_none_or(|since| now < since + LINGER) {
+                self.read_lists(&name, &mut lists, &mut known, now);
+                self.namespaces.insert(name.clone(), lists);
+            }
+        }
+        self.view.namespaces.insert(name, Arc::new(known));
+        self.view.namespaces.retain(|_, known| *known != Arc::default());
+    }
+
+    /// Adds the objects of a namespace beside its pods, and requests those that the pods lack.
+    fn read_lists(&mut self, namespace: &str, lists: &mut NamespaceLists, known: &mut KnownObjects, now: Instant) {
+        let local = lists.owners.local(&known.pods);
+        if let Some(workloads) = &local {
+            lists.vpas.set_local(workloads);
+            lists.bounds.iter().for_each(|(_, hpas, _)| hpas.set_local(workloads));
+        }
+        let (listed, mut missing) = (lists.known(), Missing::default());
+        for pod in &known.pods {
+            if let Err(why) = objects_about(pod, Some(&listed), &lists.owners, &mut missing) {
+                known.undecided_pods.insert(pod.metadata.uid.clone(), why);
+            }
+        }
+        if let Some(workloads) = local.filter(|_| missing.bounds && lists.bounds.is_none()) {
+            let hpas: Follower<HorizontalPodAutoscaler> = self.follow_in(namespace);
+            // Its first list is to keep those about local pods.
+            hpas.set_local(&workloads);
+            lists.bounds = Some((self.follow_in(namespace), hpas, self.follow_in(namespace)));
+        }
+        for key in lists.owners.take_due(&missing.owners, &missing.passed, now) {
+            let (client, requests) = (self.client.clone(), self.requests.clone());
+            self.answers.spawn(async move {
+                let _slot = requests.wait(&key.namespace, Class::Ordinary).await;
+                let answer = owners::fetch(&client, &key).await;
+                (key, answer)
+            });
+        }
+        if let Some(bounds) = listed.bounds {
+            known.vpas = listed.vpas.unwrap_or_default();
+            (known.limit_ranges, known.hpas, known.quotas) = bounds;
+        }
+        let slots = lists.owners.slots.values();
+        known.owners = slots.clone().filter_map(|slot| slot.answer.clone()).flatten().collect();
+        lists.problems = lists.problems();
+        let leaves = lists.idle_since.map(|since| since + LINGER);
+        let due = slots.filter_map(|slot| slot.due).chain(leaves).min();
+        lists.due = due.unwrap_or(now + AT_LATEST);
     }
 
     /// Notes whether the configured Node exists. A list of the pods of a Node that does not exist is empty, and no error.
@@ -241,84 +325,25 @@ impl KubernetesSource {
         self.node_problem = problem;
     }
 
-    /// Follows the VPAs of the namespaces of local workloads, and stops following others after [`LINGER`].
-    fn follow_vpas(&mut self, local: &BTreeMap<String, LocalWorkloads>, now: Instant) {
-        for namespace in local.keys() {
-            if !self.namespaces.contains_key(namespace) {
-                let lists = NamespaceLists {
-                    vpas: self.follow_in(namespace),
-                    bounds: None,
-                    idle_since: None,
-                };
-                self.namespaces.insert(namespace.clone(), lists);
-            }
-        }
-        self.namespaces.retain(|namespace, lists| {
-            let workloads = local.get(namespace);
-            lists.idle_since = workloads.is_none().then(|| lists.idle_since.unwrap_or(now));
-            if let Some(workloads) = workloads {
-                lists.vpas.set_local(workloads);
-                lists.bounds.iter().for_each(|(_, hpas, _)| hpas.set_local(workloads));
-            }
-            lists.idle_since.is_none_or(|since| now < since + LINGER)
-        });
-        for memory in self.memory.values() {
-            memory.expect(local.keys().cloned());
-        }
-    }
-
-    /// Requests missing objects, and forgets unneeded workloads.
-    fn request(&mut self, missing: &Missing, local: &BTreeMap<String, LocalWorkloads>, now: Instant) {
-        for (namespace, workloads) in local {
-            let unfollowed = |lists: &NamespaceLists| lists.bounds.is_none();
-            let is_missing = missing.bounds.contains(namespace);
-            if !is_missing || !self.namespaces.get(namespace).is_some_and(unfollowed) {
-                continue;
-            }
-            let hpas: Follower<HorizontalPodAutoscaler> = self.follow_in(namespace);
-            // Its first list is to keep those about local pods.
-            hpas.set_local(workloads);
-            let bounds = (self.follow_in(namespace), hpas, self.follow_in(namespace));
-            if let Some(lists) = self.namespaces.get_mut(namespace) {
-                lists.bounds = Some(bounds);
-            }
-        }
-        for key in self.owners.take_due(&missing.owners, &missing.passed, now) {
-            let (client, requests) = (self.client.clone(), self.requests.clone());
-            self.answers.spawn(async move {
-                let _slot = requests.wait(&key.namespace, Class::Ordinary).await;
-                let answer = owners::fetch(&client, &key).await;
-                (key, answer)
-            });
-        }
-    }
-
     /// The time of the next request, of the end of following a namespace, or of the first view.
     fn next_due(&self) -> Instant {
-        const AT_LATEST: Duration = Duration::from_secs(60 * 60);
-        let leaving = self.namespaces.values().filter_map(|lists| lists.idle_since);
-        let leaving = leaving.map(|since| since + LINGER);
-        let requests = self.owners.slots.values().filter_map(|slot| slot.due);
+        let namespaces = self.namespaces.values().map(|lists| lists.due);
         let first_view = self.first_pods.iter().map(|first| first.until);
-        let due = leaving.chain(requests).chain(first_view).min();
+        let due = namespaces.chain(first_view).min();
         due.unwrap_or_else(|| Instant::now() + AT_LATEST)
     }
 
     /// The problems of lists, requests and objects. The same problem of many lists is one entry: `list pods` and `list nodes`
     /// fail alike in an outage.
     fn problems(&self) -> Vec<String> {
-        let mut found = vec![problems(&self.pods), problems(&self.node)];
-        for lists in self.namespaces.values() {
-            found.push(problems(&lists.vpas));
-            let bounds = lists.bounds.iter();
-            found
-                .extend(bounds.flat_map(|(ranges, hpas, quotas)| [problems(quotas), problems(ranges), problems(hpas)]));
-        }
-        let (troubles, objects): (Vec<_>, Vec<_>) = found.into_iter().unzip();
-        let owners = self.owners.slots.values().filter_map(|slot| slot.problem.as_ref());
-        let owners = owners.map(ToString::to_string);
+        let own = [problems(&self.pods), problems(&self.node)];
+        let of_namespaces = self
+            .namespaces
+            .values()
+            .flat_map(|lists| lists.problems.iter().cloned());
+        let (troubles, objects): (Vec<_>, Vec<_>) = own.into_iter().chain(of_namespaces).unzip();
         let mut alike: BTreeMap<String, (String, usize)> = BTreeMap::new();
-        for trouble in troubles.into_iter().flatten().chain(owners) {
+        for trouble in troubles.into_iter().flatten() {
             let what = trouble.split_once(": ").map_or(trouble.as_str(), |(_, what)| what);
             alike.entry(what.to_owned()).or_insert((trouble, 0)).1 += 1;
         }
@@ -332,10 +357,10 @@ impl KubernetesSource {
     }
 
     fn follow_in<T: Object>(&mut self, namespace: &str) -> Follower<T> {
-        let (client, changed) = (self.client.clone(), Arc::clone(&self.changed));
+        let (client, changes) = (self.client.clone(), self.changes.clone());
         let (kind, memory) = memory_of::<T>();
         let memory = self.memory.entry(kind).or_insert(memory);
-        follow(client, Some(namespace), "", self.timing, memory.clone(), changed)
+        follow(client, Some(namespace), "", self.timing, memory.clone(), changes)
     }
 }
 
@@ -356,23 +381,22 @@ impl NamespaceLists {
             targets: OnceCell::new(),
         }
     }
-}
 
-/// Adds the known objects of the namespaces to the view.
-fn add_objects(view: &mut NodeView, namespaces: BTreeMap<String, Namespace>) {
-    for namespace in namespaces.into_values() {
-        let Some((limit_ranges, hpas, quotas)) = namespace.bounds else {
-            continue;
-        };
-        view.vpas.extend(namespace.vpas.into_iter().flatten().map(Shared::from));
-        view.limit_ranges.extend(limit_ranges.into_iter().map(Shared::from));
-        view.hpas.extend(hpas.into_iter().map(Shared::from));
-        view.quotas.extend(quotas.into_iter().map(Shared::from));
+    /// The problems of the lists and of the requests for workloads.
+    fn problems(&self) -> Vec<ListProblems> {
+        let mut found = vec![problems(&self.vpas)];
+        if let Some((ranges, hpas, quotas)) = &self.bounds {
+            found.extend([problems(quotas), problems(ranges), problems(hpas)]);
+        }
+        let requests = self.owners.slots.values().filter_map(|slot| slot.problem.as_ref());
+        found.extend(requests.map(|problem| (Some(problem.to_string()), Vec::new())));
+        found
     }
 }
 
-fn objects<T: Object>(list: &Follower<T>) -> Option<Vec<Arc<T>>> {
-    list.read(|list| list.known.then(|| list.objects().cloned().collect()))
+fn objects<T: Object>(list: &Follower<T>) -> Option<Vec<Shared<T>>> {
+    let all = |list: &Followed<T>| list.objects().cloned().map(Shared::from).collect();
+    list.read(|list| list.known.then(|| all(list)))
 }
 
 fn is_refused<T>(list: &Follower<T>) -> bool {
@@ -398,8 +422,7 @@ fn within_room(lists: impl IntoIterator<Item = Vec<String>>) -> Vec<String> {
     fitting.chain(more).collect()
 }
 
-/// The trouble of a list, and the problems of its objects.
-fn problems<T: Object>(list: &Follower<T>) -> (Option<String>, Vec<String>) {
+fn problems<T: Object>(list: &Follower<T>) -> ListProblems {
     list.read(|list| {
         let mut all = list.problems();
         let mut first: Vec<_> = all.by_ref().take(MOST_PROBLEMS).collect();

@@ -37,7 +37,7 @@ pub(super) struct OwnerKey {
 /// cost a request a minute.
 const REFRESH_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The workloads above pods, and the time of the next request for each.
+/// The workloads above the pods of a namespace, and the time of the next request for each.
 #[derive(Debug, Default)]
 pub(super) struct Owners {
     pub(super) timing: Timing,
@@ -78,12 +78,12 @@ impl Owners {
         Ok(top)
     }
 
-    /// The names of the workloads that own local pods or may own them, by namespace: of each controller on the way up, as far as
-    /// it is known, and the name from which a controller derives its own, such as `web` of the ReplicaSet `web-5c`.
-    pub(super) fn local(&self, pods: &[Arc<Pod>]) -> BTreeMap<String, LocalWorkloads> {
-        let mut local: BTreeMap<String, LocalWorkloads> = BTreeMap::new();
+    /// The names of the workloads that own local pods or may own them: of each controller on the way up, as far as it is known,
+    /// and the name from which a controller derives its own, such as `web` of the ReplicaSet `web-5c`. None if no VPA can target a pod.
+    pub(super) fn local(&self, pods: &[Arc<Pod>]) -> Option<LocalWorkloads> {
+        let mut local = None;
         for pod in pods.iter().filter(|pod| may_have_vpa(pod)) {
-            let names = local.entry(pod.metadata.namespace.clone()).or_default();
+            let names: &mut LocalWorkloads = local.get_or_insert_default();
             let levels = successors(Some(&pod.metadata), |below| self.known_controller(below));
             for controller in levels.take(MOST_LEVELS).filter_map(ObjectMeta::controller) {
                 let name = &controller.name;

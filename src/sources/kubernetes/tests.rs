@@ -17,10 +17,10 @@ use super::owners::{OwnerKey, Owners, fetch};
 use super::view::{FirstPods, Missing, Namespace, objects_about};
 use super::{KubernetesSource, PROBLEM_BYTES, within_room};
 use crate::kubernetes::{ApiClient, ApiError, Call, Kind, Problem, Status, Timing, Verb};
-use crate::model::objects::{Owner, OwnerKind, Pod, VerticalPodAutoscaler};
+use crate::model::objects::{Owner, OwnerKind, Pod, Shared, VerticalPodAutoscaler};
 use crate::observe::log::LogFormat;
 use crate::observe::log::tests::logged;
-use crate::sources::{NodeView, Undecided, parse_manifests};
+use crate::sources::{KnownObjects, NodeView, SourceState, Undecided, parse_manifests};
 
 const HOUR: Duration = Duration::from_secs(60 * 60);
 
@@ -45,18 +45,12 @@ fn owned_by(kind: &str, name: &str, uid: &str) -> String {
     format!("{{kind: {kind}, name: {name}, uid: {uid}, controller: true}}")
 }
 
-fn vpa(target: &str) -> Vec<Arc<VerticalPodAutoscaler>> {
+fn vpa(target: &str) -> Vec<Shared<VerticalPodAutoscaler>> {
     let text = format!(
         "{{kind: VerticalPodAutoscaler, metadata: {{name: v, namespace: shop}}, \
          spec: {{targetRef: {{kind: Deployment, name: {target}}}}}}}"
     );
-    parse_manifests("vpa", &text)
-        .unwrap()
-        .view
-        .vpas
-        .iter()
-        .map(|vpa| Arc::new(VerticalPodAutoscaler::clone(vpa)))
-        .collect()
+    parse_manifests("vpa", &text).unwrap().view.vpas
 }
 
 fn key(kind: OwnerKind, name: &str, uid: &str) -> OwnerKey {
@@ -89,13 +83,26 @@ fn both() -> Owners {
     owners
 }
 
+/// By UID, the undecided pods of all namespaces.
+fn undecided(view: &NodeView) -> BTreeMap<String, Undecided> {
+    view.namespaces
+        .values()
+        .flat_map(|known| known.undecided_pods.clone())
+        .collect()
+}
+
+/// The view of a source that has one.
+fn view_of(state: &SourceState) -> &NodeView {
+    state.view.as_ref().unwrap()
+}
+
 type Known = (Result<(), Undecided>, Option<OwnerKey>, bool);
 
 /// What is known about the pod, and what is to be asked for: a workload, or what bounds the namespace.
 fn of(pod: &Pod, namespace: Option<&Namespace>, owners: &Owners) -> Known {
     let mut missing = Missing::default();
     let known = objects_about(pod, namespace, owners, &mut missing);
-    (known, missing.owners.pop_first(), missing.bounds.contains("shop"))
+    (known, missing.owners.pop_first(), missing.bounds)
 }
 
 const READY: Known = (Ok(()), None, false);
@@ -123,7 +130,11 @@ fn a_pod_waits_for_all_its_objects() {
 fn pods_that_come_or_change_hold_up_no_first_view() {
     let owned = |by: &str| pod(&owned_by("ReplicaSet", by, by));
     let now = Instant::now();
-    let first = FirstPods::new(&[Arc::new(owned("r"))], now + HOUR);
+    let known = KnownObjects {
+        pods: vec![Arc::new(owned("r"))],
+        ..KnownObjects::default()
+    };
+    let first = FirstPods::new(&known.into(), now + HOUR);
     assert!(first.waits_for(&owned("r"), now));
     assert!(!first.waits_for(&owned("r"), now + HOUR));
     assert!(!first.waits_for(&owned("another"), now));
@@ -284,12 +295,13 @@ fn owner_chains_end_and_never_circle() {
 #[test]
 fn local_workloads_are_named_before_read() {
     let pods = [Arc::new(pod(&owned_by("ReplicaSet", "web-5c", "r")))];
-    let local = Owners::default().local(&pods);
-    assert_eq!(local["shop"].iter().collect::<Vec<_>>(), ["web", "web-5c"]);
+    let local = Owners::default().local(&pods).unwrap();
+    assert_eq!(local.iter().collect::<Vec<_>>(), ["web", "web-5c"]);
     let mut adopted = Owners::default();
     let set = workload("ReplicaSet", "web-5c", &owned_by("Deployment", "another", "d"));
     adopted.store(key(OwnerKind::ReplicaSet, "web-5c", "r"), Ok(Some(set)), Instant::now());
-    assert!(adopted.local(&pods)["shop"].contains("another"));
+    assert!(adopted.local(&pods).unwrap().contains("another"));
+    assert_eq!(adopted.local(&[Arc::new(pod(""))]), None);
 }
 
 /// An API server with a pod in each of two namespaces and without Nodes. It answers lists of the namespace `shop` with this code.
@@ -330,20 +342,24 @@ async fn a_list_that_fails_delays_its_own_pods() {
     tokio::spawn(source.run(CancellationToken::new()));
     let of_shop = BTreeMap::from([("shop".to_owned(), Undecided::Awaited)]);
     let state = states
-        .wait_for(|state| state.view.undecided_pods == of_shop)
+        .wait_for(|state| state.view.as_ref().is_some_and(|view| undecided(view) == of_shop))
         .await
         .unwrap();
-    assert_eq!(state.view.pods.len(), 2, "both are known, and one is decided about");
+    assert_eq!(
+        view_of(&state).pods().count(),
+        2,
+        "both are known, and one is decided about"
+    );
 }
 
 #[tokio::test]
 async fn a_refused_list_leaves_its_pods_undecided() {
     let (source, mut states) = KubernetesSource::new(half_broken(StatusCode::FORBIDDEN), "n", None, patient());
     tokio::spawn(source.run(CancellationToken::new()));
-    let state = states.wait_for(|state| state.generation > 0).await.unwrap();
+    let state = states.wait_for(|state| state.view.is_some()).await.unwrap();
     let of_shop = BTreeMap::from([("shop".to_owned(), Undecided::Refused)]);
-    assert_eq!(state.view.undecided_pods, of_shop);
-    assert_eq!(state.view.pods.len(), 2);
+    assert_eq!(undecided(view_of(&state)), of_shop);
+    assert_eq!(view_of(&state).pods().count(), 2);
     let names_list = |problem: &String| problem.contains("verticalpodautoscalers") && problem.contains("403");
     assert!(state.problems.iter().any(names_list), "{:?}", state.problems);
 }
@@ -372,8 +388,8 @@ async fn a_proxys_404_is_no_empty_list() {
     };
     let (source, mut states) = KubernetesSource::new(ApiClient::to(&router), "n", None, timing);
     tokio::spawn(source.run(CancellationToken::new()));
-    let state = states.wait_for(|state| state.generation > 0).await.unwrap();
-    assert_eq!(state.view.pods.len(), 1);
+    let state = states.wait_for(|state| state.view.is_some()).await.unwrap();
+    assert_eq!(view_of(&state).pods().count(), 1);
 }
 
 #[tokio::test]
@@ -408,10 +424,10 @@ async fn an_adopted_pod_is_in_the_first_view() {
     });
     let (source, mut states) = KubernetesSource::new(ApiClient::to(&router), "n", None, patient());
     tokio::spawn(source.run(CancellationToken::new()));
-    let state = states.wait_for(|state| state.generation > 0).await.unwrap();
+    let state = states.wait_for(|state| state.view.is_some()).await.unwrap();
     let adopted = BTreeMap::from([("u".to_owned(), Undecided::Awaited)]);
-    assert_eq!(state.view.undecided_pods, adopted);
-    assert_eq!(state.view.pods.len(), 1);
+    assert_eq!(undecided(view_of(&state)), adopted);
+    assert_eq!(view_of(&state).pods().count(), 1);
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -452,21 +468,21 @@ async fn first_view(nodes: Nodes, first_view: Duration) -> NodeView {
     };
     let (source, mut states) = KubernetesSource::new(ApiClient::to(&router), "n", None, timing);
     tokio::spawn(source.run(CancellationToken::new()));
-    let state = states.wait_for(|state| state.generation > 0).await.unwrap();
-    state.view.clone()
+    let state = states.wait_for(|state| state.view.is_some()).await.unwrap();
+    view_of(&state).clone()
 }
 
 #[tokio::test]
 async fn the_first_view_waits_for_the_node() {
     let view = first_view(Nodes::Late, HOUR).await;
-    assert!(view.node.is_some() && view.pods.len() == 1);
+    assert!(view.node.is_some() && view.pods().count() == 1);
 }
 
 #[tokio::test]
 async fn nodes_that_never_come_delay_no_first_view() {
     for (nodes, wait) in [(Nodes::Refused, HOUR), (Nodes::Silent, Duration::from_millis(20))] {
         let view = first_view(nodes, wait).await;
-        assert!(view.node.is_none() && view.pods.len() == 1, "{nodes:?}");
+        assert!(view.node.is_none() && view.pods().count() == 1, "{nodes:?}");
     }
 }
 
@@ -494,4 +510,5 @@ fn problems_of_a_list_leave_room_for_others() {
     assert_eq!(within_room(few.clone()), few.concat(), "in their order");
 }
 
+mod full_node;
 mod one_pod;

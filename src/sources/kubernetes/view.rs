@@ -5,22 +5,21 @@
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use tokio::time::Instant;
 
 use super::owners::{OwnerKey, Owners};
 use crate::model::objects::{
-    HorizontalPodAutoscaler, LimitRange, OwnerKind, OwnerReference, Pod, ResourceQuota, VerticalPodAutoscaler,
+    HorizontalPodAutoscaler, LimitRange, OwnerKind, OwnerReference, Pod, ResourceQuota, Shared, VerticalPodAutoscaler,
     WorkloadKey,
 };
-use crate::sources::Undecided;
+use crate::sources::{NodeView, Undecided};
 
 /// The known objects of one namespace.
 #[derive(Debug, Default)]
 pub(super) struct Namespace {
     /// None while the list is unknown.
-    pub(super) vpas: Option<Vec<Arc<VerticalPodAutoscaler>>>,
+    pub(super) vpas: Option<Vec<Shared<VerticalPodAutoscaler>>>,
     /// Whether a list is refused until a change of rules.
     pub(super) refused: bool,
     /// None while one of the lists is unknown.
@@ -39,7 +38,7 @@ pub(super) struct Targets {
 }
 
 impl Targets {
-    fn of(vpas: &[Arc<VerticalPodAutoscaler>]) -> Self {
+    fn of(vpas: &[Shared<VerticalPodAutoscaler>]) -> Self {
         let mut targets = Self::default();
         for target in vpas.iter().filter_map(|vpa| vpa.spec.target_ref.as_ref()) {
             match WorkloadKey::from(target).known {
@@ -60,20 +59,20 @@ impl Targets {
 
 /// The objects that bound the decisions in a namespace. There are no quotas while their list is refused.
 type Bounds = (
-    Vec<Arc<LimitRange>>,
-    Vec<Arc<HorizontalPodAutoscaler>>,
-    Vec<Arc<ResourceQuota>>,
+    Vec<Shared<LimitRange>>,
+    Vec<Shared<HorizontalPodAutoscaler>>,
+    Vec<Shared<ResourceQuota>>,
 );
 
-/// The objects that the pods of one view need.
+/// The objects that the pods of a namespace need.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Missing {
     /// Known workloads above local pods.
     pub(super) passed: BTreeSet<OwnerKey>,
     /// Unknown workloads above local pods.
     pub(super) owners: BTreeSet<OwnerKey>,
-    /// Namespaces whose bounds are unknown.
-    pub(super) bounds: BTreeSet<String>,
+    /// Whether a pod needs the bounds, which are unknown.
+    pub(super) bounds: bool,
 }
 
 /// The pods of the first list. The first view waits for these and for the Node, and not for ever: a namespace whose pods come and
@@ -88,8 +87,8 @@ pub(super) struct FirstPods {
 }
 
 impl FirstPods {
-    pub(super) fn new(pods: &[Arc<Pod>], until: Instant) -> Self {
-        let pods = pods.iter().map(|pod| &pod.metadata);
+    pub(super) fn new(view: &NodeView, until: Instant) -> Self {
+        let pods = view.pods().map(|pod| &pod.metadata);
         let controllers = pods.map(|pod| (pod.uid.clone(), pod.controller().cloned()));
         Self {
             controllers: controllers.collect(),
@@ -143,7 +142,7 @@ pub(super) fn objects_about(
     if namespace.bounds.is_some() || !targets.may_contain(top.as_ref()) {
         return Ok(());
     }
-    missing.bounds.insert(pod.metadata.namespace.clone());
+    missing.bounds = true;
     Err(unknown(namespace.refused))
 }
 
@@ -162,8 +161,7 @@ mod tests {
             let metadata = "{name: v, namespace: shop}";
             let text = format!("{{kind: VerticalPodAutoscaler, metadata: {metadata}, spec: {{targetRef: {target}}}}}");
             let view = parse_manifests("vpa", &text).unwrap().view;
-            let vpas = view.vpas.iter().map(|vpa| Arc::new(VerticalPodAutoscaler::clone(vpa)));
-            let targets = Targets::of(&vpas.collect::<Vec<_>>());
+            let targets = Targets::of(&view.vpas);
             let [own, other] = [OwnerKind::Deployment, OwnerKind::StatefulSet].map(|kind| (kind, "web".to_owned()));
             let tops = [Some(&own), Some(&other), None];
             assert_eq!(tops.map(|top| targets.may_contain(top)), may_contain, "{target}");

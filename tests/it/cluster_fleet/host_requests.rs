@@ -24,7 +24,12 @@ async fn what_the_driver_of_the_fleet_asks_for_is_what_an_agent_follows() {
     let calls = Calls::new();
     let source = Local::start(calls.connect(api.kubeconfig()).await, NODE, Timing::default());
     let mut states = source.states.clone();
-    let known = states.wait_for(|state| state.view.pods.len() == 1 && state.view.vpas.len() == 1);
+    let known = states.wait_for(|state| {
+        state.view.as_ref().is_some_and(|view| {
+            let vpas = view.namespaces.values().flat_map(|known| &known.vpas);
+            view.pods().count() == 1 && vpas.count() == 1
+        })
+    });
     known.await.unwrap();
     let by_the_driver = followed(&api);
     assert!(by_the_driver.len() > 6, "{by_the_driver:?}");

@@ -36,7 +36,7 @@ async fn a_low_pod_is_read_until_it_is_raised() {
         let metadata = format!("{{name: web, uid: {UID}, labels: {{app: {label}}}}}");
         let spec = "{containers: [{name: a, resources: {limits: {memory: 64Mi}}}]}";
         let pod = format!("{{kind: Pod, metadata: {metadata}, spec: {spec}}}");
-        Arc::new(crate::sources::parse_manifests("test", &pod).unwrap().view)
+        Arc::new(crate::sources::parse_manifests("test", &pod).unwrap().view.into())
     };
     for (label, mebibytes, is_low) in [
         ("web", 32, true),

@@ -6,7 +6,7 @@ use crate::model::objects::{LimitRange, LimitRangeItem};
 /// 200m of 600m, and what a tenant would like to have had before.
 const MUCH: &str = r#"{"requests":{"cpu":"64"},"limits":{"cpu":"64"}}"#;
 
-fn tenants(before: &str) -> NodeView {
+fn tenants(before: &str) -> KnownObjects {
     let mut view = ready_for(boosted(0), 1);
     let pod = pod_of(&mut view);
     let resources = &mut pod.spec.containers[0].resources;
@@ -17,7 +17,7 @@ fn tenants(before: &str) -> NodeView {
 }
 
 /// What the pod's cpu becomes without a recommendation for it.
-fn ends_with(mut view: NodeView) -> String {
+fn ends_with(mut view: KnownObjects) -> String {
     for vpa in &mut view.vpas {
         vpa.status.recommendation = None;
     }

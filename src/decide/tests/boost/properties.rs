@@ -8,7 +8,7 @@ use super::super::arbitrary::sensible;
 use super::*;
 
 /// A container of a sensible pod is boosted: what it has is what it had, times a factor.
-fn starting() -> impl Strategy<Value = NodeView> {
+fn starting() -> impl Strategy<Value = KnownObjects> {
     let since = option::of(0_i64..100);
     let boost = (select(&["a", "b"][..]), 1_u64..9, 0_i64..100, any::<bool>());
     (sensible(), boost, option::of(0_i64..100), since).prop_map(|(mut view, (name, factor, all, known), own, since)| {
@@ -34,7 +34,7 @@ fn starting() -> impl Strategy<Value = NodeView> {
     })
 }
 
-fn at(view: &NodeView, time: Timestamp) -> PodDecision {
+fn at(view: &KnownObjects, time: Timestamp) -> PodDecision {
     decide_pod(
         &view.pods[0],
         &index(view),
@@ -44,7 +44,7 @@ fn at(view: &NodeView, time: Timestamp) -> PodDecision {
     )
 }
 
-fn is_boosted(view: &NodeView, container: &str) -> bool {
+fn is_boosted(view: &KnownObjects, container: &str) -> bool {
     let annotations = &view.pods[0].metadata.annotations;
     annotations.contains_key(&format!("{BOOST_PREFIX}{container}"))
 }

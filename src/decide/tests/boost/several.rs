@@ -3,7 +3,7 @@
 use super::*;
 
 /// `app` is boosted for 30 seconds and `side` for 60, by a policy of its own.
-fn two() -> NodeView {
+fn two() -> KnownObjects {
     let mut view = boosted(30);
     let pod = pod_of(&mut view);
     let mut side = pod.spec.containers[0].clone();
@@ -62,7 +62,7 @@ fn a_boost_ends_beside_one_that_lasts() {
 
 #[test]
 fn an_older_vpa_with_a_boost_controls() {
-    let said = |view: &NodeView| {
+    let said = |view: &KnownObjects| {
         let decision = decide_one(view);
         (decision.vpa.unwrap(), decision.reason)
     };

@@ -9,7 +9,7 @@ const RECORDED: &[u8] = include_bytes!("../../../../tests/data/pod-protobuf/pod.
 const AS_JSON: &str = include_str!("../../../../tests/data/pod-protobuf/pod.json");
 
 fn known() -> Arc<SharedList<Pod>> {
-    SharedList::new("pods".to_owned(), ObjectMemory::new(1 << 20), Arc::default())
+    SharedList::new("pods".to_owned(), None, ObjectMemory::new(1 << 20), <_>::default())
 }
 
 fn pod(name: &str, uid: &str) -> core::Pod {

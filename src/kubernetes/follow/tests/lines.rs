@@ -226,7 +226,7 @@ fn an_object_beyond_its_share_keeps_its_state() {
 
 #[test]
 fn a_connection_made_again_is_not_in_the_log() {
-    let shared = SharedList::<Thing>::new("things".to_owned(), ObjectMemory::new(1 << 20), Arc::default());
+    let shared = SharedList::<Thing>::new("things".to_owned(), None, ObjectMemory::new(1 << 20), <_>::default());
     let lines = |troubles: &[(&str, bool)]| {
         let text = logged(LogFormat::Text, "info", |_| {
             for (trouble, for_log) in troubles {

@@ -11,7 +11,6 @@ use axum::response::Response;
 use futures::{StreamExt, stream};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
-use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::super::{Followed, Follower, Timing, follow};
@@ -86,22 +85,19 @@ impl Script {
     fn follow_within(&self, memory: ObjectMemory) -> Follower<Thing> {
         let client = self.client().0;
         client.streams_lists.store(false, std::sync::atomic::Ordering::Relaxed);
-        follow(client, None, "", BRISK, memory, Arc::new(Notify::new()))
+        follow(client, None, "", BRISK, memory, <_>::default())
     }
 
     /// With what is counted about it. Known to begin no watch with a list.
     fn follow_and_count(&self) -> (Follower<Thing>, Registry) {
         let (client, registry) = self.client();
         client.streams_lists.store(false, std::sync::atomic::Ordering::Relaxed);
-        (
-            follow(client, None, "", BRISK, memory(), Arc::new(Notify::new())),
-            registry,
-        )
+        (follow(client, None, "", BRISK, memory(), <_>::default()), registry)
     }
 
     /// Where nothing is known of the API server.
     pub(super) fn follow_anew(&self) -> Follower<Thing> {
-        follow(self.client().0, None, "", BRISK, memory(), Arc::new(Notify::new()))
+        follow(self.client().0, None, "", BRISK, memory(), <_>::default())
     }
 
     fn client(&self) -> (ApiClient, Registry) {
@@ -269,7 +265,7 @@ fn a_list_that_alone_stays_unanswered_is_logged() {
             let client = script.client().0;
             client.streams_lists.store(false, std::sync::atomic::Ordering::Relaxed);
             let health = client.health.clone();
-            let _follower: Follower<Thing> = follow(client, None, "", BRISK, memory(), Arc::new(Notify::new()));
+            let _follower: Follower<Thing> = follow(client, None, "", BRISK, memory(), <_>::default());
             while script.asked.lock().unwrap().len() < 9 {
                 // The answer to another call.
                 health.observe(&Ok::<(), Problem>(()));
@@ -376,7 +372,7 @@ async fn one_list_finds_a_kind_unserved_for_all() {
         ..BRISK
     };
     let of = |namespace, timing| -> Follower<Thing> {
-        follow(client.clone(), Some(namespace), "", timing, memory(), Arc::default())
+        follow(client.clone(), Some(namespace), "", timing, memory(), <_>::default())
     };
     let is_known = |known: &Followed<Thing>| known.known.then_some(());
     let first = of("first", timing);
@@ -410,7 +406,7 @@ async fn a_kind_that_only_others_lack_is_listed_soon() {
         unknown: BRISK.watch,
         ..BRISK
     };
-    let follower: Follower<Thing> = follow(client, None, "", timing, memory(), Arc::default());
+    let follower: Follower<Thing> = follow(client, None, "", timing, memory(), <_>::default());
     until(&follower, |known| (known.objects().count() == 1).then_some(())).await;
 }
 
@@ -496,7 +492,7 @@ async fn a_list_follows_a_watch_without_lines() {
         watch: Duration::ZERO,
         ..BRISK
     };
-    let follower: Follower<Thing> = follow(client, None, "", timing, memory(), Arc::new(Notify::new()));
+    let follower: Follower<Thing> = follow(client, None, "", timing, memory(), <_>::default());
     let asked = script.asked(4).await;
     assert_eq!(asked[2].1, "/apis/test/v2/things?resourceVersion=7");
     assert_eq!(asked[3].1, "/apis/test/v2/things?resourceVersion=0");
@@ -517,7 +513,7 @@ async fn watches_that_a_proxy_ends_are_added_up() {
         long_silence: Duration::from_millis(20),
         ..BRISK
     };
-    let _follower: Follower<Thing> = follow(client, None, "", timing, memory(), Arc::new(Notify::new()));
+    let _follower: Follower<Thing> = follow(client, None, "", timing, memory(), <_>::default());
     assert_eq!(script.asked(4).await[3].1, "/apis/test/v2/things?resourceVersion=7");
 }
 
@@ -547,7 +543,7 @@ async fn lists_that_hang_leave_other_namespaces_theirs() {
     let client = script.client().0;
     client.streams_lists.store(false, std::sync::atomic::Ordering::Relaxed);
     let follow_in = |namespace| {
-        let changed = Arc::new(Notify::new());
+        let changed = <_>::default();
         follow::<Thing>(client.clone(), Some(namespace), "", BRISK, memory(), changed)
     };
     let _hanging: Vec<_> = (0..9).map(|_| follow_in("a")).collect();

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::decide::CanaryWait;
-use crate::model::objects::{HorizontalPodAutoscaler, LimitRange, Node, Owner, Running};
+use crate::model::objects::{HorizontalPodAutoscaler, LimitRange, Node, ObjectMeta, Owner, Running};
 use crate::model::{MilliCpu, PodAmounts, Resource, Target};
 use crate::reconcile::controller::tests::{controller, inventory_of};
 use crate::reconcile::no_room::NoRoomFor;
@@ -23,6 +23,13 @@ fn pod() -> Pod {
     pod
 }
 
+fn known<const N: usize>(pods: [Pod; N]) -> KnownObjects {
+    KnownObjects {
+        pods: pods.map(Arc::new).into(),
+        ..KnownObjects::default()
+    }
+}
+
 fn state() -> PodState {
     let pod = Arc::new(pod());
     PodState::new(Arc::clone(&pod), PodDecision::undecided(&pod))
@@ -33,7 +40,7 @@ fn only_other_containers_need_a_discovery() {
     let is_same = |change: fn(&mut Pod)| {
         let mut changed = pod();
         change(&mut changed);
-        have_same_containers(&[Arc::new(pod())], &[Arc::new(changed)])
+        have_same_containers(&known([pod()]), &known([changed]))
     };
     assert!(is_same(|_| {}));
     assert!(is_same(|pod| pod.metadata.labels.clear()));
@@ -50,8 +57,8 @@ fn only_other_containers_need_a_discovery() {
     assert!(!is_same(|pod| {
         pod.status.container_statuses[0].resources = Some(Requirements::default());
     }));
-    let pods = [Arc::new(pod())];
-    assert!(!have_same_containers(&pods, &[]) && have_same_containers(&pods, &pods));
+    let (one, none) = (known([pod()]), KnownObjects::default());
+    assert!(!have_same_containers(&one, &none) && have_same_containers(&one, &one));
 }
 
 #[test]
@@ -69,39 +76,34 @@ fn each_kind_of_object_concerns_its_namespace() {
     let (mut vpa, mut hpa) = (VerticalPodAutoscaler::default(), HorizontalPodAutoscaler::default());
     let mut range = LimitRange::default();
     (vpa.metadata, hpa.metadata, range.metadata) = (metadata.clone(), metadata.clone(), metadata);
-    let of = |owners: &[Owner]| NodeView {
-        owners: owners.iter().cloned().map(Shared::from).collect(),
-        ..NodeView::default()
+    let of = |owner: &Owner| KnownObjects {
+        owners: vec![owner.clone().into()],
+        ..KnownObjects::default()
     };
-    let none = NodeView::default();
+    let none = KnownObjects::default();
     let other = Owner {
         pods: 4,
         ..owner.clone()
     };
-    let shop = BTreeSet::from(["shop".to_owned()]);
-    assert_eq!(changed_namespaces(&none, &of(std::slice::from_ref(&owner))), shop);
-    assert_eq!(
-        changed_namespaces(&of(std::slice::from_ref(&owner)), &of(&[other])),
-        shop
-    );
-    let same = of(&[owner]);
-    assert_eq!(changed_namespaces(&same, &same.clone()), BTreeSet::new());
-    for view in [
-        NodeView {
+    assert!(!decide_alike(&none, &of(&owner)) && !decide_alike(&of(&owner), &of(&other)));
+    assert!(decide_alike(&of(&owner), &of(&owner)));
+    for other in [
+        KnownObjects {
             vpas: vec![vpa.into()],
-            ..NodeView::default()
+            ..KnownObjects::default()
         },
-        NodeView {
+        KnownObjects {
             hpas: vec![hpa.into()],
-            ..NodeView::default()
+            ..KnownObjects::default()
         },
-        NodeView {
+        KnownObjects {
             limit_ranges: vec![range.into()],
-            ..NodeView::default()
+            ..KnownObjects::default()
         },
     ] {
-        assert_eq!(changed_namespaces(&view, &none), shop);
+        assert!(!decide_alike(&other, &none));
     }
+    assert!(decide_alike(&known([pod()]), &none));
 }
 
 #[test]
@@ -133,11 +135,12 @@ fn a_pass_names_its_vpa_and_version() {
     vpa.metadata.resource_version = "7".to_owned();
     let mut other = vpa.clone();
     (other.metadata.namespace, other.metadata.resource_version) = ("other".to_owned(), "8".to_owned());
-    let view = NodeView {
+    let all = KnownObjects {
         vpas: vec![other.into(), vpa.into()],
-        ..NodeView::default()
+        ..KnownObjects::default()
     };
-    let (sources, mut state) = (Sources::of(Arc::new(view), Vec::new()), state());
+    let (mut sources, mut state) = (Sources::default(), state());
+    sources.replace(Arc::new(all.into()), Vec::new());
     assert_eq!(sources.cause(&state), None);
     state.decision.vpa = Some("web".to_owned());
     state.decision.reason = Reason::OutOfBounds;
@@ -156,10 +159,10 @@ fn a_pass_names_its_vpa_and_version() {
 fn the_running_one_of_two_namesakes_counts() {
     let mut next = pod();
     next.metadata.uid = "u2".to_owned();
-    let pods = [Arc::new(pod()), Arc::new(next)];
+    let both = known([pod(), next]);
     for (runs, expected) in [(None, "u2"), (Some("u1"), "u1"), (Some("u2"), "u2")] {
         let inventory = runs.map(|uid| inventory_of(&pod().id_with(uid)));
-        let chosen = one_of_each_name(&pods, &inventory.unwrap_or_default());
+        let chosen = one_of_each_name(&[&both], &inventory.unwrap_or_default());
         let uids: Vec<&str> = chosen.values().map(|pod| pod.metadata.uid.as_str()).collect();
         assert_eq!(uids, [expected], "{runs:?}");
     }
@@ -187,7 +190,7 @@ async fn the_latest_trouble_of_canaries_counts() {
 }
 
 /// Two pods that request 100m, and a VPA that recommends 600m for each.
-fn crowded() -> NodeView {
+fn crowded() -> KnownObjects {
     let workload = "
 kind: StatefulSet
 metadata: {name: web, namespace: shop}
@@ -222,10 +225,8 @@ async fn who_waits_longest_gets_room_first() {
     let on_node = |milli: u64| {
         let mut node = Node::default();
         node.status.allocatable.set(Resource::Cpu, Some(milli));
-        Arc::new(NodeView {
-            node: Some(node),
-            ..crowded()
-        })
+        let node = Some(node);
+        Arc::new(KnownObjects { node, ..crowded() }.into())
     };
     controller.take_view(on_node(200), Vec::new());
     assert!(controller.pods.values().all(|state| state.no_room.is_some()));
@@ -253,7 +254,7 @@ spec: {targetRef: {kind: Rollout, name: web}}
 status: {recommendation: {containerRecommendations: [{containerName: app, target: {cpu: 600m}, lowerBound: {cpu: 500m}}]}}
 ";
     let view = parse_manifests("test", manifest).unwrap().view;
-    let undecided = |why: Undecided| NodeView {
+    let undecided = |why: Undecided| KnownObjects {
         undecided_pods: [("u1".to_owned(), why)].into(),
         ..view.clone()
     };
@@ -262,20 +263,20 @@ status: {recommendation: {containerRecommendations: [{containerName: app, target
         let is_recommended = state.desired.recommended.is_some();
         (state.decision.reason, state.decision.vpa.clone(), is_recommended)
     };
-    controller.take_view(Arc::new(undecided(Undecided::Awaited)), Vec::new());
+    controller.take_view(Arc::new(undecided(Undecided::Awaited).into()), Vec::new());
     assert_eq!(decided(&controller), (Reason::SourcesSilent, None, false));
-    controller.take_view(Arc::new(view.clone()), Vec::new());
+    controller.take_view(Arc::new(view.clone().into()), Vec::new());
     assert_eq!(decided(&controller), (Reason::NoVpa, None, false));
     // A manifest has a VPA, which counts where the API server refuses its own.
     let vpas = parse_manifests("test", vpa).unwrap().view.vpas;
     for (why, vpa) in [(Undecided::Awaited, None), (Undecided::Refused, Some("ours"))] {
         let vpas = vpas.clone();
-        let view = NodeView { vpas, ..undecided(why) };
-        controller.take_view(Arc::new(view), Vec::new());
+        let view = KnownObjects { vpas, ..undecided(why) };
+        controller.take_view(Arc::new(view.into()), Vec::new());
         assert_eq!(decided(&controller).1.as_deref(), vpa, "{why:?}");
     }
     assert!(decided(&controller).2);
-    controller.take_view(Arc::new(undecided(Undecided::Refused)), Vec::new());
+    controller.take_view(Arc::new(undecided(Undecided::Refused).into()), Vec::new());
     let unknown = (Reason::SourcesSilent, None, false);
     assert_eq!(decided(&controller), unknown, "no pass had begun");
 }

@@ -55,9 +55,10 @@ async fn refused_quotas_hold_up_no_decision() {
     let (source, mut states) =
         KubernetesSource::new(one_pod(0, StatusCode::FORBIDDEN, &Arc::default()), "n", None, patient());
     tokio::spawn(source.run(CancellationToken::new()));
-    let state = states.wait_for(|state| state.generation > 0).await.unwrap();
-    assert_eq!((state.view.pods.len(), state.view.vpas.len()), (1, 1));
-    assert!(state.view.undecided_pods.is_empty());
+    let state = states.wait_for(|state| state.view.is_some()).await.unwrap();
+    let vpas = view_of(&state).namespaces.values().flat_map(|known| &known.vpas);
+    assert_eq!((view_of(&state).pods().count(), vpas.count()), (1, 1));
+    assert!(undecided(view_of(&state)).is_empty());
 }
 
 #[tokio::test]
@@ -69,8 +70,9 @@ async fn without_quotas_there_is_no_decision() {
     let client = one_pod(0, StatusCode::INTERNAL_SERVER_ERROR, &Arc::default());
     let (source, mut states) = KubernetesSource::new(client, "n", None, timing);
     tokio::spawn(source.run(CancellationToken::new()));
-    let state = states.wait_for(|state| state.generation > 0).await.unwrap();
-    assert!(state.view.undecided_pods.contains_key("u") && state.view.vpas.is_empty());
+    let state = states.wait_for(|state| state.view.is_some()).await.unwrap();
+    assert!(undecided(view_of(&state)).contains_key("u"));
+    assert!(view_of(&state).namespaces.values().all(|known| known.vpas.is_empty()));
 }
 
 #[tokio::test]
@@ -78,11 +80,16 @@ async fn a_pod_adopted_later_is_undecided() {
     let adopts = Arc::new(Notify::new());
     let (source, mut states) = KubernetesSource::new(one_pod(0, StatusCode::OK, &adopts), "n", None, patient());
     tokio::spawn(source.run(CancellationToken::new()));
-    let first = states.wait_for(|state| state.generation > 0).await.unwrap().clone();
-    assert!(first.view.undecided_pods.is_empty());
+    let first = states.wait_for(|state| state.view.is_some()).await.unwrap().clone();
+    assert!(undecided(view_of(&first)).is_empty());
     adopts.notify_one();
-    let undecided = states.wait_for(|state| state.view.undecided_pods.contains_key("u"));
-    assert_eq!(undecided.await.unwrap().view.pods.len(), 1);
+    let known = states.wait_for(|state| {
+        state
+            .view
+            .as_ref()
+            .is_some_and(|view| undecided(view).contains_key("u"))
+    });
+    assert_eq!(view_of(&known.await.unwrap()).pods().count(), 1);
 }
 
 #[tokio::test]
@@ -91,12 +98,9 @@ async fn a_local_pods_autoscaler_has_room_among_many() {
     let (source, mut states) =
         KubernetesSource::new(one_pod(600, StatusCode::OK, &Arc::default()), "n", None, patient());
     tokio::spawn(source.run(CancellationToken::new()));
-    let state = states.wait_for(|state| state.generation > 0).await.unwrap();
-    let targets = state
-        .view
-        .hpas
-        .iter()
-        .map(|hpa| hpa.spec.scale_target_ref.name.as_str());
+    let state = states.wait_for(|state| state.view.is_some()).await.unwrap();
+    let hpas = view_of(&state).namespaces.values().flat_map(|known| &known.hpas);
+    let targets = hpas.map(|hpa| hpa.spec.scale_target_ref.name.as_str());
     let targets: Vec<_> = targets.collect();
     assert!((200..600).contains(&targets.len()), "{}", targets.len());
     assert!(targets.contains(&"web"));
@@ -108,15 +112,18 @@ async fn a_local_pods_autoscaler_has_room_among_many() {
 async fn a_namespace_outlasts_its_pods_for_a_while() {
     let client = one_pod(0, StatusCode::OK, &Arc::default());
     let (mut source, _states) = KubernetesSource::new(client, "n", None, Timing::default());
-    let (start, none) = (Instant::now(), BTreeMap::new());
-    let shop = BTreeMap::from([("shop".to_owned(), BTreeSet::new())]);
-    for (local, seconds, follows) in [
-        (&shop, 0, true),
-        (&none, 1, true),
-        (&none, 300, true),
-        (&none, 301, false),
+    let (start, own) = (Instant::now(), Arc::new(pod(&owned_by("StatefulSet", "web", "s"))));
+    for (pods, seconds, follows) in [
+        (vec![own], 0, true),
+        (vec![], 1, true),
+        (vec![], 300, true),
+        (vec![], 301, false),
     ] {
-        source.follow_vpas(local, start + Duration::from_secs(seconds));
+        let now = start + Duration::from_secs(seconds);
+        source.update_namespace("shop".to_owned(), pods, now);
         assert_eq!(source.namespaces.contains_key("shop"), follows, "{seconds}");
+        let due = source.namespaces.get("shop").map(|lists| lists.due);
+        let ends = start + Duration::from_secs(301);
+        assert!(!follows || seconds == 0 || due == Some(ends), "{seconds}");
     }
 }

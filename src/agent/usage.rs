@@ -10,7 +10,7 @@ use crate::actuate::{Node, PodHandles};
 use crate::cgroup::{Cgroup, CgroupError};
 use crate::control::{ControlError, proto};
 use crate::model::objects::{Shared, VerticalPodAutoscaler};
-use crate::model::{Bytes, CpuQuota, LivePod, MilliCpu, Target, micros};
+use crate::model::{Bytes, CpuQuota, LivePod, MilliCpu, QUICK, Target, at_once, micros};
 use crate::oom::kmsg::monotonic;
 use crate::reconcile::pod::PodState;
 
@@ -61,7 +61,7 @@ pub(super) async fn read_twice(
 fn read_pod(node: &Node, live: &LivePod, pod: &mut proto::Pod) -> Result<(), CgroupError> {
     let handles = PodHandles::open(&node.hierarchy, live)?;
     for (target, cgroup) in handles.iter() {
-        let Some(usage) = CgroupError::unless_gone(usage(node, cgroup))? else {
+        let Some(usage) = CgroupError::unless_gone(usage(node, cgroup, monotonic))? else {
             continue;
         };
         match target {
@@ -76,8 +76,10 @@ fn read_pod(node: &Node, live: &LivePod, pod: &mut proto::Pod) -> Result<(), Cgr
     Ok(())
 }
 
-fn usage(node: &Node, cgroup: &Cgroup) -> Result<proto::Usage, CgroupError> {
-    let (limits, used) = (cgroup.read_all()?, cgroup.usage(&node.hierarchy)?);
+/// The counters and their time, from which rates are taken, are of one moment.
+fn usage(node: &Node, cgroup: &Cgroup, clock: impl Fn() -> Duration) -> Result<proto::Usage, CgroupError> {
+    let limits = cgroup.read_all()?;
+    let (at, used) = at_once(QUICK, clock, || cgroup.usage(&node.hierarchy))?;
     let bounded = limits.cpu_max().and_then(|max| match max.quota {
         CpuQuota::Max => None,
         CpuQuota::Micros(quota) => Some((quota, max.period_us)),
@@ -89,7 +91,7 @@ fn usage(node: &Node, cgroup: &Cgroup) -> Result<proto::Usage, CgroupError> {
     });
     Ok(proto::Usage {
         burst_percent: burst,
-        read_at_us: micros(monotonic()),
+        read_at_us: micros(at),
         cpu_us: used.cpu.map(micros),
         memory_bytes: used.memory,
         periods: used.periods.all,
@@ -188,6 +190,29 @@ mod tests {
             (unlimited.limits, unlimited.burst_percent),
             (Some(proto::Amounts::default()), None)
         );
+    }
+
+    #[test]
+    fn a_counter_has_the_time_of_its_reading() {
+        let root = tempfile::tempdir().unwrap();
+        let (node, ms) = (Node::on_files(root.path()), Duration::from_millis);
+        let directory = root.path().join("pod/app");
+        cgroup(&directory, 8192);
+        let handles = PodHandles::open(&node.hierarchy, &LivePod::on_files(["app"])).unwrap();
+        let app = handles.get(&Target::Container("app".into())).unwrap();
+        // The thread waits for ten seconds after the first reading, and the container runs all the time.
+        let calls = std::cell::Cell::new(0);
+        let clock = || {
+            calls.set(calls.get() + 1);
+            if calls.get() == 1 {
+                return ms(1000);
+            }
+            let stat = "usage_usec 10005000\nnr_periods 110\nnr_throttled 3\nthrottled_usec 700\n";
+            fs::write(directory.join("cpu.stat"), stat).unwrap();
+            ms(11_000)
+        };
+        let read = usage(&node, app, clock).unwrap();
+        assert_eq!((read.read_at_us, read.cpu_us), (11_000_000, Some(10_005_000)));
     }
 
     #[test]

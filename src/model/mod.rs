@@ -5,8 +5,10 @@
 //! - Kubernetes: the [`objects`] that decisions need, a container's [`Requirements`], a pod's [`QosClass`].
 //! - The node: [`NodeTraits`], the paths of its cgroups ([`CgroupPath`]), their memory ([`MemoryReading`]), the pods that run
 //!   there ([`LivePod`], [`BoundPod`]).
+//! - Readings: [`at_once()`] takes facts of one moment.
 //! - Changes: a decision's [`Reason`], a plan's [`Step`]s, a pass's [`ChangeRecord`], a refused request's [`ControlError`].
 
+mod at_once;
 mod cgroup_path;
 mod container;
 mod control_error;
@@ -25,6 +27,7 @@ mod total;
 mod units;
 mod yaml;
 
+pub use at_once::{QUICK, READINGS, at_once};
 pub use cgroup_path::{CgroupPath, InvalidPath};
 pub(crate) use container::is_hex_digit;
 pub use container::{ContainerId, ContainerName};

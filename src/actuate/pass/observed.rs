@@ -7,7 +7,7 @@ use super::Pass;
 use crate::actuate::handles::PodHandles;
 use crate::actuate::least_limits::{LeastLimits, OfPod};
 use crate::actuate::shrink::{Lowering, ShrinkChecks};
-use crate::model::{Bytes, MemoryLimit, Outcome, PodValues, Settings, Step, Target};
+use crate::model::{Bytes, MemoryLimit, Outcome, PodValues, QUICK, Settings, Step, Target, at_once};
 use crate::plan::{Plan, PodTargets};
 
 /// What one observation of the pod's cgroups has led to. The next observation replaces the whole value.
@@ -125,7 +125,7 @@ impl Observed {
                 continue;
             };
             if counts(&step.target, to) {
-                let last = cgroup.watch_reading()?;
+                let last = at_once(QUICK, Instant::now, || cgroup.watch_reading())?;
                 lowered.push(Lowering {
                     target: step.target.clone(),
                     from,

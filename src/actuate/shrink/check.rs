@@ -9,7 +9,7 @@ use std::time::Instant;
 use super::commit::StepError;
 use crate::actuate::handles::PodHandles;
 use crate::cgroup::{CgroupDir, CgroupError};
-use crate::model::{Bytes, MemoryLimit, PodTree, Target};
+use crate::model::{Bytes, MemoryLimit, PodTree, QUICK, Target, at_once};
 use crate::plan::Plan;
 use crate::plan::shrink::{Before, CheckStep, RECLAIM_STEP, Reclaim, ShrinkCheck, UsageHistory, WatchReading};
 
@@ -69,8 +69,7 @@ impl ShrinkChecks {
             let Some(cgroup) = handles.get(&check.target).filter(|_| !check.ready) else {
                 continue;
             };
-            let reading = cgroup.outer().memory_reading()?;
-            let now = Instant::now();
+            let (now, reading) = at_once(QUICK, Instant::now, || cgroup.outer().memory_reading())?;
             let again = match check.policy.next(&reading, now) {
                 CheckStep::Ready => {
                     check.ready = true;
@@ -96,8 +95,8 @@ impl ShrinkChecks {
         self.0.iter().map(seen).collect()
     }
 
-    /// The state of a cgroup immediately before its limit is lowered to `to`, with the reading of this moment, for the watch.
-    pub(in crate::actuate) fn before(&self, target: &Target, last: WatchReading, to: Bytes) -> Before {
+    /// The state of a cgroup immediately before its limit is lowered to `to`, with the latest reading and its time, for the watch.
+    pub(in crate::actuate) fn before(&self, target: &Target, (at, last): (Instant, WatchReading), to: Bytes) -> Before {
         let check = self.0.iter().find(|check| check.target == *target);
         let held = last.memory.held();
         let seen = check.and_then(|check| check.policy.history().most());
@@ -105,7 +104,7 @@ impl ShrinkChecks {
         let peak = last.memory.peak.filter(|peak| *peak <= to);
         Before {
             last,
-            at: Instant::now(),
+            at,
             most: peak.or(seen).unwrap_or(held).max(held),
             refaults: check.map_or(Bytes::ZERO, |check| check.policy.refaults()),
         }
@@ -208,8 +207,9 @@ mod tests {
                 kills: 0,
                 stalled: None,
             };
-            let before = ShrinkChecks::default().before(&app(), last, mib(100));
-            assert_eq!((before.last, before.refaults), (last, Bytes::ZERO));
+            let at = Instant::now();
+            let before = ShrinkChecks::default().before(&app(), (at, last), mib(100));
+            assert_eq!((before.at, before.last, before.refaults), (at, last, Bytes::ZERO));
             before.most
         };
         assert_eq!(most(60, Some(80)), mib(80));

@@ -9,7 +9,7 @@ use super::Lowering;
 use crate::actuate::handles::PodHandles;
 use crate::actuate::node::Node;
 use crate::cgroup::CgroupError;
-use crate::model::{LivePod, Target};
+use crate::model::{LivePod, QUICK, Target, at_once};
 use crate::plan::shrink::{Trouble, Watch, WatchStep};
 
 /// The divisor of the part of one processor that all watches of a node together use.
@@ -86,14 +86,15 @@ fn read_once(mut pod: Box<WatchedPod>) -> WatchTurn {
         let Some(cgroup) = pod.handles.get(&target) else {
             continue;
         };
-        let (read, now) = (CgroupError::unless_gone(cgroup.watch_reading()), Instant::now());
+        // At once: a rate between two readings would be too high by the time that the thread had to wait between the first and its time.
+        let read = CgroupError::unless_gone(at_once(QUICK, Instant::now, || cgroup.watch_reading()));
         let step = match read {
-            Ok(Some(reading)) => watch.next(&reading, now),
+            Ok(Some((at, reading))) => watch.next(&reading, at),
             Ok(None) => continue,
             Err(error) => {
                 // Such as for want of a descriptor: a later reading may succeed.
                 tracing::debug!(cgroup = %target, %error, "a lowered memory limit cannot be watched now");
-                WatchStep::LookAt(now + watch.pace(now).ok_or(error)?)
+                WatchStep::LookAt(began + watch.pace(began).ok_or(error)?)
             }
         };
         match step {

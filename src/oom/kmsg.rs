@@ -237,10 +237,9 @@ impl KmsgReader {
     /// Errors: the log cannot be read any more, and why.
     pub fn next_now(&mut self) -> Result<Option<Notice>> {
         for _ in 0..AT_ONCE {
-            let now = monotonic();
             let Some(source) = &mut self.source else { break };
             let event = match source.read()? {
-                Some(Attempt::Line(line)) => self.tracker.line(line, now),
+                Some(Attempt::Line(line)) => self.tracker.line(line, monotonic()),
                 Some(Attempt::Nothing) => None,
                 Some(Attempt::Late { logged_us, by }) => {
                     self.tracker.waited = false;
@@ -253,7 +252,7 @@ impl KmsgReader {
                 }
                 Some(Attempt::AtEnd(as_of)) => {
                     self.read_up_to = Some(as_of);
-                    self.tracker.at_end(now);
+                    self.tracker.at_end(machine_kill_count, monotonic);
                     break;
                 }
                 None => break,
@@ -312,11 +311,11 @@ impl Tracker {
         self.numbers.lost();
     }
 
-    /// The reader returned everything that was in the log.
-    fn at_end(&mut self, now: Duration) {
+    /// The reader returned everything that was in the log. The time is that after the count: a kill between the two has no line yet.
+    fn at_end(&mut self, count: impl FnOnce() -> Option<u64>, clock: impl FnOnce() -> Duration) {
         (self.waited, self.is_live) = (true, true);
         if self.numbers.wants_count() {
-            self.numbers.at_end(machine_kill_count(), now);
+            self.numbers.at_end(count(), clock());
         }
     }
 

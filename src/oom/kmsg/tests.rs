@@ -10,6 +10,7 @@ use nix::unistd::mkfifo;
 use super::device::cannot_open;
 use super::syslog::SyslogError;
 use super::*;
+use crate::oom::numbers::Numbers;
 use crate::oom::{Event, Line};
 
 const KILLED: &str = "Memory cgroup out of memory: Killed process 7 (x) total-vm:4kB, anon-rss:3kB";
@@ -51,7 +52,7 @@ fn replayed_and_live_kills_differ() {
     assert_eq!(record(&mut tracker, 5, "first"), None);
     let replayed = record(&mut tracker, 6, KILLED);
     assert_eq!(kill(&replayed.unwrap()), Some((number(6), 6_000, true, None)));
-    tracker.at_end(Duration::ZERO);
+    tracker.at_end(machine_kill_count, || Duration::ZERO);
     let live = record(&mut tracker, 7, &KILLED.replace('7', "8"));
     assert_eq!(
         kill(&live.unwrap()),
@@ -324,7 +325,7 @@ async fn a_log_wrapped_between_calls_has_lost_lines() {
 #[test]
 fn the_first_record_after_a_loss_has_no_exact_time() {
     let mut tracker = Tracker::default();
-    tracker.at_end(Duration::ZERO);
+    tracker.at_end(machine_kill_count, || Duration::ZERO);
     let place = |tracker: &mut Tracker, seq: u64, pid: &str, read_ms| {
         let text = format!("3,{seq},{},-;{}", seq * 1000, KILLED.replace("process 7", pid));
         let line = Line::of_record(text.as_bytes()).unwrap();
@@ -332,9 +333,67 @@ fn the_first_record_after_a_loss_has_no_exact_time() {
     };
     tracker.lost();
     assert!(!place(&mut tracker, 1000, "process 7", 4000).is_exact);
-    tracker.at_end(Duration::from_millis(4000));
+    tracker.at_end(machine_kill_count, || Duration::from_millis(4000));
     let at_once = place(&mut tracker, 5000, "process 8", 5000);
     assert_eq!((at_once.is_exact, at_once.time), (true, Duration::from_secs(5)));
+}
+
+/// A log that is at its end when it is first read. Before the next read, the thread waits for a millisecond, and the kernel logs a kill.
+#[derive(Debug, Default)]
+struct ReadLate {
+    was_read: bool,
+}
+
+impl Source for ReadLate {
+    fn name(&self) -> &'static str {
+        "a test"
+    }
+
+    fn read(&mut self) -> Result<Option<Attempt>> {
+        let called = monotonic();
+        if !std::mem::replace(&mut self.was_read, true) {
+            return Ok(Some(Attempt::AtEnd(called)));
+        }
+        while monotonic() < called + Duration::from_millis(1) {
+            std::thread::yield_now();
+        }
+        let record = format!("3,1,{},-;{KILLED}\n", monotonic().as_micros());
+        Ok(Line::of_record(record.as_bytes()).map(Attempt::Line))
+    }
+
+    fn readable(&mut self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(std::future::pending())
+    }
+}
+
+#[test]
+fn no_kill_is_dated_before_it_was_logged() {
+    let mut reader = KmsgReader::new(SYSLOG.into());
+    reader.begin(Box::new(ReadLate::default()));
+    assert_eq!(reader.next_now().unwrap(), None);
+    let Some(Notice::Event(LogEvent { event, place, .. })) = reader.next_now().unwrap() else {
+        panic!("no kill")
+    };
+    let Event::Kill(kill) = event else { panic!("{event:?}") };
+    assert!(
+        place.time >= Duration::from_micros(kill.timestamp_us.unwrap()),
+        "{place:?}"
+    );
+}
+
+#[test]
+fn a_kill_beside_the_count_has_no_number() {
+    let (mut tracker, seconds) = (Tracker::default(), Duration::from_secs);
+    let now = std::cell::Cell::new(seconds(0));
+    // The thread waits for ten seconds before it reads the count, and the kernel counts a kill whose line was not read.
+    let count = || {
+        now.set(seconds(10));
+        Some(41)
+    };
+    tracker.at_end(count, || now.get());
+    let line = Line::of_record(format!("3,1,9000000,-;{KILLED}\n").as_bytes()).unwrap();
+    let place = tracker.line(line, seconds(10)).unwrap().place;
+    assert_eq!(place.numbers, Numbers::ANY, "it is the 41st, not the 42nd");
 }
 
 #[tokio::test]

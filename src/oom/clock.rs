@@ -8,6 +8,8 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use nix::time::{ClockId, clock_gettime};
 
+use crate::model::{QUICK, at_once};
+
 /// CLOCK_MONOTONIC, which every Linux has.
 pub fn monotonic() -> Duration {
     clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from)
@@ -22,16 +24,14 @@ pub(super) struct Moment {
 
 impl Moment {
     pub(super) fn now() -> Self {
-        Self {
-            monotonic: monotonic(),
-            wall: Timestamp::now(),
-        }
+        let Ok((monotonic, wall)) = at_once(QUICK, monotonic, || Ok::<_, std::convert::Infallible>(Timestamp::now()));
+        Self { monotonic, wall }
     }
 
-    /// The time of the wall clock at another moment, as long as no process sets that clock in between.
+    /// The time of the wall clock at another moment, earlier or later, as long as no process sets that clock in between.
     pub(super) fn wall_at(&self, monotonic: Duration) -> Timestamp {
-        let ago = SignedDuration::try_from(self.monotonic.saturating_sub(monotonic)).unwrap_or_default();
-        self.wall.checked_sub(ago).unwrap_or(self.wall)
+        let since = SignedDuration::from_micros(micros(monotonic).saturating_sub(micros(self.monotonic)));
+        self.wall.checked_add(since).unwrap_or(self.wall)
     }
 }
 
@@ -87,6 +87,12 @@ mod tests {
     #[test]
     fn an_old_record_is_dated_by_its_age() {
         assert_eq!(wall(LogClock::default(), 2_000, now(5_000)), boot_plus(2_000));
+    }
+
+    #[test]
+    fn a_later_moment_has_a_later_time() {
+        let wall = |other| now(5_000).wall_at(now(other).monotonic);
+        assert_eq!([2_000, 5_000, 9_000].map(wall), [2_000, 5_000, 9_000].map(boot_plus));
     }
 
     #[test]

@@ -243,7 +243,8 @@ impl Watcher {
             self.decide(now);
         }
         let read = self.log.read_up_to().unwrap_or_default();
-        self.attribution.release(Moment::now(), read, &self.files);
+        // By the time before the log was read: a log that was not read since is not stuck.
+        self.attribution.release(now, read, &self.files);
         self.send_batch()
     }
 

@@ -98,14 +98,16 @@ impl Attribution {
             ..self.report_of(&kill, is_live, files)
         };
         let group = pending_group(&kill, files);
+        // The caller may have had to wait after it took the time: the next lines of the log come after the kill.
+        let since = now.monotonic.max(kill.at);
         let is_gone = |cgroup: &CgroupPath| files.memory(cgroup).is_none();
         let pending = PendingKill {
-            since: now.monotonic,
+            since,
             report,
             may_be_first: group.is_none() && kill.victim().and(kill.cgroup.as_ref()).is_some_and(is_gone),
             group,
             pids: kill.victim().map(|kill| kill.pid).into_iter().collect(),
-            last: now.monotonic,
+            last: since,
             records: kill.record.into_iter().collect(),
             counted: kill.cgroup.iter().cloned().collect(),
             again: Vec::new(),

@@ -412,3 +412,27 @@ fn a_pods_group_is_whole_with_its_containers() {
     attribution.release(at(10), ms(10), &kernel);
     assert_eq!(attribution.reports.len(), 1);
 }
+
+/// The thread had to wait after it took the time, and read the log, with the kill and what came after it, only then.
+#[test]
+fn a_kill_after_the_decision_time_is_dated() {
+    let (mut kernel, mut attribution) = (Kernel::default(), attribution(None, 0));
+    kernel.make(&container(0, 1));
+    attribution.names.update(&node_with(&container(0, 1)), ms(0));
+    sweep(&mut attribution, &kernel, 1);
+    kernel.kill(&container(0, 1));
+    // It waits for the counters, because no cgroup is known.
+    live(&mut attribution, &kernel, kill(7, 40, None), 9000);
+    sweep(&mut attribution, &kernel, 9001);
+    kernel.remove(&container(0, 1));
+    let known = Progress {
+        log: ms(10_000),
+        counters: ms(10_000),
+    };
+    attribution.decide(known, at(10), &kernel);
+    attribution.release(at(10_000), ms(9010), &kernel);
+    assert_eq!(attribution.reports, [], "the next lines may name its group");
+    attribution.release(at(10_000), ms(9020), &kernel);
+    let times = attribution.reports.iter().map(|report| report.time);
+    assert_eq!(times.collect::<Vec<_>>(), [at(9000).wall]);
+}

@@ -147,15 +147,18 @@ impl NodeFiles {
         // The process may be gone, and another one may have its id. Through syslog(2) a line may be forged where the log's clock is
         // coarse.
         let is_victim = || stat(kill.pid).is_some_and(|stat| stat.comm == kill.comm && is_ending(&stat));
-        if self.sees_pids && role.is_none() && is_victim() {
-            if let (None, Some(hierarchy), Ok(pid)) = (named, &self.hierarchy, kill.pid.try_into()) {
-                cgroup = cgroup_of_pid(hierarchy, Path::new(PROC), pid);
-            }
+        let find = || {
+            let hierarchy = self.hierarchy.as_ref().filter(|_| named.is_none());
+            let cgroup = hierarchy.zip(kill.pid.try_into().ok());
+            let cgroup = cgroup.and_then(|(hierarchy, pid)| cgroup_of_pid(hierarchy, Path::new(PROC), pid));
+            let known = cgroup.as_ref().and_then(|path| self.role_in(path, kill.pid));
             let is_first = || is_init_of_its_namespace(&process, kill.pid).then_some(Role::Main);
-            role = cgroup
-                .as_ref()
-                .and_then(|path| self.role_in(path, kill.pid))
-                .or_else(is_first);
+            (cgroup, known.or_else(is_first))
+        };
+        if self.sees_pids && role.is_none() {
+            let start_time = || stat(kill.pid).map(|stat| stat.starttime);
+            let found = of_one_process(start_time, || is_victim().then(find));
+            (cgroup, role) = found.flatten().unwrap_or_default();
         }
         (cgroup, role.unwrap_or_default())
     }
@@ -276,6 +279,13 @@ fn stat(pid: u32) -> Option<Stat> {
     Process::new(pid.try_into().ok()?).ok()?.stat().ok()
 }
 
+/// What was found out about a process by its id, unless another process has got the id meanwhile.
+fn of_one_process<T>(start_time: impl Fn() -> Option<u64>, find: impl FnOnce() -> T) -> Option<T> {
+    let before = start_time();
+    let found = find();
+    start_time().is_none_or(|after| Some(after) == before).then_some(found)
+}
+
 /// Whether a process ends, or is about to: the kernel sends SIGKILL to a victim before it logs the kill (`__oom_kill_process`).
 const fn is_ending(process: &Stat) -> bool {
     /// `PF_EXITING` and `PF_SIGNALED` (include/linux/sched.h).
@@ -327,6 +337,20 @@ mod tests {
         assert!(ends(child.id()), "nobody has waited for it");
         child.wait().unwrap();
         assert!(stat(child.id()).is_none());
+    }
+
+    #[test]
+    fn a_reused_process_id_is_no_victim() {
+        let of = |[before, after]: [Option<u64>; 2]| {
+            let now = std::cell::Cell::new(before);
+            let find = || {
+                now.set(after);
+                "its cgroup"
+            };
+            of_one_process(|| now.get(), find).is_some()
+        };
+        assert!(of([Some(5), Some(5)]) && of([Some(5), None]), "it may end meanwhile");
+        assert!(!of([Some(5), Some(6)]) && !of([None, Some(6)]));
     }
 
     /// The files of a node with cgroup v1.

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::iter::successors;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use procfs::{Current, Meminfo};
 
@@ -14,7 +14,7 @@ use super::predict::is_pinned;
 use super::watchlist::Claim;
 use crate::cgroup::{Cgroup, CgroupDir, CgroupError, Hierarchy};
 use crate::model::objects::PodKey;
-use crate::model::{Bytes, CgroupPath, MemoryLimit};
+use crate::model::{Bytes, CgroupPath, MemoryLimit, QUICK, at_once};
 
 /// How long a sweep over all pods is valid, and the limit of all together.
 const SWEPT: Duration = Duration::from_secs(1);
@@ -91,12 +91,13 @@ impl Account {
         pod: &PodKey,
         reserve: Bytes,
     ) -> Result<Bytes, Refusal> {
+        // First: what other pods take meanwhile counts twice, not never.
+        self.sweep(hierarchy, now);
         let meminfo = Meminfo::current().map_err(|error| format!("/proc/meminfo cannot be read: {error}"));
         let none = "/proc/meminfo has no MemAvailable: Linux 3.14 or later is needed";
         let available = meminfo.and_then(|meminfo| meminfo.mem_available.ok_or(none.to_owned()));
         let available = available.map_err(|why| Refusal::new(RefusalKind::Unreadable, why))?;
         let free = available.min(self.room_below_root()?).saturating_sub(reserve.get());
-        self.sweep(hierarchy, now);
         let others = self.claims.iter().filter(|(other, _)| *other != pod);
         let unused = others.filter_map(|(_, (_, unused))| *unused);
         let claimed = unused.fold(0, u64::saturating_add);
@@ -129,10 +130,11 @@ impl Account {
 
 /// The room under the limit of a cgroup.
 fn room_in(cgroup: &Cgroup) -> Result<u64, CgroupError> {
-    match cgroup.memory_limit()? {
+    let room = at_once(QUICK, Instant::now, || match cgroup.memory_limit()? {
         MemoryLimit::Max => Ok(u64::MAX),
         MemoryLimit::Bytes(limit) => Ok(limit.saturating_sub(used(cgroup.outer())?)),
-    }
+    });
+    room.map(|(_, room)| room)
 }
 
 /// Bytes in use without file pages, which count as available memory of the node.
@@ -142,8 +144,13 @@ fn used(dir: &CgroupDir) -> Result<u64, CgroupError> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::fs::{self, OpenOptions};
+    use std::os::unix::fs::OpenOptionsExt;
     use std::path::Path;
+
+    use nix::fcntl::OFlag;
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
 
     use super::*;
 
@@ -197,6 +204,44 @@ mod tests {
             [5100, 8000],
             "swept each second"
         );
+    }
+
+    #[test]
+    fn what_is_taken_meanwhile_counts_as_used() {
+        let root = tempfile::tempdir().unwrap();
+        let pods = root.path().join("pods");
+        for (name, used) in [("", 0), ("pods", 2000), ("pods/a", 100), ("pods/b", 100)] {
+            cgroup(&root.path().join(name), used);
+        }
+        // The thread waits where it opens these, until another one has opened them.
+        let [first, second] = ["a", "b"].map(|name| pods.join(name).join("memory.current"));
+        for file in [&first, &second] {
+            fs::remove_file(file).unwrap();
+            mkfifo(file, Mode::S_IRWXU).unwrap();
+        }
+        let takes = std::thread::spawn({
+            let pods = pods.clone();
+            move || {
+                let mut is_read = OpenOptions::new();
+                is_read.write(true).custom_flags(OFlag::O_NONBLOCK.bits());
+                while is_read.open(&first).is_err() {
+                    std::thread::yield_now();
+                }
+                cgroup(&pods, 4000);
+                OpenOptions::new().write(true).open(second).unwrap();
+            }
+        });
+        let hierarchy = Hierarchy::of_tree(root.path()).unwrap();
+        let path = |text: &str| CgroupPath::new(text).unwrap();
+        let claim = |name: &str| {
+            let (path, request) = (path(&format!("/pods/{name}")), Bytes::new(0));
+            (PodKey::new("test", name), Some(Claim { path, request }))
+        };
+        let mut account = Account::default();
+        account.set(&hierarchy, &path("/pods"), [claim("a"), claim("b")].into());
+        let granted = account.read(&hierarchy, Duration::ZERO, &PodKey::new("test", "c"), Bytes::ZERO);
+        takes.join().unwrap();
+        assert_eq!(granted, Ok(Bytes::new(10_000 - 4000)));
     }
 
     #[test]

@@ -144,18 +144,17 @@ impl Worker {
 
     /// Reads a cgroup's memory, and sets the time of its next reading. `None` where it has no limit, or cannot be read.
     fn read(&self, watched: &mut Watched, rang: bool) -> Option<(Reading, Verdict)> {
-        let (now, act) = (self.now(), self.reaction.takes);
-        match watched.read_usage(now, act, rang) {
+        match watched.read_usage(|| self.now(), self.reaction.takes, rang) {
             Ok(read) => read,
             // The runtime reports the end, and the next watchlist leaves the container out.
             Err(error) if error.is_gone() => {
-                watched.postpone(now + ITSELF);
+                watched.postpone(self.now() + ITSELF);
                 None
             }
             Err(error) => {
                 let (pod, container) = (&watched.pod.live.id, watched.listed.name());
                 tracing::warn!(%pod, container, %error, "cannot read the container; the guard tries again soon");
-                watched.due = now + ITSELF;
+                watched.due = self.now() + ITSELF;
                 None
             }
         }
@@ -366,7 +365,7 @@ mod tests {
         for (for_pod, used, now) in [(false, 3072, 10), (true, 1024, 20)] {
             container.lent.for_pod = for_pod;
             level.take_limit_for_pod([&container]);
-            let read = level.read_usage(seconds(now), Duration::from_millis(5), false);
+            let read = level.read_usage(|| seconds(now), Duration::from_millis(5), false);
             let (reading, _) = read.unwrap().unwrap();
             assert_eq!((reading.limit, reading.used()), (4096, used));
         }

@@ -113,7 +113,7 @@ pub enum Verdict {
 /// Why and how far a limit must grow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Need {
-    /// The time of the reading.
+    /// When the reading began.
     pub at: Duration,
     pub limit: Bytes,
     /// The rate that use grows at.

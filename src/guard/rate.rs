@@ -10,7 +10,7 @@ use std::time::Duration;
 const KEPT: usize = 24;
 /// Readings closer together than this give no rate: the kernel charges memory in batches
 /// for each processor (`MEMCG_CHARGE_BATCH`, mm/memcontrol.c).
-const CLOSEST: Duration = Duration::from_millis(2);
+pub(super) const CLOSEST: Duration = Duration::from_millis(2);
 /// Readings older than this count only where there is no other.
 const OLDEST: Duration = Duration::from_secs(1);
 /// The time in which a rate that has ended is halved.

@@ -6,11 +6,11 @@ use std::time::Duration;
 use super::alarms::Alarms;
 use super::notifications::Token;
 use super::predict::{LONGEST, Pace, Reading, SUDDEN_AT_LIMIT, Track, Verdict, has_cache, is_pinned, near};
-use super::rate::time_for;
+use super::rate::{CLOSEST, time_for};
 use super::throttle::Throttling;
 use super::watchlist::{Guarded, GuardedCgroup, GuardedPod, Terms};
 use crate::cgroup::{Cgroup, CgroupError};
-use crate::model::{Bytes, CgroupVersion, MemoryLimit, Outcome};
+use crate::model::{Bytes, CgroupVersion, MemoryLimit, Outcome, QUICK, READINGS, at_once};
 
 /// A container is calm enough for alarms if the guard need not read it for so long, now or with alarms.
 const CALM: Duration = Duration::from_millis(10);
@@ -25,8 +25,6 @@ pub(super) const ITSELF: Duration = Duration::from_secs(1);
 const ANNOUNCED: Duration = Duration::from_secs(60);
 /// Use has moved during a reading if it differs by more than this part of the limit.
 const MOVED: u64 = 256;
-/// How often a reading during which use moves is taken.
-const READINGS: u32 = 3;
 
 #[derive(Debug)]
 pub(super) struct Watched {
@@ -102,23 +100,25 @@ fn above_high(limit: u64, high: MemoryLimit) -> u64 {
     above.filter(|above| *above <= limit / 2).unwrap_or(0)
 }
 
-/// Memory in use, and its reclaimable part. The kernel may take long for the second, and page cache that grows meanwhile would look
-/// like memory that was given back, and at the next reading like memory that was taken at once. So both are read again where use has
-/// moved, for a few times: while a container goes on growing they never agree.
+/// Completes a reading by the reclaimable part, and takes the rest again. The kernel may take long for that part, and page cache that
+/// grows meanwhile would look like memory that was given back, and at the next reading like memory that was taken at once. So all is
+/// read again where use has moved, or may have taken the place of page cache, for a few times: while a container goes on growing they
+/// never agree.
 fn of_one_moment<E>(
-    (limit, mut usage): (u64, u64),
-    mut read_usage: impl FnMut() -> Result<u64, E>,
+    mut reading: Reading,
+    mut read: impl FnMut() -> Result<Option<Reading>, E>,
     mut read_reclaimable: impl FnMut() -> Result<u64, E>,
-) -> Result<(u64, u64), E> {
-    let mut reclaimable = 0;
+) -> Result<Reading, E> {
     for _ in 0..READINGS {
-        reclaimable = read_reclaimable()?;
-        let before = std::mem::replace(&mut usage, read_usage()?);
-        if usage.abs_diff(before) <= limit / MOVED {
+        let (before, reclaimable) = (reading, read_reclaimable()?);
+        reading = read()?.unwrap_or(before);
+        reading.reclaimable = Some(reclaimable);
+        let moved = reading.usage.abs_diff(before.usage) > reading.limit / MOVED;
+        if !moved && reading.at.saturating_sub(before.at) <= QUICK {
             break;
         }
     }
-    Ok((usage, reclaimable))
+    Ok(reading)
 }
 
 impl Watched {
@@ -184,46 +184,38 @@ impl Watched {
     /// `None` for a container without a limit.
     pub(super) fn read_usage(
         &mut self,
-        now: Duration,
+        clock: impl Fn() -> Duration,
         act: Duration,
         rang: bool,
     ) -> Result<Option<(Reading, Verdict)>, CgroupError> {
+        let now = clock();
         let watches = self.listed.terms.watches_memory();
-        let limit = watches.then(|| self.cgroup.memory_limit()).transpose()?;
+        let read = watches.then(|| self.read_all_but_reclaimable(&clock)).transpose()?;
         let notifies_of_limit = self.subscribed && self.cgroup.outer().version() == CgroupVersion::V1;
-        let Some(MemoryLimit::Bytes(limit)) = limit else {
+        let Some(mut reading) = read.flatten() else {
             self.due = after(now, if notifies_of_limit { ANNOUNCED } else { LONGEST });
             return Ok(None);
         };
-        let above_high = above_high(limit, self.cgroup.memory_high()?);
-        let usage = self.cgroup.outer().memory_usage()?.get().saturating_add(above_high);
         let pace = Pace {
             act,
-            tripwire: self.alarms.next(limit, usage),
+            tripwire: self.alarms.next(reading.limit, reading.usage),
             tripped: rang,
             notifies_of_reclaim: self.subscribed && !notifies_of_limit,
         };
-        let mut reading = Reading {
-            at: now,
-            limit,
-            usage,
-            above_high,
-            reclaimable: None,
-        };
         let mut verdict = self.track.predict(reading, pace);
-        if near(limit, usage) || self.lent.limit.is_some() || matches!(verdict, Verdict::Grow(_)) {
+        if near(reading.limit, reading.usage) || self.lent.limit.is_some() || matches!(verdict, Verdict::Grow(_)) {
             // In this order: what is displaced between the two reads is seen at the next check.
             self.latest.refused_charges = self.refused_charges()?;
-            let outer = self.cgroup.outer();
-            let usage_again = || Ok::<_, CgroupError>(outer.memory_usage()?.get().saturating_add(above_high));
-            let (usage, reclaimable) = of_one_moment((limit, usage), usage_again, || outer.reclaimable())?;
-            (reading.usage, reading.reclaimable) = (usage, Some(reclaimable));
+            let read = || self.read_all_but_reclaimable(&clock);
+            reading = of_one_moment(reading, read, || self.cgroup.outer().reclaimable())?;
             verdict = self.track.predict(reading, pace);
         }
         self.lent.peak = self.lent.peak.max(reading.in_use());
         self.lent.needed = self.lent.needed.max(reading.needed());
         self.latest.grows = !matches!(verdict, Verdict::Wait(wait) if wait >= CALM);
-        if let Verdict::Wait(wait) = &mut verdict {
+        if let Verdict::Grow(need) = &mut verdict {
+            need.at = now;
+        } else if let Verdict::Wait(wait) = &mut verdict {
             if self.lent.limit.is_some() {
                 *wait = (*wait).min(WHILE_LENT);
             }
@@ -235,6 +227,26 @@ impl Watched {
         }
         self.trace(&reading, &verdict, act);
         Ok(Some((reading, verdict)))
+    }
+
+    /// `None` without a limit. Taken again where the thread had to wait meanwhile: memory that was taken for longer than the reading's
+    /// time says would be a rate many times as high.
+    fn read_all_but_reclaimable(&self, clock: impl Fn() -> Duration) -> Result<Option<Reading>, CgroupError> {
+        let (at, reading) = at_once(CLOSEST, clock, || {
+            let MemoryLimit::Bytes(limit) = self.cgroup.memory_limit()? else {
+                return Ok(None);
+            };
+            let above_high = above_high(limit, self.cgroup.memory_high()?);
+            let usage = self.cgroup.outer().memory_usage()?.get().saturating_add(above_high);
+            Ok::<_, CgroupError>(Some((limit, usage, above_high)))
+        })?;
+        Ok(reading.map(|(limit, usage, above_high)| Reading {
+            at,
+            limit,
+            usage,
+            above_high,
+            reclaimable: None,
+        }))
     }
 
     /// Whether the next reading can wait: use did not grow fast, the latest reading is not old, and all pods together have taken

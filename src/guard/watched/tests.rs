@@ -217,7 +217,7 @@ fn page_cache_at_rest_on_v1_is_not_read_again_and_again() {
     watched.cgroup = Arc::new(Cgroup::open(&hierarchy, &path).unwrap());
     let (ms, of_others) = (Duration::from_millis, Some(64 << 20));
     for (file, at) in [("app/memory.failcnt", 1000), ("memory.failcnt", 2000)] {
-        watched.read_usage(ms(at), ms(2), false).unwrap();
+        watched.read_usage(|| ms(at), ms(2), false).unwrap();
         watched.latest.of_all = Some(0);
         assert_eq!(watched.next(), ms(at + 20));
         assert!(watched.can_wait(ms(at + 20), of_others, false));
@@ -225,7 +225,7 @@ fn page_cache_at_rest_on_v1_is_not_read_again_and_again() {
         fs::write(pod.join(file), "8\n").unwrap();
         assert!(!watched.can_wait(ms(at + 40), of_others, false));
     }
-    watched.read_usage(ms(3000), ms(2), false).unwrap();
+    watched.read_usage(|| ms(3000), ms(2), false).unwrap();
     watched.latest.of_all = Some(0);
     fs::write(pod.join("app/memory.usage_in_bytes"), "12582912\n").unwrap();
     let may_wait = watched.can_wait(ms(3020), of_others, false);
@@ -354,7 +354,7 @@ fn a_container_at_memory_high_grows() {
         fs::write(app.join("memory.high"), format!("{high}\n")).unwrap();
         let readings = [(1000, 3560), (1010, 3564)].map(|(at, used)| {
             fs::write(app.join("memory.current"), format!("{used}\n")).unwrap();
-            watched.read_usage(ms(at), ms(2), false).unwrap().unwrap()
+            watched.read_usage(|| ms(at), ms(2), false).unwrap().unwrap()
         });
         let [_, (reading, verdict)] = readings;
         let grows = match verdict {
@@ -376,7 +376,7 @@ fn page_cache_at_memory_high_grows_nothing() {
     for (at, used, cache) in [(1000, 3560, 2048), (1010, 3584, 2070), (1020, 3588, 2072)] {
         fs::write(app.join("memory.current"), format!("{used}\n")).unwrap();
         fs::write(app.join("memory.stat"), format!("inactive_file {cache}\n")).unwrap();
-        let (reading, verdict) = watched.read_usage(ms(at), ms(2), false).unwrap().unwrap();
+        let (reading, verdict) = watched.read_usage(|| ms(at), ms(2), false).unwrap().unwrap();
         assert!(matches!(verdict, Verdict::Wait(_)), "{verdict:?}");
         let room = reading.limit - reading.used();
         assert_eq!((room, reading.above_high), (3584 + cache - used, 512));
@@ -391,7 +391,7 @@ fn a_limit_far_above_memory_high_still_comes_down() {
     let app = root.path().join("pod/app");
     fs::write(app.join("memory.high"), "3584\n").unwrap();
     fs::write(app.join("memory.current"), "350\n").unwrap();
-    let read = watched.read_usage(Duration::from_secs(1), Duration::from_millis(2), false);
+    let read = watched.read_usage(|| Duration::from_secs(1), Duration::from_millis(2), false);
     assert!(read.unwrap().is_some());
     // The old limit may be less than the part of this one that is above its memory.high.
     assert_eq!((watched.lent.peak, watched.lent.needed), (350, 400));
@@ -404,7 +404,7 @@ fn a_refusal_is_reported_again_after_ten_calm_minutes() {
         let root = tempfile::tempdir().unwrap();
         let mut watched = watched(root.path());
         assert!(watched.refuse(seconds(1), "ceiling"));
-        let read = watched.read_usage(seconds(second), Duration::from_millis(2), false);
+        let read = watched.read_usage(|| seconds(second), Duration::from_millis(2), false);
         assert!(matches!(read, Ok(Some((_, Verdict::Wait(_))))), "{read:?}");
         assert_eq!(watched.refuse(seconds(second), "ceiling"), expected, "{second}");
     }
@@ -422,28 +422,72 @@ fn page_cache_that_grows_meanwhile_is_read_again() {
     // Use, and the page cache of it, at each moment; some other memory stays.
     let cache = [40, 90, 91, 91_u64];
     let read = |limit: u64| {
-        let mut moments = cache.iter().copied();
         let now = std::cell::Cell::new(0);
-        let mut next = || now.set(moments.next().unwrap());
-        next();
-        let first = now.get() + 100;
-        let stat = || Ok::<_, ()>(now.get());
-        let usage = || {
-            next();
-            Ok(now.get() + 100)
+        let usage = || Reading {
+            at: Duration::ZERO,
+            limit,
+            usage: cache[now.get()] + 100,
+            above_high: 0,
+            reclaimable: None,
         };
-        of_one_moment((limit, first), usage, stat).unwrap()
+        let next = || {
+            now.set(now.get() + 1);
+            Ok::<_, ()>(Some(usage()))
+        };
+        let reading = of_one_moment(usage(), next, || Ok(cache[now.get()])).unwrap();
+        (reading.usage, reading.reclaimable)
     };
-    assert_eq!(read(256), (191, 90), "steady at the second reading");
-    assert_eq!(read(256 * 60), (190, 40), "so little is no growth");
+    assert_eq!(read(256), (191, Some(90)), "steady at the second reading");
+    assert_eq!(read(256 * 60), (190, Some(40)), "so little is no growth");
 }
 
 #[test]
 fn a_reading_ends_while_use_goes_on_growing() {
-    let mut usage = 0;
-    let grows = || {
-        usage += 1000;
-        Ok::<_, ()>(usage)
+    let mut growing = Reading {
+        at: Duration::ZERO,
+        limit: 256,
+        usage: 0,
+        above_high: 0,
+        reclaimable: None,
     };
-    assert_eq!(of_one_moment((256, 0), grows, || Ok(7)), Ok((3000, 7)));
+    let first = growing;
+    let grows = || {
+        growing.usage += 1000;
+        Ok::<_, ()>(Some(growing))
+    };
+    let expected = Reading {
+        usage: 3000,
+        reclaimable: Some(7),
+        ..first
+    };
+    assert_eq!(of_one_moment(first, grows, || Ok(7)), Ok(expected));
+    let without_limit = of_one_moment(first, || Ok::<_, ()>(None), || Ok(7)).unwrap();
+    assert_eq!((without_limit.usage, without_limit.reclaimable), (0, Some(7)));
+}
+
+#[test]
+fn a_wait_during_a_reading_is_no_rate() {
+    let (ms, mib) = (Duration::from_millis, |mebibytes: u64| format!("{}\n", mebibytes << 20));
+    // The clock is read before the second reading, before and after its files, and before and after they are read again.
+    for waits in 3..=5 {
+        let root = tempfile::tempdir().unwrap();
+        let mut watched = watched(root.path());
+        let write = |name: &str, text: String| fs::write(root.path().join("pod/app").join(name), text).unwrap();
+        write("memory.max", mib(8));
+        write("memory.current", mib(8));
+        write("memory.stat", format!("inactive_file {}", mib(4)));
+        watched.read_usage(|| ms(1000), ms(2), false).unwrap();
+        let calls = std::cell::Cell::new(0);
+        let clock = || {
+            calls.set(calls.get() + 1);
+            if calls.get() == waits {
+                // A process takes a MiB from the page cache in the two seconds for which the thread has to wait.
+                write("memory.stat", format!("inactive_file {}", mib(3)));
+            }
+            ms(if calls.get() < waits { 1010 } else { 3000 })
+        };
+        let (reading, _) = watched.read_usage(clock, ms(2), false).unwrap().unwrap();
+        assert_eq!((reading.at, reading.used()), (ms(3000), 5 << 20), "{waits}");
+        assert_eq!(watched.track.rate(), (1 << 20) / 2, "{waits}");
+    }
 }

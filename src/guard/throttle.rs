@@ -38,8 +38,9 @@ pub enum ThrottleFinding {
 pub struct Throttling {
     /// When to read the counters.
     pub(super) due: Duration,
-    last: Option<Periods>,
-    bad: u32,
+    pub(super) last: Option<Periods>,
+    /// How many readings in a row were bad.
+    pub(super) bad: u32,
     /// The beginning of the quiet time, while all readings are calm.
     pub(super) calm_since: Option<Duration>,
 }

@@ -162,6 +162,10 @@ impl Watched {
         if self.listed.terms.evidence != terms.evidence {
             self.due = now;
         }
+        if self.listed.terms.cpu.map(|cpu| cpu.limit) != terms.cpu.map(|cpu| cpu.limit) {
+            // What was counted so far says nothing about the new limit.
+            (self.throttling.last, self.throttling.bad) = (None, 0);
+        }
         self.evidence_requested &= terms.evidence.is_some();
         self.listed.terms = terms;
         self.pod = pod;

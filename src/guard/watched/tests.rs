@@ -491,3 +491,44 @@ fn a_wait_during_a_reading_is_no_rate() {
         assert_eq!(watched.track.rate(), (1 << 20) / 2, "{waits}");
     }
 }
+
+#[test]
+fn another_cpu_limit_is_judged_anew() {
+    use crate::cgroup::Periods;
+    use crate::guard::throttle::{EVERY, ThrottleFinding};
+    use crate::guard::watchlist::CpuTerms;
+    use crate::model::MilliCpu;
+    let (root, quiet) = (tempfile::tempdir().unwrap(), Duration::from_secs(60));
+    for (limit, expected) in [
+        (1000, ThrottleFinding::Sustained(100)),
+        (2000, ThrottleFinding::Nothing),
+    ] {
+        let mut watched = watched(root.path());
+        let with_limit = |watched: &mut Watched, limit| {
+            let cpu = CpuTerms {
+                limit: MilliCpu::new(limit),
+                ceiling: MilliCpu::new(8000),
+                lent: false,
+            };
+            let terms = Terms {
+                cpu: Some(cpu),
+                ..watched.listed.terms.clone()
+            };
+            watched.set_terms(Arc::clone(&watched.pod), terms, None, (Duration::ZERO, quiet));
+        };
+        with_limit(&mut watched, 1000);
+        let mut found = ThrottleFinding::Nothing;
+        for reading in 0..6 {
+            if reading == 5 {
+                with_limit(&mut watched, limit);
+            }
+            let periods = Periods {
+                all: u64::from(reading) * 20,
+                throttled: u64::from(reading) * 20,
+                ..Periods::default()
+            };
+            found = watched.throttling.observe(EVERY * reading, periods, quiet);
+        }
+        assert_eq!(found, expected, "{limit}");
+    }
+}

@@ -22,7 +22,7 @@ use crate::config::{Config, allows_hooks_in};
 use crate::guard::budgets::Budget;
 use crate::guard::{self, Guard, GuardEvent, Guarded, Report, Watchlist};
 use crate::model::objects::PodKey;
-use crate::model::{Cause, HookEnd, Outcome, Resource};
+use crate::model::{Cause, HookEnd, Outcome, QUICK, Resource, at_once};
 use crate::observe::health::Heartbeat;
 use crate::oom::OomReport;
 use crate::pace::fraction;
@@ -124,9 +124,11 @@ pub(crate) struct GuardLink {
 
 impl Now {
     pub(crate) fn read() -> Self {
+        let wall = || Ok::<_, std::convert::Infallible>(Timestamp::now());
+        let Ok((instant, wall)) = at_once(QUICK, std::time::Instant::now, wall);
         Self {
-            wall: Timestamp::now(),
-            instant: std::time::Instant::now(),
+            wall,
+            instant,
             fraction: fraction(),
         }
     }

@@ -9,7 +9,7 @@ use super::super::pod_names::PodNames;
 use super::{Attribution, GROUP_GOES_ON, PendingKill};
 use crate::model::CgroupPath;
 use crate::oom::clock::Moment;
-use crate::oom::join::OomKill;
+use crate::oom::join::{OomKill, PATIENCE};
 use crate::oom::kill::{Kill, Level, Limit};
 use crate::oom::kmsg::{LogEvent, record_name};
 use crate::oom::parse::Event;
@@ -88,8 +88,10 @@ impl Attribution {
             group.add_victim(kill, now.monotonic);
             return;
         }
+        // The caller may have had to wait after it took the time: the next lines of the log come after the kill.
+        let since = now.monotonic.max(kill.at);
         let facts = self.checkpoint.records.facts(kill.record);
-        let is_live = facts.is_some_and(|facts| !facts.replayed);
+        let is_live = facts.is_some_and(|facts| !facts.replayed) && since <= kill.at.saturating_add(PATIENCE);
         let counted_at_start = self.swept.is_none_or(|swept| kill.at <= swept.first_by);
         let while_down = self.continues && facts.map_or(counted_at_start, |facts| facts.replayed);
         let report = OomReport {
@@ -98,8 +100,6 @@ impl Attribution {
             ..self.report_of(&kill, is_live, files)
         };
         let group = pending_group(&kill, files);
-        // The caller may have had to wait after it took the time: the next lines of the log come after the kill.
-        let since = now.monotonic.max(kill.at);
         let is_gone = |cgroup: &CgroupPath| files.memory(cgroup).is_none();
         let pending = PendingKill {
             since,
@@ -456,6 +456,36 @@ mod tests {
             None,
             "its own is not what held it back"
         );
+    }
+
+    #[test]
+    fn usage_seconds_after_a_kill_is_no_sign() {
+        for (late, is_sign) in [(5, true), (6, false)] {
+            let Scene { kernel, names } = scene(&[(Some(64), 0), (Some(64), 63)]);
+            let mut attribution = Attribution {
+                names,
+                ..Attribution::default()
+            };
+            let facts = RecordFacts {
+                replayed: false,
+                role: Role::default(),
+            };
+            attribution.checkpoint.records.wait(7, facts);
+            let kill = OomKill {
+                cgroup: Some(container(0, 1)),
+                confidence: Confidence::Exact,
+                processes: Arc::from([Arc::new(kill_at(128))]),
+                record: Some(7),
+                at: Duration::from_secs(1),
+            };
+            let now = Moment {
+                monotonic: Duration::from_secs(1 + late),
+                wall: jiff::Timestamp::UNIX_EPOCH,
+            };
+            attribution.add_kill(kill, now, &kernel);
+            let found = &attribution.pending[0].report.facts.container_limit;
+            assert_eq!(found.is_some(), is_sign, "{late}");
+        }
     }
 
     #[test]

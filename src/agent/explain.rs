@@ -33,8 +33,7 @@ pub(super) async fn explain(
 ) -> Result<proto::ExplainReply, ControlError> {
     let now = Now::read();
     let reason = snapshot.state.decision.reason;
-    let in_words = format!("{reason}: {}", reason.meaning());
-    let mut notes = vec![in_words];
+    let mut notes = vec![format!("{reason}: {}", reason.meaning())];
     notes.extend(decided_otherwise(&snapshot.state).map(str::to_owned));
     notes.extend(snapshot.state.decision.notes.iter().map(ToString::to_string));
     notes.extend(vpa_problems(&snapshot));
@@ -53,13 +52,15 @@ pub(super) async fn explain(
         values: Vec::new(),
         amounts: amounts(&snapshot),
     };
-    if let (Some(node), Some(live)) = (snapshot.node.clone(), &snapshot.state.live) {
-        let hooks = hook_problems(&node, &snapshot.state.pod, live, snapshot.hooks_forbidden_by).await;
+    if let (Some(node), Some(live)) = (snapshot.node.clone(), snapshot.state.live.clone()) {
+        // First: the state is compared with the files, and a pass may end during the calls that follow.
+        let specs = stored_specs(&node, &live).await;
+        let read = tokio::task::spawn_blocking(move || (values(&node, &snapshot, &specs), node, snapshot)).await;
+        let (values, node, snapshot) = read.map_err(|panic| ControlError::Internal(panic.to_string()))?;
+        reply.values = values?;
+        let hooks = hook_problems(&node, &snapshot.state.pod, &live, snapshot.hooks_forbidden_by).await;
         reply.notes.extend(hooks);
         reply.notes.extend(after_resize(&snapshot, &kills).await?);
-        let specs = stored_specs(&node, live).await;
-        let read = tokio::task::spawn_blocking(move || values(&node, &snapshot, &specs)).await;
-        reply.values = read.map_err(|panic| ControlError::Internal(panic.to_string()))??;
     }
     Ok(reply)
 }

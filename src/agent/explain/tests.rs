@@ -1,15 +1,19 @@
 //! What `explain` says of amounts, values and differences.
 
 use std::fs;
+use std::path::PathBuf;
 
 use jiff::SignedDuration;
 
 use super::*;
+use crate::actuate::RuntimeLink;
 use crate::decide::{Fact, Note, PodDecision};
 use crate::model::{Bytes, CpuMax, MemoryLimit, MilliCpu, NamedRequirements, ResourceList};
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::desired::{InForce, Recommended};
 use crate::reconcile::overrides::Override;
+use crate::runtime::RuntimeError;
+use crate::runtime::testing::FakeRuntime;
 use crate::sources::{NodeView, parse_manifests};
 
 const POD: &str = "{kind: Pod, metadata: {name: web, namespace: shop, uid: u}, spec: {containers: [{name: app, resources: \
@@ -202,6 +206,41 @@ fn each_value_comes_from_its_source() {
         value("memory.max", ["134217728", "135266304", "134217728", "4096"], ""),
     ];
     assert_eq!(found, expected);
+}
+
+/// Writes a container's limit when it gets a signal, as a pass may that runs at that time.
+#[derive(Debug)]
+struct WritesOnSignal(PathBuf);
+
+impl FakeRuntime for WritesOnSignal {
+    fn stored(&self) -> Result<Option<CriResources>, RuntimeError> {
+        Ok(None)
+    }
+
+    fn signal(&self, _: &str, _: u32) -> Result<(), RuntimeError> {
+        fs::write(&self.0, "8192\n").unwrap();
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn values_are_those_beside_the_state() {
+    let root = tempfile::tempdir().unwrap();
+    let file = root.path().join("pod/app/memory.max");
+    fs::create_dir_all(root.path().join("pod/app")).unwrap();
+    fs::write(&file, "4096\n").unwrap();
+    let (mut node, mut snapshot) = (Node::on_files(root.path()), snapshot());
+    node.runtime = RuntimeLink::Found(Arc::new(WritesOnSignal(file.clone())));
+    let hook = "name: app, env: [{name: VSCALED_AFTER_GROW, value: 'signal: SIGHUP'}], resources:";
+    let pod = POD.replace("name: app, resources:", hook);
+    snapshot.state.pod = Arc::clone(&parse_manifests("pod", &pod).unwrap().view.pods[0]);
+    snapshot.state.live = Some(Arc::new(LivePod::on_files(["app"])));
+    snapshot.node = Some(Arc::new(node));
+    let reply = explain(snapshot, Vec::new()).await.unwrap();
+    let limits = reply.values.iter().filter(|value| value.file == "memory.max");
+    assert_eq!(limits.map(|value| value.kernel.as_str()).collect::<Vec<_>>(), ["4096"]);
+    let written = fs::read_to_string(file).unwrap();
+    assert_eq!(written, "8192\n", "explain has tried the hook");
 }
 
 fn memory(bytes: u64) -> Setting {

@@ -176,39 +176,24 @@ fn each_input_has_its_pass() {
         let pending = pending.map(|pending| (pending.cause.clone(), pending.check_runtime));
         assert_eq!(pending, due, "{case}");
     };
-    check(
-        enforced,
-        PodInput::Check(Check::FilesWritten),
-        Some((Cause::Drift, false)),
-    );
-    check(unmanaged, PodInput::Check(Check::FilesWritten), None);
-    check(failed, PodInput::Check(Check::FilesWritten), None);
-    check(enforced, PodInput::Check(Check::Swept), Some((Cause::Sweep, false)));
-    check(owes, PodInput::Check(Check::Swept), Some((Cause::Sweep, true)));
-    check(failed, PodInput::Check(Check::Swept), None);
-    check(
-        owes,
-        PodInput::Check(Check::RuntimeReturned),
-        Some((Cause::Retry, true)),
-    );
-    check(enforced, PodInput::Check(Check::RuntimeReturned), None);
-    check(
-        enforced,
-        PodInput::Check(Check::NodeChanged),
-        Some((Cause::Sweep, true)),
-    );
-    check(unmanaged, PodInput::Check(Check::NodeChanged), None);
-    check(full, PodInput::Check(Check::RoomFreed), Some((Cause::Retry, true)));
-    check(enforced, PodInput::Check(Check::RoomFreed), None);
-    check(
-        resizes,
-        PodInput::Check(Check::ResizeRetried),
-        Some((Cause::Retry, true)),
-    );
-    check(enforced, PodInput::Check(Check::ResizeRetried), None);
+    let on = PodInput::Check;
+    check(enforced, on(Check::FilesWritten), Some((Cause::Drift, false)));
+    check(unmanaged, on(Check::FilesWritten), None);
+    check(failed, on(Check::FilesWritten), None);
+    check(enforced, on(Check::Swept), Some((Cause::Sweep, false)));
+    check(owes, on(Check::Swept), Some((Cause::Sweep, true)));
+    check(failed, on(Check::Swept), None);
+    check(owes, on(Check::RuntimeReturned), Some((Cause::Retry, true)));
+    check(enforced, on(Check::RuntimeReturned), None);
+    check(enforced, on(Check::NodeChanged), Some((Cause::Sweep, true)));
+    check(unmanaged, on(Check::NodeChanged), None);
+    check(full, on(Check::RoomFreed), Some((Cause::Retry, true)));
+    check(enforced, on(Check::RoomFreed), None);
+    check(resizes, on(Check::ResizeRetried), Some((Cause::Retry, true)));
+    check(enforced, on(Check::ResizeRetried), None);
     let returned = Some((Cause::ApiServerReturned, true));
-    check(spec_later, PodInput::Check(Check::ApiServerReturned), returned);
-    check(enforced, PodInput::Check(Check::ApiServerReturned), None);
+    check(spec_later, on(Check::ApiServerReturned), returned);
+    check(enforced, on(Check::ApiServerReturned), None);
     let ended = Cause::TemporaryLimitEnded {
         container: "app".to_owned(),
         resource: Resource::Cpu,

@@ -68,10 +68,8 @@ fn done(outcome: Outcome) -> JobDone {
 fn end_pass(state: &mut PodState, done: JobDone) -> Vec<Effect> {
     let (pass, done, quiet) = (1, Box::new(done), SignedDuration::from_mins(10));
     state.work.start(pass);
-    state.apply(
-        PodInput::OnNode(NodeEvent::PassEnded { pass, done, quiet }),
-        Now::read(),
-    )
+    let ended = NodeEvent::PassEnded { pass, done, quiet };
+    state.apply(PodInput::OnNode(ended), Now::read())
 }
 
 fn why() -> String {

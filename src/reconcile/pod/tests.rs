@@ -447,7 +447,7 @@ fn a_paused_growth_names_the_denial() {
     let given = TemporaryLimit::given("app".to_owned(), Resource::Memory, limits, String::new(), now.wall);
     state.desired.grow(given);
     let highest = |state: &PodState| {
-        let terms = watched_limits(&state, true, now.wall).unwrap().containers.remove(0);
+        let terms = watched_limits(state, true, now.wall).unwrap().containers.remove(0);
         (terms.memory, terms.not_higher)
     };
     let (memory, why) = highest(&state);

@@ -3,10 +3,11 @@
 //! Follows `k8s.io/apimachinery/pkg/api/resource.ParseQuantity`: rounds up to whole nano units, away from zero, and saturates
 //! at `i64`.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::iter::repeat_n;
 
-use serde::de::{Error, Visitor};
+use serde::de::{Error, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::Resource;
@@ -164,6 +165,36 @@ impl<'de> Deserialize<'de> for Quantity {
     }
 }
 
+/// Quantities by name. Of other resources than cpu and memory only the names are read: whatever else they have changes nothing.
+#[derive(Debug, Default)]
+pub struct Quantities(pub(super) BTreeMap<String, Option<Quantity>>);
+
+impl<'de> Visitor<'de> for Quantities {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a map")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(mut self, mut all: M) -> Result<Self, M::Error> {
+        while let Some(name) = all.next_key::<String>()? {
+            let of_quota = ["requests.", "limits."].iter().find_map(|list| name.strip_prefix(list));
+            let quantity = match of_quota.unwrap_or(&name) {
+                "cpu" | "memory" => all.next_value()?,
+                _ => all.next_value().map(|IgnoredAny| None)?,
+            };
+            self.0.insert(name, quantity);
+        }
+        Ok(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Quantities {
+    fn deserialize<D: Deserializer<'de>>(all: D) -> Result<Self, D::Error> {
+        all.deserialize_map(Self::default())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -235,6 +266,23 @@ mod tests {
             assert_eq!(read(json).unwrap(), milli);
         }
         for refused in ["-1", "true", "null", "[1]", "{}"] {
+            assert!(read(refused).is_err(), "{refused}");
+        }
+    }
+
+    #[test]
+    fn other_resources_need_no_quantity() {
+        let read = serde_json::from_str::<Quantities>;
+        let odd = r#"{"cpu": "1", "limits.memory": "2", "nvidia.com/gpu": "${GPUS}", "a": "-1", "hugepages-2Mi": {}}"#;
+        let all = read(odd).unwrap().0;
+        assert_eq!(all["cpu"].map(Quantity::value), Some(1));
+        assert_eq!(all["limits.memory"].map(Quantity::value), Some(2));
+        assert_eq!([all["nvidia.com/gpu"], all["a"], all["hugepages-2Mi"]], [None; 3]);
+        for refused in [
+            r#"{"cpu": "-1"}"#,
+            r#"{"requests.memory": "x"}"#,
+            r#"{"limits.cpu": {}}"#,
+        ] {
             assert!(read(refused).is_err(), "{refused}");
         }
     }

@@ -1,10 +1,8 @@
 //! Requests and limits of one container or pod.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 
-use super::quantity::Quantity;
+use super::quantity::Quantities;
 use super::{Bytes, MilliCpu, PageSize, Resource};
 
 /// The least cpu limit: the kernel refuses quotas below 1000 µs in a period of 100 ms.
@@ -56,8 +54,8 @@ impl ResourceList {
     }
 
     /// The amounts of cpu and memory among quantities by name. The names begin with `prefix`.
-    pub(super) fn named(all: &BTreeMap<String, Option<Quantity>>, prefix: &str) -> Self {
-        let quantity = |resource: Resource| *all.get(&format!("{prefix}{resource}"))?;
+    pub(super) fn named(all: &Quantities, prefix: &str) -> Self {
+        let quantity = |resource: Resource| *all.0.get(&format!("{prefix}{resource}"))?;
         Self {
             cpu: quantity(Resource::Cpu).map(MilliCpu::from),
             memory: quantity(Resource::Memory).map(Bytes::from),

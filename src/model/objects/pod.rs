@@ -10,7 +10,7 @@ use super::hook_variables::{self, HookVariables};
 use super::memory_settings::{self, MemorySetting, Variable};
 use super::meta::ObjectMeta;
 use super::quota;
-use crate::model::quantity::Quantity;
+use crate::model::quantity::Quantities;
 use crate::model::{NamedRequirements, PodAmounts, QosClass, Requirements, Resource, ResourceList};
 
 /// The priority from which a pod is critical (`SystemCriticalPriority`, kubernetes `pkg/apis/scheduling`).
@@ -145,7 +145,7 @@ pub(super) struct DeclaredContainer {
 #[serde(default)]
 pub(super) struct DeclaredResources {
     requests: ResourceList,
-    limits: BTreeMap<String, Option<Quantity>>,
+    limits: Quantities,
 }
 
 impl DeclaredResources {
@@ -158,7 +158,7 @@ impl DeclaredResources {
 
     /// Huge pages always have a limit, which equals the request.
     fn has_huge_pages(&self) -> bool {
-        self.limits.keys().any(|name| name.starts_with("hugepages-"))
+        self.limits.0.keys().any(|name| name.starts_with("hugepages-"))
     }
 }
 
@@ -486,6 +486,7 @@ mod tests {
             (json!({"initContainers": [{"name": "setup", "resources": huge}]}), true),
             (json!({"resources": huge}), true),
             (json!({"containers": [{"name": "app"}], "resources": {}}), false),
+            (json!({"resources": {"limits": {"nvidia.com/gpu": "${GPUS}"}}}), false),
         ] {
             let found = pod(&spec, &json!({}));
             assert_eq!(found.spec.has_huge_pages, has_any, "{spec}");

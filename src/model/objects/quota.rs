@@ -1,12 +1,10 @@
 //! `v1` ResourceQuota: what the pods of a namespace may request together.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::{LabelSelector, ObjectMeta, Pod};
-use crate::model::quantity::Quantity;
+use crate::model::quantity::Quantities;
 use crate::model::{QosClass, Requirements, ResourceList};
 
 /// A quota for cpu and memory. Other resources are dropped.
@@ -42,7 +40,7 @@ pub struct QuotaStatus {
 
 /// Reads amounts by the names that a quota gives them: `cpu` is the same as `requests.cpu`.
 fn amounts<'de, D: Deserializer<'de>>(amounts: D) -> Result<Requirements, D::Error> {
-    let named = BTreeMap::<String, Option<Quantity>>::deserialize(amounts)?;
+    let named = Quantities::deserialize(amounts)?;
     let lists = ["", "requests.", "limits."].map(|prefix| ResourceList::named(&named, prefix));
     let [bare, requests, limits] = lists;
     // Of two names for one amount the lower counts.

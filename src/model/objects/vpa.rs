@@ -1,12 +1,10 @@
 //! `autoscaling.k8s.io/v1` VerticalPodAutoscaler.
 
-use std::collections::BTreeMap;
-
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 
 use super::meta::ObjectMeta;
-use crate::model::quantity::Quantity;
+use crate::model::quantity::Quantities;
 use crate::model::{MilliCpu, Resource, ResourceList};
 
 /// A VerticalPodAutoscaler: its target, its policy and its recommendation.
@@ -144,7 +142,7 @@ pub struct ContainerPolicy {
 
 /// A bound of a policy, by resource.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, derive_more::Deref)]
-#[serde(from = "BTreeMap<String, Option<Quantity>>")]
+#[serde(from = "Quantities")]
 pub struct AllowedAmounts {
     #[deref]
     #[serde(flatten)]
@@ -154,10 +152,10 @@ pub struct AllowedAmounts {
     pub fraction: Option<(Resource, String)>,
 }
 
-impl From<BTreeMap<String, Option<Quantity>>> for AllowedAmounts {
-    fn from(all: BTreeMap<String, Option<Quantity>>) -> Self {
+impl From<Quantities> for AllowedAmounts {
+    fn from(all: Quantities) -> Self {
         let fraction = Resource::ALL.into_iter().find_map(|resource| {
-            let amount = (*all.get(resource.name())?)?;
+            let amount = (*all.0.get(resource.name())?)?;
             let is_whole = amount.exact(resource).is_some();
             (!is_whole).then(|| (resource, amount.to_string()))
         });
@@ -354,6 +352,11 @@ mod tests {
             Some("minAllowed.cpu 100000n")
         );
         assert_eq!(fraction(json!({"maxAllowed": {"cpu": "1500m", "memory": "1Ki"}})), None);
+        // VPA's own definition of the kind allows this.
+        assert_eq!(
+            fraction(json!({"maxAllowed": {"cpu": "1", "nvidia.com/gpu": "-1"}})),
+            None
+        );
     }
 
     #[test]

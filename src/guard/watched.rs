@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::alarms::Alarms;
 use super::notifications::Token;
 use super::predict::{LONGEST, Pace, Reading, SUDDEN_AT_LIMIT, Track, Verdict, has_cache, is_pinned, near};
-use super::rate::{CLOSEST, time_for};
+use super::rate::{BytesPerSecond, CLOSEST, per_second, time_for};
 use super::throttle::Throttling;
 use super::watchlist::{Guarded, GuardedCgroup, GuardedPod, Terms};
 use crate::cgroup::{Cgroup, CgroupError};
@@ -62,6 +62,8 @@ pub(super) struct Latest {
     refused_charges: Option<u64>,
     /// Whether use grew since the reading before.
     pub(super) grows: bool,
+    /// How long the kernel took for the reclaimable part, where that was last read.
+    quickest: Duration,
 }
 
 /// A container's temporary limit, and the quiet time since.
@@ -102,10 +104,10 @@ fn above_high(limit: u64, high: MemoryLimit) -> u64 {
 
 /// Completes a reading by the reclaimable part, and takes the rest again. The kernel may take long for that part, and page cache that
 /// grows meanwhile would look like memory that was given back, and at the next reading like memory that was taken at once. So all is
-/// read again where use has moved, or may have taken the place of page cache, for a few times: while a container goes on growing they
-/// never agree.
+/// read again where [`Repeats`] says so, for a few times.
 fn of_one_moment<E>(
     mut reading: Reading,
+    repeats: &mut Repeats,
     mut read: impl FnMut() -> Result<Option<Reading>, E>,
     mut read_reclaimable: impl FnMut() -> Result<u64, E>,
 ) -> Result<Reading, E> {
@@ -113,12 +115,46 @@ fn of_one_moment<E>(
         let (before, reclaimable) = (reading, read_reclaimable()?);
         reading = read()?.unwrap_or(before);
         reading.reclaimable = Some(reclaimable);
-        let moved = reading.usage.abs_diff(before.usage) > reading.limit / MOVED;
-        if !moved && reading.at.saturating_sub(before.at) <= QUICK {
+        if !repeats.are_due(&before, &reading) {
             break;
         }
     }
     Ok(reading)
+}
+
+/// Whether to take a reading again.
+#[derive(Debug)]
+struct Repeats {
+    /// The rate that use is known to grow at.
+    rate: BytesPerSecond,
+    /// How long the kernel takes for the reclaimable part at most where the thread does not have to wait.
+    quick: Duration,
+    /// How long that took in the quickest of these readings.
+    quickest: Duration,
+}
+
+impl Repeats {
+    /// `quickest` of the reading before: on a node with many cgroups and processors the kernel always takes long.
+    fn new(rate: BytesPerSecond, quickest: Duration) -> Self {
+        let (quick, quickest) = (QUICK.max(quickest.saturating_mul(2)), Duration::MAX);
+        Self { rate, quick, quickest }
+    }
+
+    /// Whether use has moved between these two, before and after the reclaimable part, or may have taken the place of page cache in a
+    /// wait. Not while a container grows so fast that it may reach its limit before another such reading and a write: all that has
+    /// grown counts as used then, and the limit grows in time.
+    fn are_due(&mut self, before: &Reading, after: &Reading) -> bool {
+        let took = after.at.saturating_sub(before.at);
+        self.quickest = self.quickest.min(took);
+        if after.usage.abs_diff(before.usage) <= after.limit / MOVED && took <= self.quick {
+            return false;
+        }
+        let rate = self
+            .rate
+            .max(per_second(after.usage.saturating_sub(before.usage), took));
+        let left = time_for(after.limit.saturating_sub(after.used()), rate);
+        left > took.min(self.quick) * 2 + QUICK
+    }
 }
 
 impl Watched {
@@ -206,12 +242,14 @@ impl Watched {
             tripped: rang,
             notifies_of_reclaim: self.subscribed && !notifies_of_limit,
         };
+        let mut repeats = Repeats::new(self.track.rate(), self.latest.quickest);
         let mut verdict = self.track.predict(reading, pace);
         if near(reading.limit, reading.usage) || self.lent.limit.is_some() || matches!(verdict, Verdict::Grow(_)) {
             // In this order: what is displaced between the two reads is seen at the next check.
             self.latest.refused_charges = self.refused_charges()?;
             let read = || self.read_all_but_reclaimable(&clock);
-            reading = of_one_moment(reading, read, || self.cgroup.outer().reclaimable())?;
+            reading = of_one_moment(reading, &mut repeats, read, || self.cgroup.outer().reclaimable())?;
+            self.latest.quickest = repeats.quickest;
             verdict = self.track.predict(reading, pace);
         }
         self.lent.peak = self.lent.peak.max(reading.in_use());
@@ -223,7 +261,7 @@ impl Watched {
             if self.lent.limit.is_some() {
                 *wait = (*wait).min(WHILE_LENT);
             }
-            self.due = after(now, *wait);
+            self.due = after(reading.at, *wait);
             self.latest.reading = Some((reading, *wait));
             self.latest.slack = self.track.slack(reading, act);
             self.refused

@@ -424,7 +424,7 @@ fn page_cache_that_grows_meanwhile_is_read_again() {
     let read = |limit: u64| {
         let now = std::cell::Cell::new(0);
         let usage = || Reading {
-            at: Duration::ZERO,
+            at: QUICK * u32::try_from(now.get()).unwrap(),
             limit,
             usage: cache[now.get()] + 100,
             above_high: 0,
@@ -434,10 +434,11 @@ fn page_cache_that_grows_meanwhile_is_read_again() {
             now.set(now.get() + 1);
             Ok::<_, ()>(Some(usage()))
         };
-        let reading = of_one_moment(usage(), next, || Ok(cache[now.get()])).unwrap();
+        let mut repeats = Repeats::new(0, Duration::ZERO);
+        let reading = of_one_moment(usage(), &mut repeats, next, || Ok(cache[now.get()])).unwrap();
         (reading.usage, reading.reclaimable)
     };
-    assert_eq!(read(256), (191, Some(90)), "steady at the second reading");
+    assert_eq!(read(1024), (191, Some(90)), "steady at the second reading");
     assert_eq!(read(256 * 60), (190, Some(40)), "so little is no growth");
 }
 
@@ -445,24 +446,66 @@ fn page_cache_that_grows_meanwhile_is_read_again() {
 fn a_reading_ends_while_use_goes_on_growing() {
     let mut growing = Reading {
         at: Duration::ZERO,
-        limit: 256,
+        limit: 100_000,
         usage: 0,
         above_high: 0,
         reclaimable: None,
     };
-    let first = growing;
+    let (first, mut repeats) = (growing, Repeats::new(0, Duration::ZERO));
     let grows = || {
+        growing.at += QUICK;
         growing.usage += 1000;
         Ok::<_, ()>(Some(growing))
     };
     let expected = Reading {
+        at: QUICK * 3,
         usage: 3000,
         reclaimable: Some(7),
         ..first
     };
-    assert_eq!(of_one_moment(first, grows, || Ok(7)), Ok(expected));
-    let without_limit = of_one_moment(first, || Ok::<_, ()>(None), || Ok(7)).unwrap();
+    assert_eq!(of_one_moment(first, &mut repeats, grows, || Ok(7)), Ok(expected));
+    let without_limit = of_one_moment(first, &mut repeats, || Ok::<_, ()>(None), || Ok(7)).unwrap();
     assert_eq!((without_limit.usage, without_limit.reclaimable), (0, Some(7)));
+}
+
+/// How often the reclaimable part is read, where the kernel takes so many milliseconds for it and use grows by so much meanwhile.
+fn times_read(mut repeats: Repeats, takes: u64, growth: u64) -> u32 {
+    let mut reading = Reading {
+        at: Duration::ZERO,
+        limit: 128 << 20,
+        usage: 112 << 20,
+        above_high: 0,
+        reclaimable: None,
+    };
+    let (first, mut times) = (reading, 0);
+    let next = || {
+        reading.at += Duration::from_millis(takes);
+        reading.usage += growth;
+        Ok::<_, ()>(Some(reading))
+    };
+    let reclaimable = || {
+        times += 1;
+        Ok(0)
+    };
+    of_one_moment(first, &mut repeats, next, reclaimable).unwrap();
+    times
+}
+
+#[test]
+fn fast_growth_leaves_no_time_to_read_again() {
+    let with_rate = |rate| Repeats::new(rate, Duration::ZERO);
+    assert_eq!(times_read(with_rate(0), 5, 1 << 20), 3, "200 MiB/s, and 16 MiB left");
+    assert_eq!(times_read(with_rate(0), 5, 10 << 20), 1, "2000 MiB/s");
+    assert_eq!(times_read(with_rate(2 << 30), 5, 1 << 20), 1, "it was as fast before");
+}
+
+#[test]
+fn a_slow_kernel_is_no_wait() {
+    let after = |quickest| Repeats::new(0, Duration::from_millis(quickest));
+    assert_eq!(
+        [0, 5, 6, 12].map(|before| times_read(after(before), 12, 0)),
+        [3, 3, 1, 1]
+    );
 }
 
 #[test]
@@ -488,6 +531,7 @@ fn a_wait_during_a_reading_is_no_rate() {
         };
         let (reading, _) = watched.read_usage(clock, ms(2), false).unwrap().unwrap();
         assert_eq!((reading.at, reading.used()), (ms(3000), 5 << 20), "{waits}");
+        assert!(watched.due > reading.at, "{waits}");
         assert_eq!(watched.track.rate(), (1 << 20) / 2, "{waits}");
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::iter::successors;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use procfs::{Current, Meminfo};
 
@@ -14,7 +14,7 @@ use super::predict::is_pinned;
 use super::watchlist::Claim;
 use crate::cgroup::{Cgroup, CgroupDir, CgroupError, Hierarchy};
 use crate::model::objects::PodKey;
-use crate::model::{Bytes, CgroupPath, MemoryLimit, QUICK, at_once};
+use crate::model::{Bytes, CgroupPath, MemoryLimit};
 
 /// How long a sweep over all pods is valid, and the limit of all together.
 const SWEPT: Duration = Duration::from_secs(1);
@@ -128,13 +128,17 @@ impl Account {
     }
 }
 
-/// The room under the limit of a cgroup.
+/// The room under the limit of a cgroup. In this order, page cache that grows meanwhile counts as used: nothing is read again while a
+/// container waits for its growth, because the kernel may take long for the page cache of all pods.
 fn room_in(cgroup: &Cgroup) -> Result<u64, CgroupError> {
-    let room = at_once(QUICK, Instant::now, || match cgroup.memory_limit()? {
+    match cgroup.memory_limit()? {
         MemoryLimit::Max => Ok(u64::MAX),
-        MemoryLimit::Bytes(limit) => Ok(limit.saturating_sub(used(cgroup.outer())?)),
-    });
-    room.map(|(_, room)| room)
+        MemoryLimit::Bytes(limit) => {
+            let reclaimable = cgroup.outer().reclaimable()?;
+            let used = cgroup.outer().memory_usage()?.get().saturating_sub(reclaimable);
+            Ok(limit.saturating_sub(used))
+        }
+    }
 }
 
 /// Bytes in use without file pages, which count as available memory of the node.
@@ -242,6 +246,24 @@ mod tests {
         let granted = account.read(&hierarchy, Duration::ZERO, &PodKey::new("test", "c"), Bytes::ZERO);
         takes.join().unwrap();
         assert_eq!(granted, Ok(Bytes::new(10_000 - 4000)));
+    }
+
+    #[test]
+    fn page_cache_is_read_before_use() {
+        let root = tempfile::tempdir().unwrap();
+        let pods = root.path().join("pods");
+        for (directory, used) in [(root.path(), 0), (pods.as_path(), 2000)] {
+            cgroup(directory, used);
+        }
+        let hierarchy = Hierarchy::of_tree(root.path()).unwrap();
+        let mut account = Account::default();
+        account.set(&hierarchy, &CgroupPath::new("/pods").unwrap(), BTreeMap::new());
+        // Neither can be read.
+        let stat = pods.join("memory.stat");
+        fs::remove_file(&stat).unwrap();
+        fs::create_dir(&stat).unwrap();
+        fs::write(pods.join("memory.current"), "?\n").unwrap();
+        assert_eq!(account.room_below_root().unwrap_err().file, stat);
     }
 
     #[test]

@@ -84,12 +84,12 @@ impl Attribution {
             confidence = ?kill.confidence, candidates = kill.processes.len(),
             "a kill is attributed to a cgroup"
         );
-        if let Some(group) = self.pending_with_group_of(&kill) {
-            group.add_victim(kill, now.monotonic);
-            return;
-        }
         // The caller may have had to wait after it took the time: the next lines of the log come after the kill.
         let since = now.monotonic.max(kill.at);
+        if let Some(group) = self.pending_with_group_of(&kill) {
+            group.add_victim(kill, since);
+            return;
+        }
         let facts = self.checkpoint.records.facts(kill.record);
         let is_live = facts.is_some_and(|facts| !facts.replayed) && since <= kill.at.saturating_add(PATIENCE);
         let counted_at_start = self.swept.is_none_or(|swept| kill.at <= swept.first_by);

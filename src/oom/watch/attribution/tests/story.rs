@@ -436,3 +436,27 @@ fn a_kill_after_the_decision_time_is_dated() {
     let times = attribution.reports.iter().map(|report| report.time);
     assert_eq!(times.collect::<Vec<_>>(), [at(9000).wall]);
 }
+
+#[test]
+fn a_group_goes_on_after_the_decision_time() {
+    let (mut kernel, mut attribution) = (Kernel::default(), attribution(None, 0));
+    kernel.make(&container(0, 1));
+    for (pid, time) in [(7, 9000), (8, 9015)] {
+        let mut victim = kill(pid, time, Some(container(0, 1)));
+        victim.group = container(0, 1).parent();
+        let joined = OomKill {
+            cgroup: Some(container(0, 1)),
+            confidence: Confidence::Exact,
+            processes: Arc::from([Arc::new(victim)]),
+            record: None,
+            at: ms(time),
+        };
+        attribution.add_kill(joined, at(10), &kernel);
+    }
+    let groups: Vec<_> = attribution
+        .pending
+        .iter()
+        .map(|group| (&*group.pids, group.last))
+        .collect();
+    assert_eq!(groups, [(&[7, 8][..], ms(9015))]);
+}

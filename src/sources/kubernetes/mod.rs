@@ -205,11 +205,15 @@ impl KubernetesSource {
     /// Reads the namespaces again in which something has changed or is due. None while the pods are unknown, or the first view waits.
     fn update_view(&mut self) -> Option<NodeView> {
         let now = Instant::now();
-        if !self.pods.read(|pods| pods.known) {
-            return None;
-        }
+        // The list's end is known before it is notified: the first view must not lack the list's pods.
+        let is_first = self.sender.borrow().view.is_none() && self.first_pods.is_none();
+        let namespaces_of = |pods: &Followed<Pod>| {
+            let all = pods.objects().filter(|_| is_first);
+            all.map(|pod| pod.metadata.namespace.clone()).collect()
+        };
+        let mut changed: BTreeSet<String> = self.pods.read(|pods| pods.known.then(|| namespaces_of(pods)))?;
         let due = self.namespaces.iter().filter(|(_, lists)| lists.due <= now);
-        let mut changed: BTreeSet<String> = due.map(|(namespace, _)| namespace.clone()).collect();
+        changed.extend(due.map(|(namespace, _)| namespace.clone()));
         self.changes.send_if_modified(|namespaces| {
             changed.append(namespaces);
             false

@@ -487,6 +487,23 @@ async fn nodes_that_never_come_delay_no_first_view() {
 }
 
 #[tokio::test]
+async fn a_first_view_has_all_listed_pods() {
+    let timing = Timing {
+        first_view: Duration::ZERO,
+        ..Timing::default()
+    };
+    let client = half_broken(StatusCode::INTERNAL_SERVER_ERROR);
+    let (mut source, _states) = KubernetesSource::new(client, "n", None, timing);
+    let mut changes = source.changes.subscribe();
+    while !source.pods.read(|pods| pods.known) {
+        changes.changed().await.unwrap();
+    }
+    // Another list wakes the source once the list of pods has ended and before it is notified.
+    source.changes.send_modify(BTreeSet::clear);
+    assert_eq!(source.update_view().unwrap().pods().count(), 2);
+}
+
+#[tokio::test]
 async fn a_node_name_without_node_is_a_problem() {
     let client = half_broken(StatusCode::INTERNAL_SERVER_ERROR);
     let (source, mut states) = KubernetesSource::new(client, "n", None, Timing::default());

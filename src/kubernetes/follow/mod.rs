@@ -132,9 +132,7 @@ impl<T> SharedList<T> {
         if self.is_logged.swap(false, Ordering::Relaxed) {
             tracing::info!(list = %self.about, "the watch works again");
         }
-        if news || mended.is_some() {
-            self.notify();
-        }
+        self.notify(news || mended.is_some());
     }
 
     /// Notes that the state may be outdated. Logs that once, if it is for the log.
@@ -144,16 +142,17 @@ impl<T> SharedList<T> {
         if for_log && (!self.is_logged.swap(true, Ordering::Relaxed) || other) {
             tracing::warn!(list = %self.about, "{trouble}");
         }
-        if news || other {
-            self.notify();
-        }
+        self.notify(news || other);
     }
 
-    /// Notifies the reader of the namespaces of changed objects, and of the list's own.
-    fn notify(&self) {
+    /// Notifies the reader of the namespaces of changed objects, and of the list's own. Not without news, unless there are such
+    /// namespaces: a list that broke off may have left them.
+    fn notify(&self, news: bool) {
         let changed = self.with(|followed| std::mem::take(&mut followed.changed_namespaces));
-        let changed = changed.into_iter().chain(self.namespace.clone());
-        self.changes.send_modify(|namespaces| namespaces.extend(changed));
+        if news || !changed.is_empty() {
+            let changed = changed.into_iter().chain(self.namespace.clone());
+            self.changes.send_modify(|namespaces| namespaces.extend(changed));
+        }
     }
 }
 

@@ -31,7 +31,7 @@ pub struct Followed<T> {
     /// Whether an object that was left out may be about a workload that arrived since; the next list shows.
     has_new_workloads: bool,
     lists: u64,
-    /// The namespaces of the objects that have changed, until the reader is notified.
+    /// The namespaces in which objects or problems have changed, until the reader is notified.
     pub(super) changed_namespaces: BTreeSet<String>,
     /// Whether one list was complete.
     pub known: bool,
@@ -180,7 +180,8 @@ impl<T: Object> Followed<T> {
     pub(super) fn begin_list(&mut self) {
         self.lists += 1;
         self.has_new_workloads = false;
-        self.left_out.clear();
+        self.changed_namespaces
+            .extend(std::mem::take(&mut self.left_out).into_keys());
     }
 
     /// Ends a complete list. Returns whether the state changed.
@@ -337,7 +338,10 @@ impl<T: Object> Followed<T> {
         };
         let objects = self.left_out.entry(namespace.to_owned()).or_insert_with(none);
         let is_first = objects.count == 0;
-        objects.count += usize::from(is_new || is_first);
+        if is_new || is_first {
+            objects.count += 1;
+            self.changed_namespaces.insert(namespace.to_owned());
+        }
         objects.smallest = objects.smallest.min(bytes);
         is_first
     }
@@ -355,6 +359,7 @@ impl<T: Object> Followed<T> {
             if objects.count == 0 {
                 self.left_out.remove(namespace);
             }
+            self.changed_namespaces.insert(namespace.to_owned());
         }
         false
     }

@@ -1,5 +1,6 @@
 //! What lists and lines do to what is known.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::super::SharedList;
@@ -222,6 +223,35 @@ fn an_object_beyond_its_share_keeps_its_state() {
     assert!(problems(&known)[0].contains("does not fit"), "{:?}", problems(&known));
     assert!(news(&mut known, "MODIFIED", &thing("x", 3, 3)));
     assert!(sizes(&known) == [("x", 3)] && problems(&known).is_empty());
+}
+
+#[test]
+fn what_a_broken_list_changed_is_notified() {
+    let shared = SharedList::<Thing>::new("things".to_owned(), None, ObjectMemory::new(8 * 800), <_>::default());
+    let told = || Vec::from_iter(shared.changes.send_replace(BTreeSet::new()));
+    let call = Call::new(Verb::List, Thing::KINDS[0]);
+    let hear = |text: &str| shared.with(|known| known.apply(&piece(text), &call).unwrap());
+    shared.trouble("reset", false, false);
+    shared.with(Followed::begin_list);
+    hear(&thing_in("shop", "x", 1));
+    shared.trouble("reset", false, false);
+    assert_eq!(told(), ["shop"], "its end has not come");
+    shared.publish(false);
+    assert_eq!(told(), Vec::<String>::new());
+    for number in 0..10 {
+        hear(&thing_in("many", &format!("n{number}"), 1));
+    }
+    shared.publish(false);
+    assert_eq!(told(), ["many"]);
+    let problem = || shared.with(|known| known.problems().next());
+    let named = problem();
+    assert!(named.is_some());
+    let gone = line("DELETED", &thing_in("many", "n9", 1));
+    let watch = Call::new(Verb::Watch, Thing::KINDS[0]);
+    shared.with(|known| known.apply(&piece(&gone), &watch).unwrap());
+    shared.publish(false);
+    assert_ne!(problem(), named);
+    assert_eq!(told(), ["many"], "fewer are left out");
 }
 
 #[test]

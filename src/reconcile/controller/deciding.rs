@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use super::Controller;
 use crate::decide::{self, PodDecision};
 use crate::model::objects::{ContainerStatus, OwnerKind, Pod, PodKey, ResizePhase, Shared, VerticalPodAutoscaler};
-use crate::model::{Cause, Reason, Requirements, Withheld};
+use crate::model::{Cause, Reason, Requirements, ResourceList, Withheld};
 use crate::pace::{place_in, spread_window};
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::desired::Recommended;
@@ -95,16 +95,24 @@ fn one_of_each_name<'a>(known: &[&'a KnownObjects], inventory: &Inventory) -> BT
     chosen
 }
 
-/// Whether two views have the same pods with the same containers, specs and resizes: an edit of anything else needs no discovery,
-/// which asks the runtime for all of them.
+/// Whether two views have the same pods with the same containers, specs and amounts: an edit of anything else needs no discovery,
+/// which asks the runtime for all of them, and leaves no more room than before.
 fn have_same_containers(before: &KnownObjects, after: &KnownObjects) -> bool {
-    fn container(status: &ContainerStatus) -> (Option<&str>, bool, Option<Requirements>) {
-        (status.bare_id(), status.state.running.is_some(), status.resources)
+    type Container<'a> = (Option<&'a str>, bool, Option<Requirements>, Option<ResourceList>);
+    fn container(status: &ContainerStatus) -> Container<'_> {
+        let is_running = status.state.running.is_some();
+        (
+            status.bare_id(),
+            is_running,
+            status.resources,
+            status.allocated_resources,
+        )
     }
     let same = |(before, after): (&Arc<Pod>, &Arc<Pod>)| {
         let same_pod = || {
             let same_name = before.cgroup_uid() == after.cgroup_uid() && before.key() == after.key();
-            same_name && before.spec == after.spec && ResizePhase::of(before) == ResizePhase::of(after)
+            let amounts = |pod: &Pod| (ResizePhase::of(pod), pod.status.resources, pod.has_ended());
+            same_name && before.spec == after.spec && amounts(before) == amounts(after)
         };
         let same_containers = || before.statuses().map(container).eq(after.statuses().map(container));
         Arc::ptr_eq(before, after) || (same_pod() && same_containers())
@@ -181,6 +189,8 @@ impl Controller {
         let pods = view.pods().count();
         tracing::debug!(pods, ?problems, "a view of the node's pods arrives");
         let (is_first, before) = (!self.sources.seen, Arc::clone(&self.sources.view));
+        // A pod may request less after an input that is no view, such as the end of an override.
+        let other_requests = self.decides || !self.pods.changed.is_empty();
         let changed = self.sources.replace(Arc::clone(&view), problems);
         let differs = |alike: fn(&KnownObjects, &KnownObjects) -> bool| {
             let other = changed.iter().filter(|(_, [before, after])| !alike(before, after));
@@ -207,7 +217,8 @@ impl Controller {
         self.pods.changed.extend(concerned);
         // The kubelet's version may have changed.
         self.take_node(self.node.known());
-        self.decide_changed(Timestamp::now(), other_containers || other_node);
+        let room = other_containers || other_node || other_requests;
+        self.decide_changed(Timestamp::now(), room);
         if other_pods {
             self.match_live();
         }
@@ -317,7 +328,7 @@ impl Controller {
             let known = self.pods.get(key).filter(|_| !is_every && !changed.contains(key));
             known.is_none_or(|state| !Arc::ptr_eq(&state.pod, pod) || has_open_change(state))
         });
-        let mut decided = BTreeMap::new();
+        let (mut decided, mut freed) = (BTreeMap::new(), false);
         for (key, pod) in described {
             let reason = self.pods.get(&key).map(|state| state.decision.reason);
             self.pods.add(pod);
@@ -332,6 +343,7 @@ impl Controller {
             }
             if is_open {
                 // The manifest that decided about it has gone, and with it what is not in force yet.
+                freed = true;
                 let (mut decision, took) = (Box::new(PodDecision::undecided(pod)), Duration::ZERO);
                 decision.burst = state.and_then(|state| state.desired.burst);
                 self.apply(&key, PodInput::Decided { decision, took });
@@ -349,8 +361,9 @@ impl Controller {
                 decided.insert(key, pod);
             }
         }
+        freed |= !decided.is_empty() && self.follow_all(&decided, &decider);
         // A pod elsewhere may get what another one has come to request less.
-        self.decides |= !decided.is_empty() && self.follow_all(&decided, &decider) && !room;
+        self.decides |= freed && !room;
         self.sources.rules = Some(decider.rules);
     }
 

@@ -249,6 +249,30 @@ async fn a_change_elsewhere_retries_no_waiting_pod() {
 }
 
 #[tokio::test]
+async fn room_that_an_input_gives_is_tried() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut controller = controller(directory.path());
+    let [db, web] = [PodKey::new("bank", "db"), PodKey::new("shop", "web")];
+    let mut view = NodeView::from(view_of(&["bank/db", "shop/web"]));
+    controller.take_view(Arc::new(view.clone()), Vec::new());
+    let reaches: [fn(&mut Controller, &PodKey); 3] = [
+        |_, _| {},
+        |controller, key| controller.apply(key, PodInput::TimePassed),
+        |controller, _| controller.decides = true,
+    ];
+    for (number, reach) in reaches.into_iter().enumerate() {
+        let pod = Arc::clone(&controller.pods.get(&web).unwrap().pod);
+        controller.apply(&web, decision(&pod, Reason::OutOfBounds));
+        reach(&mut controller, &db);
+        let known = Arc::make_mut(view.namespaces.get_mut("bank").unwrap());
+        known.limit_ranges.push(LimitRange::default().into());
+        controller.take_view(Arc::new(view.clone()), Vec::new());
+        let is_retried = controller.pods.get(&web).unwrap().decision.reason != Reason::OutOfBounds;
+        assert_eq!(is_retried, number > 0, "{number}");
+    }
+}
+
+#[tokio::test]
 async fn a_pod_without_room_is_tried_after_changes() {
     let directory = tempfile::tempdir().unwrap();
     let mut controller = controller(directory.path());

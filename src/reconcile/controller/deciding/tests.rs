@@ -57,6 +57,11 @@ fn only_other_containers_need_a_discovery() {
     assert!(!is_same(|pod| {
         pod.status.container_statuses[0].resources = Some(Requirements::default());
     }));
+    assert!(!is_same(|pod| {
+        pod.status.container_statuses[0].allocated_resources = Some(ResourceList::default());
+    }));
+    assert!(!is_same(|pod| pod.status.resources = Some(Requirements::default())));
+    assert!(!is_same(|pod| pod.status.phase = "Failed".to_owned()));
     let (one, none) = (known([pod()]), KnownObjects::default());
     assert!(!have_same_containers(&one, &none) && have_same_containers(&one, &one));
 }
@@ -276,7 +281,10 @@ status: {recommendation: {containerRecommendations: [{containerName: app, target
         assert_eq!(decided(&controller).1.as_deref(), vpa, "{why:?}");
     }
     assert!(decided(&controller).2);
+    controller.pods.changed.clear();
+    controller.decides = false;
     controller.take_view(Arc::new(undecided(Undecided::Refused).into()), Vec::new());
     let unknown = (Reason::SourcesSilent, None, false);
     assert_eq!(decided(&controller), unknown, "no pass had begun");
+    assert!(controller.decides, "a pod elsewhere may get what it requested");
 }

@@ -270,8 +270,11 @@ impl KubernetesSource {
                 self.namespaces.insert(name.clone(), lists);
             }
         }
-        self.view.namespaces.insert(name, Arc::new(known));
-        self.view.namespaces.retain(|_, known| *known != Arc::default());
+        if known == KnownObjects::default() {
+            self.view.namespaces.remove(&name);
+        } else {
+            self.view.namespaces.insert(name, Arc::new(known));
+        }
     }
 
     /// Adds the objects of a namespace beside its pods, and requests those that the pods lack.

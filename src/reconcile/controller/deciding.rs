@@ -361,7 +361,7 @@ impl Controller {
                 decided.insert(key, pod);
             }
         }
-        freed |= !decided.is_empty() && self.follow_all(&decided, &decider);
+        freed |= !decided.is_empty() && self.follow_all(&decided, &decider, room);
         // A pod elsewhere may get what another one has come to request less.
         self.decides |= freed && !room;
         self.sources.rules = Some(decider.rules);
@@ -407,8 +407,9 @@ impl Controller {
     }
 
     /// Brings decisions into force, those first that have waited longest for room. Recommendations without room are tried
-    /// again every time, and at once after another pod has come to request less. Returns whether one has.
-    fn follow_all(&mut self, decided: &BTreeMap<PodKey, &Arc<Pod>>, decider: &Decider<'_>) -> bool {
+    /// again every time, and at once after another pod has come to request less. Returns whether one has. Without `room`, that is left to
+    /// the decisions about all pods that wait.
+    fn follow_all(&mut self, decided: &BTreeMap<PodKey, &Arc<Pod>>, decider: &Decider<'_>, room: bool) -> bool {
         let mut capacity = self.capacity(self.pods.values());
         let waits_since = |state: &PodState| state.no_room.as_ref().map_or(Timestamp::MAX, |no_room| no_room.since);
         let in_order = |pods: &Pods, counts: fn(&PodState) -> bool| {
@@ -419,6 +420,9 @@ impl Controller {
         };
         for key in &in_order(&self.pods, |_| true) {
             self.follow(key, &mut capacity, decider);
+        }
+        if capacity.freed && !room {
+            return true;
         }
         for key in &in_order(&self.pods, |state| state.no_room.is_some()) {
             if capacity.freed {

@@ -243,6 +243,49 @@ async fn who_waits_longest_gets_room_first() {
 }
 
 #[tokio::test]
+async fn freed_room_is_no_namespaces_own() {
+    let pod = |namespace: &str, name: &str, requests: u64, target: u64| {
+        let metadata = format!("name: {name}, namespace: {namespace}");
+        let (least, most) = (target - 50, target + 50);
+        format!(
+            "
+kind: StatefulSet
+metadata: {{{metadata}}}
+spec: {{selector: {{matchLabels: {{app: {name}}}}}}}
+---
+kind: VerticalPodAutoscaler
+metadata: {{{metadata}}}
+spec: {{targetRef: {{kind: StatefulSet, name: {name}}}}}
+status: {{recommendation: {{containerRecommendations: [
+  {{containerName: app, target: {{cpu: {target}m}}, lowerBound: {{cpu: {least}m}}, upperBound: {{cpu: {most}m}}}}]}}}}
+---
+kind: Pod
+metadata: {{{metadata}, uid: {name}, labels: {{app: {name}}}, ownerReferences: [{{kind: StatefulSet, name: {name}, controller: true}}]}}
+spec: {{nodeName: here, containers: [{{name: app, resources: {{requests: {{cpu: {requests}m}}}}}}]}}
+status: {{phase: Running}}
+---"
+        )
+    };
+    let full = |target_of_a: u64| {
+        let a = pod("shop", "a", 700, target_of_a);
+        let waiting = [pod("bank", "b", 100, 600), pod("shop", "c", 100, 600)].concat();
+        let node = "\nkind: Node\nmetadata: {name: here}\nstatus: {allocatable: {cpu: '1', memory: 1Gi, pods: '9'}}\n";
+        let view = parse_manifests("test", &format!("{a}{waiting}{node}")).unwrap().view;
+        Arc::new(NodeView::from(view))
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let mut controller = controller(directory.path());
+    controller.take_view(full(700), Vec::new());
+    let waits = controller.pods.keys_of(|state| state.no_room.is_some());
+    assert_eq!(waits, [PodKey::new("bank", "b"), PodKey::new("shop", "c")]);
+    controller.take_view(full(100), Vec::new());
+    assert_eq!(controller.pods.keys_of(|state| state.no_room.is_some()), waits);
+    controller.on_time(tokio::time::Instant::now());
+    let waits_on = controller.pods.keys_of(|state| state.no_room.is_some());
+    assert_eq!(waits_on, waits[1..], "b has waited longer");
+}
+
+#[tokio::test]
 async fn an_undecided_pod_is_known_and_waits() {
     let directory = tempfile::tempdir().unwrap();
     let mut controller = controller(directory.path());

@@ -21,6 +21,14 @@ pub struct KnownObjects {
     pub node: Option<Node>,
 }
 
+impl KnownObjects {
+    /// How many objects these are, pods included.
+    pub fn count(&self) -> usize {
+        let of_pods = self.pods.len() + self.owners.len() + self.vpas.len();
+        of_pods + self.limit_ranges.len() + self.hpas.len() + self.quotas.len()
+    }
+}
+
 /// Why a pod cannot be decided about: not all objects about it are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Undecided {

@@ -15,6 +15,7 @@
 
 mod kinds;
 mod owners;
+mod rests;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -40,12 +41,13 @@ use crate::model::objects::{
 };
 use crate::slots::{Class, Slots};
 use owners::{OwnerKey, Owners};
+use rests::Rests;
 use view::{FirstPods, Missing, Namespace, may_have_vpa, objects_about};
 
 /// How long a burst of changes is collected before the view is built.
 const QUIET: Duration = Duration::from_millis(1);
 
-/// The least time between two views: a tenant may change objects thousands of times a second.
+/// The least time between two views: tenants may change objects thousands of times a second. See also [`Rests`].
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// A namespace is read again after this time, also without a change.
@@ -82,6 +84,7 @@ pub struct KubernetesSource {
     /// None before the first list, and after the first view.
     first_pods: Option<FirstPods>,
     changes: ListChanges,
+    rests: Rests,
     requests: Slots<String>,
     answers: JoinSet<OwnerAnswer>,
     sender: watch::Sender<Arc<SourceState>>,
@@ -156,6 +159,7 @@ impl KubernetesSource {
             view: NodeView::default(),
             first_pods: None,
             changes,
+            rests: Rests::default(),
             requests: Slots::new(AT_ONCE, 0),
             answers: JoinSet::new(),
             sender,
@@ -218,7 +222,7 @@ impl KubernetesSource {
             changed.append(namespaces);
             false
         });
-        for namespace in changed {
+        for namespace in self.rests.rested(changed, now) {
             let pods = self.pods.read(|pods| pods.objects_in(&namespace).cloned().collect());
             self.update_namespace(namespace, pods, now);
         }
@@ -270,6 +274,7 @@ impl KubernetesSource {
                 self.namespaces.insert(name.clone(), lists);
             }
         }
+        self.rests.rest(&name, known.count(), now);
         if known == KnownObjects::default() {
             self.view.namespaces.remove(&name);
         } else {
@@ -334,9 +339,11 @@ impl KubernetesSource {
 
     /// The time of the next request, of the end of following a namespace, or of the first view.
     fn next_due(&self) -> Instant {
-        let namespaces = self.namespaces.values().map(|lists| lists.due);
+        let of_namespace =
+            |(name, lists): (&String, &NamespaceLists)| self.rests.until(name).unwrap_or(lists.due).max(lists.due);
+        let namespaces = self.namespaces.iter().map(of_namespace);
         let first_view = self.first_pods.iter().map(|first| first.until);
-        let due = namespaces.chain(first_view).min();
+        let due = namespaces.chain(first_view).chain(self.rests.next()).min();
         due.unwrap_or_else(|| Instant::now() + AT_LATEST)
     }
 

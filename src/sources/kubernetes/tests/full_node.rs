@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use axum::body::Body;
 use futures::{StreamExt, stream};
 use tokio::sync::watch;
+use tokio::time::sleep_until;
 
 use super::*;
 
@@ -70,8 +71,10 @@ fn full(kinds: &[(&'static str, Arc<Notify>)]) -> ApiClient {
 
 /// Waits for the next change, and returns the namespaces in which something has changed.
 async fn changed(source: &mut KubernetesSource, changes: &mut watch::Receiver<BTreeSet<String>>) -> BTreeSet<String> {
+    let due = source.next_due();
     tokio::select! {
         Ok(()) = changes.changed() => {}
+        () = sleep_until(due) => {}
         Some(answer) = source.answers.join_next() => source.store(answer),
     }
     source.changes.borrow().clone()
@@ -101,7 +104,12 @@ async fn a_change_costs_what_its_namespace_has() {
             read_again = changed(&mut source, &mut changes).await;
         }
         assert_eq!(read_again, BTreeSet::from([OURS.to_owned()]), "{kind}");
-        let after = source.update_view().unwrap();
+        let mut after = source.update_view().unwrap();
+        while after.changed_since(&before).is_empty() {
+            // The namespace was read a moment ago.
+            sleep_until(source.next_due()).await;
+            after = source.update_view().unwrap();
+        }
         let others: Vec<_> = after.changed_since(&before).into_iter().collect();
         let [(namespace, [_, known])] = &others[..] else {
             panic!("{kind}: {} namespaces", others.len());

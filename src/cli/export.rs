@@ -204,8 +204,10 @@ fn patch([namespace, kind, name]: &[&str; 3], version: &str, pods: &[&Pod]) -> V
 /// The VPA of the workload with other bounds, or a new VPA.
 fn vpa([namespace, kind, name]: &[&str; 3], version: &str, pods: &[&Pod]) -> Result<Value, Failure> {
     const NEW: &str = r#"{"updatePolicy": {"updateMode": "InPlaceOrRecreate"}}"#;
-    let mut vpa = VerticalPodAutoscaler::default();
-    vpa.spec = serde_json::from_str(vpa_spec(pods).unwrap_or(NEW)).context("the agent's copy of the VPA")?;
+    let mut vpa = VerticalPodAutoscaler {
+        spec: serde_json::from_str(vpa_spec(pods).unwrap_or(NEW)).context("the agent's copy of the VPA")?,
+        ..VerticalPodAutoscaler::default()
+    };
     for (container, (_, has)) in containers(pods) {
         if has.requests.is_empty() {
             continue;

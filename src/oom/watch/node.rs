@@ -380,7 +380,7 @@ mod tests {
         let read = |cgroup: &CgroupPath| files.read(cgroup).unwrap().is_some();
         let (pod, app) = (make("pod"), make("pod/app"));
         assert!(read(&pod));
-        assert_eq!(files.children(&pod).unwrap(), [app.clone()]);
+        assert_eq!(files.children(&pod).unwrap(), std::slice::from_ref(&app));
         for number in 1..MOST_OPEN {
             assert!(read(&make(&format!("other{number}"))));
         }

@@ -191,7 +191,8 @@ impl Controller {
         let (is_first, before) = (!self.sources.seen, Arc::clone(&self.sources.view));
         // A pod may request less after an input that is no view, such as the end of an override.
         let other_requests = self.decides || !self.pods.changed.is_empty();
-        let changed = self.sources.replace(Arc::clone(&view), problems);
+        let changed = self.sources.replace(view, problems);
+        let view = Arc::clone(&self.sources.view);
         let differs = |alike: fn(&KnownObjects, &KnownObjects) -> bool| {
             let other = changed.iter().filter(|(_, [before, after])| !alike(before, after));
             other.map(|(namespace, _)| namespace).collect::<BTreeSet<_>>()

@@ -168,7 +168,7 @@ impl World {
         };
         let is_conflict = is_stale && (is_read || !matches!(answer, Answer::Fails { .. }));
         let is_sent = is_patch && !is_conflict && !matches!(answer, Answer::NotSent | Answer::NotRead);
-        pass.api.answer = is_patch.then(|| Err(ResizeError::NotSent));
+        pass.api.answer = is_patch.then_some(Err(ResizeError::NotSent));
         let error = match answer {
             Answer::NotSent => {
                 pass.outcome = Some(match self.least_limits() == pass.least {

@@ -30,8 +30,18 @@ impl Discovery {
             let uid = pod.live().id.uid.clone();
             let known = earlier.remove(&uid);
             let is_in_order = known.is_some_and(|(known, low)| low.is_none() && known == pod);
-            let low = if is_in_order { None } else { low_pod_level(node, &pod) };
-            self.pod_levels.insert(uid, (pod, low));
+            let low = if is_in_order {
+                Ok(None)
+            } else {
+                low_pod_level(node, &pod)
+            };
+            match low {
+                Ok(low) => drop(self.pod_levels.insert(uid, (pod, low))),
+                // The pod may just have ended. The next discovery reads it again.
+                Err(error) => {
+                    tracing::debug!(pod = %pod.live().id, %error, "its memory limits cannot be compared");
+                }
+            }
         }
         let levels = self.pod_levels.iter();
         let low = levels.filter_map(|(uid, (_, low))| Some((uid.clone(), (*low)?)));
@@ -51,13 +61,9 @@ impl Discovery {
     }
 }
 
-fn low_pod_level(node: &Node, pod: &BoundPod) -> Option<LowPodLevel> {
-    let live = pod.live();
-    let held = PodHandles::open(&node.hierarchy, live).and_then(|handles| handles.read());
-    // The pod may just have ended.
-    let held =
-        held.inspect_err(|error| tracing::debug!(pod = %live.id, %error, "its memory limits cannot be compared"));
-    LowPodLevel::find(pod.object(), &held.ok()?, node.traits.page)
+fn low_pod_level(node: &Node, pod: &BoundPod) -> Result<Option<LowPodLevel>, CgroupError> {
+    let held = PodHandles::open(&node.hierarchy, pod.live())?.read()?;
+    Ok(LowPodLevel::find(pod.object(), &held, node.traits.page))
 }
 
 /// The temporary limits among `lent` that containers still have. Of equal ones the latest counts.

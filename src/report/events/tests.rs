@@ -417,6 +417,12 @@ fn a_clock_set_back_costs_one_window() {
     assert!(sent(minute(1 << 19)));
     assert!(!sent(minute(0)));
     assert!(sent(minute(10)));
+    // The time of a kill that is withheld for the window counts, too.
+    let (now, minutes) = (Timestamp::now(), SignedDuration::from_mins);
+    assert!(sent(now + minutes(1 << 19)));
+    events.offer(pending(2, role(Role::Child)));
+    let screened = events.screen(&role(Role::Child).into(), now + minutes(11));
+    assert_eq!(screened, Ok(()));
 }
 
 #[test]

@@ -154,10 +154,14 @@ impl VpaEvents {
         }
     }
 
+    /// Has a clock that was set back cost one window, and not the time by which it was wrong.
+    fn note_time(&mut self, now: Timestamp) {
+        self.told.iter_mut().for_each(|last| last.at = last.at.min(now));
+    }
+
     /// Remembers an Event that is sent now, if its container may have one.
     fn use_window(&mut self, event: LastEvent, pinned: bool) -> Result<(), &'static str> {
-        // A clock that was set back costs one window, and not the time by which it was wrong.
-        self.told.iter_mut().for_each(|last| last.at = last.at.min(event.at));
+        self.note_time(event.at);
         self.check_window(&event, pinned)?;
         let longest = self.window.max(PINNED_WINDOW);
         let is_needed = |last: &LastEvent| event.at.duration_since(last.at) < longest && !last.is_of_same(&event);
@@ -171,7 +175,9 @@ impl VpaEvents {
 
 impl EventPlan for VpaEvents {
     fn offer(&mut self, pending: Pending) {
-        let screened = self.screen(&pending.report, Timestamp::now());
+        let now = Timestamp::now();
+        self.note_time(now);
+        let screened = self.screen(&pending.report, now);
         // A report that gets no Event, regardless of the container's state, waits for nothing.
         let wait = if screened.is_ok() { SETTLE } else { Duration::ZERO };
         self.waiting.push((Instant::now() + wait, screened, pending));

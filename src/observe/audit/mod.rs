@@ -32,6 +32,7 @@ use self::file::RotatedFile;
 use self::floods::Floods;
 use crate::model::ChangeRecord;
 use crate::oom::OomReport;
+use crate::rate_limiter::{REPEATED_LINES, RateLimiter};
 
 pub use line::{Actor, known_pid};
 
@@ -135,6 +136,7 @@ impl Audit {
             file: RotatedFile::new(options),
             state: Arc::clone(&state),
             sync_due: None,
+            logged: RateLimiter::new(REPEATED_LINES, Instant::now()),
         };
         let events = Some(events);
         let audit = Self { events, state };
@@ -185,6 +187,8 @@ struct AuditWriter {
     state: Arc<AuditState>,
     /// When the unsynced lines are due; none if the disk has every line.
     sync_due: Option<Instant>,
+    /// The log lines about a problem, which each event finds again.
+    logged: RateLimiter,
 }
 
 impl AuditWriter {
@@ -246,12 +250,16 @@ impl AuditWriter {
         self.publish_problem(error.as_ref());
     }
 
-    fn publish_problem(&self, error: Option<&Error>) {
+    fn publish_problem(&mut self, error: Option<&Error>) {
         let problem = error.map(|error| match self.file.lost.max(self.of_operators.lost) {
             0 => format!("audit log: {error}"),
             lost => format!("audit log: {lost} lines are lost: {error}"),
         });
-        problem.iter().for_each(|problem| tracing::error!("{problem}"));
+        if let Some(problem) = &problem
+            && self.logged.try_use(Instant::now())
+        {
+            tracing::error!("{problem}");
+        }
         *self.state.problem.lock() = problem;
     }
 }

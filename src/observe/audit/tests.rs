@@ -1,6 +1,8 @@
 use super::*;
 use crate::model::objects::PodId;
 use crate::model::{Cause, Change, CpuMax, CpuQuota, Outcome, Reason, Resource, Setting, Stages, StepRecord, Target};
+use crate::observe::log::LogFormat;
+use crate::observe::log::tests::logged;
 use crate::oom::{HitLimit, Level};
 use crate::report::testing::kill_of;
 use serde_json::{Value, json};
@@ -132,6 +134,26 @@ async fn lines_lost_to_a_full_disk_are_counted() {
     let lines = lines(temp.path());
     assert_eq!((&lines[0]["event"], &lines[0]["lines"]), (&json!("lost"), &json!(2)));
     assert_eq!(lines.len(), 3);
+}
+
+#[test]
+fn a_full_disk_is_logged_once_a_minute() {
+    let temp = tempfile::tempdir().unwrap();
+    fs::create_dir(temp.path().join("audit.jsonl")).unwrap();
+    let mut writer = AuditWriter {
+        file: RotatedFile::new(options(temp.path())),
+        of_operators: RotatedFile::new(options(temp.path()).of_operators()),
+        state: Arc::default(),
+        sync_due: None,
+        logged: RateLimiter::new(REPEATED_LINES, Instant::now()),
+    };
+    let event = [("{}\n".to_owned(), false)];
+    let text = logged(LogFormat::Text, "error", |_| {
+        (0..3).for_each(|_| writer.write(&event, false));
+    });
+    assert_eq!(text.lines().count(), 1, "{text}");
+    let problem = writer.state.problem.lock().clone().unwrap();
+    assert!(problem.starts_with("audit log: 3 lines are lost"), "{problem}");
 }
 
 #[tokio::test]

@@ -24,6 +24,7 @@ use tower::{BoxError, ServiceBuilder};
 
 use super::client::{ApiClient, CALLS_AT_ONCE};
 use crate::kubernetes::metrics::ApiMetrics;
+use crate::rate_limiter::{KeyedRateLimiter, REPEATED_LINES};
 
 const CONNECT: Duration = Duration::from_secs(10);
 /// The interval of HTTP/2 pings and TCP keepalive.
@@ -54,6 +55,8 @@ pub(super) struct Connection {
     client: Arc<Mutex<Option<(kube::Client, Instant)>>>,
     /// Locked while a client is made. Meanwhile the last one stays in use.
     making: Arc<tokio::sync::Mutex<()>>,
+    /// The log lines about credentials that cannot be read, which every request without an answer finds again.
+    logged: KeyedRateLimiter<()>,
     /// Every watch on the connection that has begun holds a clone. Without one there may be no connection: the watch that makes
     /// the connection holds the lock.
     pub(super) begun: Arc<tokio::sync::Mutex<()>>,
@@ -66,6 +69,7 @@ impl Connection {
             least_age: LEAST_AGE,
             client: Arc::default(),
             making: Arc::default(),
+            logged: KeyedRateLimiter::new(REPEATED_LINES),
             begun: Arc::default(),
         }
     }
@@ -85,7 +89,9 @@ impl Connection {
             Ok((renewed, anew)) if anew != made && answer.is_ok() => send(&renewed, request).await,
             Ok(_) => answer,
             Err(error) => {
-                tracing::warn!("the credentials cannot be renewed: {error:#}");
+                if self.logged.try_use((), Instant::now()) {
+                    tracing::warn!("the credentials cannot be renewed: {error:#}");
+                }
                 answer
             }
         }
@@ -250,6 +256,8 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
+    use crate::observe::log::LogFormat;
+    use crate::observe::log::tests::logged;
 
     /// A connection whose credentials the API server accepts from the one with this number on, and how often they were read.
     fn accepted_from(number: usize) -> (Connection, Arc<AtomicUsize>) {
@@ -299,8 +307,8 @@ mod tests {
         assert_eq!(made.load(Ordering::SeqCst), 2, "the credentials are read again");
     }
 
-    #[tokio::test]
-    async fn an_answer_outlives_unreadable_credentials() {
+    /// The API server refuses the first credentials, and there are no others.
+    fn without_others() -> Connection {
         let read = AtomicUsize::new(0);
         let mut connection = Connection::new(move || match read.fetch_add(1, Ordering::SeqCst) {
             0 => {
@@ -310,7 +318,22 @@ mod tests {
             _ => Err(anyhow!("no such file")),
         });
         connection.least_age = Duration::ZERO;
-        assert_eq!(answer(&connection).await, StatusCode::UNAUTHORIZED);
+        connection
+    }
+
+    #[tokio::test]
+    async fn an_answer_outlives_unreadable_credentials() {
+        assert_eq!(answer(&without_others()).await, StatusCode::UNAUTHORIZED);
+    }
+
+    #[test]
+    fn unreadable_credentials_are_logged_once() {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let (runtime, connection) = (builder.enable_all().build().unwrap(), without_others());
+        let text = logged(LogFormat::Text, "warn", |_| {
+            (0..3).for_each(|_| assert_eq!(runtime.block_on(answer(&connection)), StatusCode::UNAUTHORIZED));
+        });
+        assert_eq!(text.lines().count(), 1, "{text}");
     }
 
     #[tokio::test]

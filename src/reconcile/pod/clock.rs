@@ -48,7 +48,8 @@ mod tests {
     use crate::decide::{CanaryWait, PodDecision};
     use crate::model::objects::{Pod, PodId};
     use crate::model::{
-        CgroupPath, ContainerId, ControlFile, LivePod, MemoryLimit, Outcome, PodAmounts, Resource, Target,
+        CgroupPath, ContainerId, ContainerName, ControlFile, LivePod, MemoryLimit, Outcome, PodAmounts, Resource,
+        Target,
     };
     use crate::plan::shrink::FailedShrinks;
     use crate::reconcile::desired::{BurstStart, Denied, DesiredState, TemporaryLimit};
@@ -220,47 +221,66 @@ mod tests {
         assert_eq!((paused_at(&state, set), paused_at(&state, later(set, HOUR))), (1, 0));
     }
 
-    #[test]
-    fn a_future_override_begins_at_the_restart() {
-        let now = Now::read();
+    /// A pod with what an earlier agent saved for it.
+    fn restored(
+        desired: DesiredState,
+        failed_shrinks: FailedShrinks,
+        evidence_at: BTreeMap<ContainerName, Timestamp>,
+        now: Now,
+    ) -> PodState {
         let id = PodId {
             uid: "u1".into(),
             namespace: "shop".to_owned(),
             name: "web".to_owned(),
         };
+        let resize = Resize::default();
+        let saved = SavedPod {
+            pod: id.clone(),
+            described: None,
+            state: SavedTargets { desired, resize },
+            failed_shrinks,
+            pauses: BTreeMap::new(),
+            evidence_at,
+            waits: None,
+        };
+        let live = LivePod {
+            id,
+            path: CgroupPath::new("/kubepods/podu1").unwrap(),
+            containers: <_>::default(),
+        };
+        let located = Located {
+            live: Some(Arc::new(live)),
+            saved: Some(saved),
+            unsaved_limits: None,
+        };
+        let mut state = any_pod();
+        drop(state.apply(PodInput::Located(Box::new(located)), now));
+        state
+    }
+
+    #[test]
+    fn a_future_override_begins_at_the_restart() {
+        let now = Now::read();
         for (began, ends) in [(HOUR * 5, HOUR), (-HOUR / 2, HOUR / 2)] {
             let mut desired = DesiredState::default();
             desired.put_override(for_an_hour(later(now.wall, began)));
             let mut failed_shrinks = FailedShrinks::default();
             let retried_at = failed_shrinks.note(&Target::Pod, MemoryLimit::Max, "it hurt", later(now.wall, began));
-            let saved = SavedPod {
-                pod: id.clone(),
-                described: None,
-                state: SavedTargets {
-                    desired,
-                    resize: Resize::default(),
-                },
-                failed_shrinks,
-                pauses: BTreeMap::new(),
-                evidence_at: BTreeMap::new(),
-                waits: None,
-            };
-            let live = LivePod {
-                id: id.clone(),
-                path: CgroupPath::new("/kubepods/podu1").unwrap(),
-                containers: <_>::default(),
-            };
-            let located = Located {
-                live: Some(Arc::new(live)),
-                saved: Some(saved),
-                unsaved_limits: None,
-            };
-            let mut state = any_pod();
-            drop(state.apply(PodInput::Located(Box::new(located)), now));
+            let state = restored(desired, failed_shrinks, BTreeMap::new(), now);
             assert_eq!(state.desired.override_ends_at(), Some(later(now.wall, ends)));
             // The other wait is over.
             let waits = (began > SignedDuration::ZERO).then(|| later(retried_at, -began));
             assert_eq!(state.shrink.wakes_at(), waits);
+        }
+    }
+
+    #[test]
+    fn evidence_of_the_future_is_of_the_restart() {
+        let now = Now::read();
+        for (ran, known) in [(HOUR * 5, SignedDuration::ZERO), (-HOUR / 2, -HOUR / 2)] {
+            let evidence_at = BTreeMap::from([("app".into(), later(now.wall, ran))]);
+            let state = restored(DesiredState::default(), FailedShrinks::default(), evidence_at, now);
+            assert_eq!(state.hooks.saved()["app"], later(now.wall, known));
         }
     }
 }

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 use super::{Effect, Effects, PodState, not_running};
 use crate::actuate::Grown;
 use crate::guard::LatestLimits;
@@ -84,7 +86,9 @@ impl PodState {
             self.desired.restore(desired, asked, is_followed);
             self.resize = resize;
             // The clock may have been set back while no agent ran: what would begin in the future begins now.
-            let latest = self.desired.latest_start().map_or(now, |at| at.max(now));
+            let starts = self.desired.latest_start().into_iter();
+            let starts = starts.chain(self.hooks.dates().map(|at| *at));
+            let latest = starts.fold(now, Timestamp::max);
             self.shrink.restore(failed_shrinks, latest);
             self.move_dates(now.duration_since(latest));
             described.unwrap_or_else(|| Arc::clone(&self.pod))

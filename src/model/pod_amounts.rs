@@ -43,9 +43,9 @@ impl PodAmounts {
         self.get(Some(name))
     }
 
-    /// A container's limit, in bytes or thousandths of a cpu.
+    /// A container's limit, in bytes or thousandths of a cpu. `None` without one: a limit of zero bounds nothing.
     pub fn limit(&self, container: &str, resource: Resource) -> Option<u64> {
-        self.container(container)?.limits.get(resource)
+        self.container(container)?.limits.nonzero().get(resource)
     }
 
     /// The amounts of each container with its name, then those of the pod as a whole.
@@ -146,6 +146,8 @@ mod tests {
         assert_eq!(own.limit("app", Resource::Memory), Some(1024));
         assert_eq!(own.limit("side", Resource::Cpu), Some(200));
         assert_eq!(own.limit("other", Resource::Cpu), None);
+        let unlimited = amounts(r#"{"name":"app","limits":{"cpu":"0"}}"#);
+        assert_eq!(unlimited.limit("app", Resource::Cpu), None);
         assert_eq!(own.get(None).unwrap().limits.get(Resource::Cpu), Some(300));
         own.get_mut(Some("side")).unwrap().lift(Resource::Cpu, 250);
         assert_eq!(

@@ -108,9 +108,9 @@ pub struct Requirements {
 
 impl Requirements {
     /// Raises a limit that is set to at least this much (thousandths of a cpu, bytes). A request that equals the limit rises
-    /// with it, because the pod's QoS class may depend on that.
+    /// with it, because the pod's QoS class may depend on that. A limit of zero bounds nothing, and stays.
     pub fn lift(&mut self, resource: Resource, least: u64) {
-        let Some(limit) = self.limits.get(resource).filter(|limit| *limit < least) else {
+        let Some(limit) = self.limits.get(resource).filter(|limit| (1..least).contains(limit)) else {
             return;
         };
         if self.requests.get(resource) == Some(limit) {
@@ -128,7 +128,7 @@ impl Requirements {
     }
 
     /// Why no container can have these amounts, in a sentence: a limit below the least that the kernel holds, a request above
-    /// its limit, or a memory request of less than a page.
+    /// its limit, or a memory request of less than a page. A limit of zero is none to the kernel.
     pub fn below_least(&self, page: PageSize) -> Option<String> {
         Resource::ALL.into_iter().find_map(|resource| {
             let [request, limit] = self.of(resource);
@@ -138,7 +138,7 @@ impl Requirements {
                 Resource::Memory => (page.get(), page.get()),
             };
             let quantity = |amount| resource.quantity(amount);
-            if let Some(limit) = limit.filter(|limit| *limit < least_limit) {
+            if let Some(limit) = limit.filter(|limit| (1..least_limit).contains(limit)) {
                 let (has, least) = (quantity(limit), quantity(least_limit));
                 return Some(format!(
                     "{resource} limit {has} is below the least the kernel holds, {least}"
@@ -380,6 +380,13 @@ mod tests {
         for unchanged in [all((1, 8), (2, 8)), all((1, 9), (2, 9)), all((1, 4), (2, 0))] {
             assert_eq!(lifted(unchanged), unchanged);
         }
+        let unlimited = Requirements {
+            requests: ResourceList::from_fn(|_| Some(0)),
+            limits: ResourceList::from_fn(|_| Some(0)),
+        };
+        assert_eq!(lifted(unlimited), unlimited);
+        assert_eq!(unlimited.with_least_quota(), unlimited);
+        assert_eq!(unlimited.below_least(PageSize::KIB_4), None);
         assert_eq!(all((5, 5), (5, 5)).with_least_quota(), all((10, 5), (10, 5)));
         assert_eq!(all((5, 5), (11, 5)).with_least_quota(), all((5, 5), (11, 5)));
     }

@@ -117,6 +117,17 @@ fn what_could_not_run_is_refused_with_the_numbers() {
 }
 
 #[test]
+fn a_limit_of_zero_refuses_no_override() {
+    let pod = pod_with(r#"{name: side, resources: {requests: {cpu: 0}, limits: {cpu: "0"}}}"#);
+    let mut desired = DesiredState::default();
+    let set = Override::by_root(values("side", r#"{"limits":{"memory":"256Mi"}}"#));
+    assert_eq!(desired.set_override(&pod, set, PageSize::KIB_4), Ok(()));
+    let side = desired.targets(&pod).unwrap().container("side").copied().unwrap();
+    assert_eq!(side.limits.get(Resource::Cpu), Some(0));
+    assert_eq!(side.limits.get(Resource::Memory), Some(256 << 20));
+}
+
+#[test]
 fn the_qos_class_cannot_change() {
     let mut pod = pod();
     pod.spec.containers.truncate(1);

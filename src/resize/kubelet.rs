@@ -110,7 +110,7 @@ pub fn granted(pod: &Pod, phase: &ResizePhase, held: Option<&PodAmounts>) -> Pod
 /// Whether a memory limit comes down from the granted amounts to the wanted ones.
 pub(super) fn lowers_memory(granted: &PodAmounts, wanted: &PodAmounts) -> bool {
     granted.iter().any(|(of, has)| {
-        let wanted = wanted.get(of).and_then(|wanted| wanted.limits.memory);
+        let wanted = wanted.get(of).and_then(|wanted| wanted.limits.nonzero().memory);
         wanted.is_some() && wanted < has.limits.memory
     })
 }
@@ -182,6 +182,15 @@ mod tests {
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(1_700_000_000 + second).unwrap()
+    }
+
+    #[test]
+    fn a_limit_of_zero_lowers_no_memory() {
+        let limited = |memory: &str| -> PodAmounts {
+            serde_json::from_str(&format!(r#"[{{"name":"app","limits":{{"memory":"{memory}"}}}}]"#)).unwrap()
+        };
+        assert!(lowers_memory(&limited("2Gi"), &limited("1Gi")));
+        assert!(!lowers_memory(&limited("1Gi"), &limited("0")));
     }
 
     /// A pod from an API server whose container started at zero, without resources in its status.

@@ -75,7 +75,7 @@ impl ShrinkState {
     /// Notes other targets: memory limits of containers, and the pod's own, that come down wait for the pod's turn, and no others.
     pub(crate) fn put_off(&mut self, before: &PodAmounts, after: &PodAmounts, now: Timestamp) {
         let limit = |has: &Requirements| {
-            let limit = has.limits.memory;
+            let limit = has.limits.nonzero().memory;
             limit.map_or(MemoryLimit::Max, |limit| MemoryLimit::Bytes(limit.get()))
         };
         let lowered = after.iter().filter_map(|(of, after)| {

@@ -194,6 +194,21 @@ fn a_put_off_limit_waits_for_its_turn() {
     assert_eq!(tried.backoffs.next(at(127)), None);
 }
 
+#[test]
+fn a_limit_of_zero_is_the_highest() {
+    let limited = |memory: &str| -> PodAmounts {
+        serde_json::from_str(&format!(r#"[{{"name":"app","limits":{{"memory":"{memory}"}}}}]"#)).unwrap()
+    };
+    let waits = |before: &str, after: &str| {
+        let mut shrink_state = ShrinkState::default();
+        shrink_state.put_off(&limited(before), &limited(after), at(0));
+        shrink_state.backoffs.holds(at(1))
+    };
+    let unbounded = Holds::from([(container("app"), MemoryLimit::Max)]);
+    assert_eq!(waits("0", "128Mi"), unbounded);
+    assert_eq!(waits("128Mi", "0"), Holds::new());
+}
+
 /// The kubelet raised the limit in between, so the watch of the earlier shrink still runs.
 #[test]
 fn a_good_end_of_an_earlier_shrink_ends_no_wait() {

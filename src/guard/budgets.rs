@@ -182,7 +182,9 @@ impl Budgets {
         let to = wanted.min(used.saturating_add(room));
         if to < least {
             let namespace = &claimant.pod.namespace;
-            let [left, needed] = [to, least].map(|limit| mib(Bytes::new(limit.saturating_sub(used))));
+            // Rounded up: of a tiny limit, less than a mebibyte may be left and needed.
+            let [left, needed] = [to, least].map(|limit| limit.saturating_sub(used));
+            let (left, needed) = (mib(Bytes::new(left)), mib(Bytes::new(needed.next_multiple_of(UNIT))));
             let why = format!(
                 "the node can give {left} to namespace {namespace} beyond its reserve and what other pods may still claim, but \
                  {needed} are needed"

@@ -105,6 +105,19 @@ fn a_growth_is_a_whole_page_at_least() {
 }
 
 #[test]
+fn a_need_of_half_a_mebibyte_is_named() {
+    let half = Need {
+        used: mib(1),
+        least: Bytes::new(MIB + MIB / 2),
+        ..need(0, 0, 2)
+    };
+    let mut budgets = Budgets::new(AMPLE, PageSize::KIB_4);
+    let refused = budgets.grant_above(NOW, &claimant("web"), mib(1), &half, mib(300), Bytes::ZERO);
+    let why = refused.unwrap_err().why;
+    assert!(why.ends_with("but 1 MiB are needed"), "{why}");
+}
+
+#[test]
 fn the_last_memory_goes_to_the_first_who_asks() {
     let mut budgets = Budgets::new(AMPLE, PageSize::KIB_4);
     let (first, second) = (claimant("first"), claimant("second"));

@@ -19,7 +19,7 @@ type Parsed<T> = Result<T, String>;
 pub(super) const ADDRESS: &str = "an IP address and a port such as 127.0.0.1:9464";
 pub(super) const BOOLEAN: &str = "false or true";
 pub(super) const ENDPOINT: &str = "https://host:port, http://host:port or unix:///path";
-pub(super) const SHARE: &str = "an amount of memory such as 512Mi, or a percentage from 0% to 100%";
+pub(super) const SHARE: &str = "an amount of memory such as 512Mi, or a whole percentage from 0% to 100%";
 
 /// A parser that clap takes.
 pub(super) trait Parser<T>: Fn(&str) -> Parsed<T> + Clone + Send + Sync + 'static {}

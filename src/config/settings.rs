@@ -97,7 +97,7 @@ pub struct Config {
     pub recommender: Optional<String>,
     /// The burst of pods that a VPA changes, in percent of their cpu quotas (0% to 100%), without the annotation vscaled.io/cpu-burst;
     /// `keep` leaves bursts alone.
-    #[arg(long, default_value = "keep", value_parser = or("keep", read::<CpuBurst>("a percentage from 0% to 100%")), help_heading = LIVE)]
+    #[arg(long, default_value = "keep", value_parser = or("keep", read::<CpuBurst>("a whole percentage from 0% to 100%")), help_heading = LIVE)]
     pub cpu_burst: Optional<CpuBurst>,
     /// The age from which a pod is also changed when its requests are within the recommended bounds (0s to 87600h).
     #[arg(long, default_value = "12h", value_parser = duration::<SignedDuration>("0s", "87600h"), help_heading = LIVE)]

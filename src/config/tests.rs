@@ -92,6 +92,11 @@ fn a_refused_value_names_key_place_and_range() {
         refusal(&["--config", &path]),
         format!(r#"sweepInterval: "2h" from {path}:3 is refused: it must be a duration from 1s to 1h"#)
     );
+    assert_eq!(
+        refusal(&["--guard-reserve=2.5%"]),
+        "guardReserve: \"2.5%\" from the flag --guard-reserve is refused: it must be an amount of memory such as 512Mi, or a \
+         whole percentage from 0% to 100%"
+    );
     // Stands for VSCALED_WORKERS, which no test may set.
     let variable = sources(command().mut_arg("workers", |arg| arg.env(PRESENT)), &[]);
     assert_eq!(

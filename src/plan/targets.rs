@@ -9,7 +9,8 @@ use super::scope::WriteScope;
 use super::shrink::Holds;
 use crate::model::objects::Pod;
 use crate::model::{
-    BoundPod, CpuBurst, LivePod, MemoryLimit, NodeTraits, PodAmounts, PodTree, PodValues, Resource, Settings, Target,
+    BoundPod, CpuBurst, Driver, LivePod, MemoryLimit, NodeTraits, PodAmounts, PodTree, PodValues, Resource, Settings,
+    Target,
 };
 
 /// The targets of a running pod, and the values among them that the agent writes.
@@ -57,7 +58,9 @@ impl PodTargets {
         }
         self.scope.restrict(&mut values);
         if let Some(burst) = self.burst {
-            let spec = super::hierarchy(pod, PodAmounts::NONE, traits);
+            // runc before 1.3 writes quotas as they are, also with systemd, and the kernel refuses one below the burst.
+            let driver = Driver::Cgroupfs;
+            let spec = super::hierarchy(pod, PodAmounts::NONE, &NodeTraits { driver, ..*traits });
             let spec = spec.beside(held, enforced).created().tree;
             for (target, burst) in bursts(burst, pod, held, &values.tree, &spec) {
                 values.tree.set(&target, burst);
@@ -102,7 +105,7 @@ mod tests {
     use super::*;
     use crate::model::objects::PodId;
     use crate::model::{
-        Bytes, CgroupPath, CgroupVersion, ContainerId, ContainerName, ControlFile, CpuWeight, Driver, LiveContainer,
+        Bytes, CgroupPath, CgroupVersion, ContainerId, ContainerName, ControlFile, CpuMax, CpuWeight, LiveContainer,
         MilliCpu, ResourceList, Setting,
     };
     use crate::plan::WriteScope;
@@ -244,6 +247,28 @@ mod tests {
         assert_eq!(given(None), [None, None]);
         let expected = [50_000, 25_000].map(|burst| Some(Setting::CpuMaxBurst(burst)));
         assert_eq!(given(Some("50%")), expected);
+    }
+
+    #[test]
+    fn a_burst_is_no_larger_than_an_exact_quota() {
+        let mut targets = targets(false, false);
+        let mut pod = Pod::clone(targets.bound.object());
+        pod.spec.containers[0].resources.limits.cpu = Some(MilliCpu::new(255));
+        pod.status.container_statuses[0].resources = Some(pod.spec.containers[0].resources);
+        targets.amounts = pod.requirements();
+        targets.bound = BoundPod::new(&Arc::new(pod), targets.bound.live()).unwrap();
+        targets.burst = Some("100%".parse().unwrap());
+        let before = CpuMax::of_limit(Some(MilliCpu::new(500)), 100_000);
+        let app = Settings::from_iter([Setting::CpuMax(before), Setting::CpuMaxBurst(0)]);
+        let held = PodTree {
+            pod: Settings::default(),
+            containers: [("app".into(), app)].into(),
+        };
+        let tree = targets.values(&held, &traits(CgroupVersion::V2, Driver::Systemd)).tree;
+        let app = &tree.containers["app"];
+        let quota = app.get(ControlFile::CpuMax).map(|quota| quota.to_string());
+        assert_eq!(quota.as_deref(), Some("26000 100000"));
+        assert_eq!(app.burst(), Some(Setting::CpuMaxBurst(25_500)));
     }
 
     #[test]

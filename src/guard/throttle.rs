@@ -52,7 +52,8 @@ impl Throttling {
             return ThrottleFinding::Nothing;
         };
         let all = periods.all.saturating_sub(last.all);
-        let throttled = periods.throttled.saturating_sub(last.throttled);
+        // Both of crun's cgroups may have been throttled in the same period.
+        let throttled = periods.throttled.saturating_sub(last.throttled).min(all);
         let share = if all < RAN {
             0
         } else {
@@ -112,6 +113,24 @@ mod tests {
             .filter(|at| found[*at] == ThrottleFinding::Sustained(100))
             .collect();
         assert_eq!(at, [4, 9]);
+    }
+
+    #[test]
+    fn no_more_than_all_periods_are_throttled() {
+        let mut seen = Throttling::default();
+        let found: Vec<_> = (0..=SUSTAINED)
+            .map(|reading| {
+                // Many calm periods lie before.
+                let (all, throttled) = (1000 + 20 * u64::from(reading), 30 * u64::from(reading));
+                let periods = Periods {
+                    all,
+                    throttled,
+                    ..Periods::default()
+                };
+                seen.observe(EVERY * reading, periods, QUIET)
+            })
+            .collect();
+        assert_eq!(found.last(), Some(&ThrottleFinding::Sustained(100)));
     }
 
     #[test]

@@ -153,7 +153,10 @@ impl PodLine {
         let cpu = |(now, before): (u64, u64)| now.saturating_sub(before).saturating_mul(1000) / micros;
         self.cpu.values[0] = now.cpu_us.zip(before.cpu_us).map(cpu);
         let periods = now.periods.saturating_sub(before.periods);
-        let throttled = now.throttled_periods.saturating_sub(before.throttled_periods);
+        let throttled = now
+            .throttled_periods
+            .saturating_sub(before.throttled_periods)
+            .min(periods);
         self.throttled_percent = throttled.saturating_mul(100).checked_div(periods);
     }
 

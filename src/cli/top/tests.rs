@@ -100,6 +100,13 @@ fn rates_are_those_between_two_answers() {
     let line = &node.lines[1];
     assert_eq!(line.cpu.values[0], Some(120));
     assert_eq!(line.throttled_percent, Some(30));
+    let twice = self::node(|second| {
+        let mut pod = pod("web", second, 120);
+        pod.containers[0].usage.as_mut().unwrap().throttled_periods = second * 15;
+        vec![pod]
+    });
+    let percent = twice.lines[1].throttled_percent;
+    assert_eq!(percent, Some(100), "both of crun's cgroups were throttled");
     let json = serde_json::to_value(line).unwrap();
     assert_eq!(json["cpu"]["used"], "120m");
     assert_eq!(json["memory"]["limit"], "128Mi");

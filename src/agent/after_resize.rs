@@ -66,7 +66,8 @@ fn throttled(given: &Given, readings: Option<&[proto::Pod; 2]>, name: &str) -> O
         Some((usage.periods, usage.throttled_periods))
     };
     let ((periods, throttled), (later, throttled_later)) = (usage(before)?, usage(after)?);
-    let (periods, throttled) = (later.saturating_sub(periods), throttled_later.saturating_sub(throttled));
+    let periods = later.saturating_sub(periods);
+    let throttled = throttled_later.saturating_sub(throttled).min(periods);
     (throttled > 0).then(|| {
         let why = why(&given.state, name, Resource::Cpu);
         format!(
@@ -266,5 +267,7 @@ mod tests {
             ]
         );
         assert_eq!(told(reading(30, 2)), [""; 0]);
+        let all = told(reading(30, 32));
+        assert!(all[0].contains("throttled in 20 of 20 periods"), "{all:?}");
     }
 }

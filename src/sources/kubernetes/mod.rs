@@ -267,14 +267,17 @@ impl KubernetesSource {
             problems: Vec::new(),
             due: now,
         };
+        let mut vpas = 0;
         if let Some(mut lists) = lists.or_else(|| has_workload.then(new)) {
             lists.idle_since = (!has_workload).then(|| lists.idle_since.unwrap_or(now));
             if lists.idle_since.is_none_or(|since| now < since + LINGER) {
                 self.read_lists(&name, &mut lists, &mut known, now);
+                // They were read also where none is about a local pod.
+                vpas = lists.vpas.read(|vpas| vpas.objects().count());
                 self.namespaces.insert(name.clone(), lists);
             }
         }
-        self.rests.rest(&name, known.count(), now);
+        self.rests.rest(&name, known.count().max(vpas), now);
         if known == KnownObjects::default() {
             self.view.namespaces.remove(&name);
         } else {

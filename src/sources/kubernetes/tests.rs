@@ -504,6 +504,34 @@ async fn a_first_view_has_all_listed_pods() {
 }
 
 #[tokio::test]
+async fn vpas_of_other_workloads_count_for_a_rest() {
+    let router = Router::new().fallback(async move |uri: Uri| {
+        let query = uri.query().unwrap_or_default();
+        let vpa = |number: u64| {
+            let metadata = json!({"name": format!("v{number}"), "namespace": "shop", "uid": format!("v{number}")});
+            json!({"metadata": metadata, "spec": {"targetRef": {"kind": "StatefulSet", "name": "other"}}})
+        };
+        let items = match uri.path() {
+            _ if query.contains("sendInitialEvents") => return Err(StatusCode::BAD_REQUEST),
+            _ if query.contains("watch") => pending::<Value>().await,
+            path if path.ends_with("/verticalpodautoscalers") => (0..40).map(vpa).collect(),
+            _ => json!([]),
+        };
+        Ok(format!(r#"{{"metadata":{{"resourceVersion":"2"}},"items":{items}}}"#))
+    });
+    let (mut source, _states) = KubernetesSource::new(ApiClient::to(&router), "n", None, patient());
+    let (mut changes, now) = (source.changes.subscribe(), Instant::now());
+    let pods = vec![Arc::new(pod(&owned_by("StatefulSet", "web", "s")))];
+    source.update_namespace("shop".to_owned(), pods.clone(), now);
+    while !source.namespaces["shop"].vpas.read(|vpas| vpas.known) {
+        changes.changed().await.unwrap();
+    }
+    source.update_namespace("shop".to_owned(), pods, now);
+    assert!(source.view.namespaces["shop"].vpas.is_empty());
+    assert_eq!(source.rests.until("shop"), Some(now + Duration::from_millis(2)));
+}
+
+#[tokio::test]
 async fn a_node_name_without_node_is_a_problem() {
     let client = half_broken(StatusCode::INTERNAL_SERVER_ERROR);
     let (source, mut states) = KubernetesSource::new(client, "n", None, Timing::default());

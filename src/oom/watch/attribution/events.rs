@@ -66,12 +66,13 @@ impl Attribution {
     }
 
     /// The kernel logged the first victim of a group again.
-    fn add_duplicate(&mut self, record: u64, cgroup: CgroupPath, now: Duration) {
+    pub(super) fn add_duplicate(&mut self, record: u64, cgroup: CgroupPath, now: Duration) {
         match self.pending.iter_mut().find(|pending| pending.is_group_of(&cgroup)) {
             Some(pending) => {
                 pending.records.push(record);
                 pending.again.push(cgroup);
-                pending.last = now;
+                // A kill may have come after the caller took the time.
+                pending.last = pending.last.max(now);
             }
             None => self.mark_reported(&[record], &[], &[cgroup]),
         }

@@ -453,6 +453,8 @@ fn a_group_goes_on_after_the_decision_time() {
         };
         attribution.add_kill(joined, at(10), &kernel);
     }
+    // The kernel logs the first victim again.
+    attribution.add_duplicate(3, container(0, 1), ms(10));
     let groups: Vec<_> = attribution
         .pending
         .iter()

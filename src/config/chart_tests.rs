@@ -72,7 +72,7 @@ impl Notation {
                 self.numbers = range.map(|(least, most)| [least, most].map(bytes));
                 r"\s*\+?[.0-9]+([numkMGTPE]|[KMGTPE]i|[Ee][-+]?[0-9]+)?\s*".to_owned()
             }
-            "a percentage" => "0*(100|[0-9]{1,2})%".to_owned(),
+            "a whole percentage" => "0*(100|[0-9]{1,2})%".to_owned(),
             "a duration" => ".*[0-9].*[A-Za-z:].*".to_owned(),
             "an absolute path or `syslog`" => "/.*|syslog".to_owned(),
             path if path.starts_with("an absolute path") || path.starts_with("a path below") => "/.*".to_owned(),

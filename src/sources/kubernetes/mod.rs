@@ -280,7 +280,7 @@ impl KubernetesSource {
         self.rests.rest(&name, known.count().max(vpas), now);
         if known == KnownObjects::default() {
             self.view.namespaces.remove(&name);
-        } else {
+        } else if self.view.namespaces.get(&name).is_none_or(|before| **before != known) {
             self.view.namespaces.insert(name, Arc::new(known));
         }
     }
